@@ -1,0 +1,48 @@
+# The whole set-up of a checkout. `make` alone prints this list.
+SHELL := /bin/bash
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: help demo test test-all check format bench clean
+.DEFAULT_GOAL := help
+
+help: ## print this list
+	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: .venv/installed ## install, then run the main job on the embedded digits
+	$(BIN)/python examples/own_loop.py
+
+test: .venv/installed-dev ## install, then run the tests (minutes)
+	$(BIN)/python -m pytest -n auto -m "not slow"
+
+test-all: .venv/installed-dev ## run every test, the slow ones too
+	$(BIN)/python -m pytest -n auto
+
+check: .venv/installed-dev ## format, lint, strict types, fast tests
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(MAKE) test
+
+format: .venv/installed-dev ## rewrite the code in the house format
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: .venv/installed-dev ## time and memory against the alternatives
+	$(BIN)/python benchmarks/loss.py
+
+clean: ## remove the environment and all caches
+	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache src/*.egg-info
+
+.venv/bin/python:
+	$(PYTHON) -m venv .venv
+
+.venv/installed: pyproject.toml | .venv/bin/python
+	$(BIN)/pip install -e .
+	@touch $@
+
+# torchattacks pins an old `requests` that nothing of its attacks needs, which pyproject.toml cannot express.
+.venv/installed-dev: pyproject.toml | .venv/bin/python
+	$(BIN)/pip install -e ".[dev]"
+	$(BIN)/pip install --no-deps torchattacks
+	@touch $@ .venv/installed

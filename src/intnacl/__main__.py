@@ -1,0 +1,5 @@
+"""`python -m intnacl` is the command `intnacl`."""
+
+from intnacl.cli import main
+
+main()

@@ -1,0 +1,22 @@
+"""Errors for users: each names the bad value, what is allowed, and the remedy."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class InputError(ValueError):
+    """A mistake in what the user gave, not in the program: the command line shows it without a traceback."""
+
+
+def check_choice(argument: str, value: str, choices: Iterable[str]) -> None:
+    """Raise unless `value` is one of `choices`; suggest the nearest one."""
+    known = sorted(choices)
+    if value not in known:
+        near = get_close_matches(str(value), known, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise InputError(f"{argument}={value!r} is unknown{hint} Choose one of: {', '.join(known)}.")
+
+
+def missing_extra(package: str, extra: str, purpose: str) -> InputError:
+    """The error for an optional package that is not installed."""
+    return InputError(f"{purpose} needs the package {package!r}: pip install 'intnacl[{extra}]'")

@@ -1,0 +1,1 @@
+"""The paper, runnable: its grid of runs, the runner, and the report."""

@@ -1,0 +1,1 @@
+"""The theory, runnable: classic NCA and the generalisation bounds."""

@@ -1,0 +1,18 @@
+"""Users' errors name the value, the choices and the remedy."""
+
+import pytest
+
+from intnacl.errors import InputError, check_choice, missing_extra
+
+
+def test_check_choice_passes_a_known_value() -> None:
+    check_choice("negatives", "g0", ["g0", "g1"])
+
+
+def test_check_choice_names_value_choices_and_nearest() -> None:
+    with pytest.raises(InputError, match=r"preset='simcler'.*did you mean 'simclr'.*adv, simclr"):
+        check_choice("preset", "simcler", ["simclr", "adv"])
+
+
+def test_missing_extra_says_what_to_install() -> None:
+    assert "pip install 'intnacl[timm]'" in str(missing_extra("timm", "timm", "encoder 'vit'"))

@@ -1,0 +1,69 @@
+"""The tree keeps its promises: imports point one way, every module has its test, public names are documented."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SRC = ROOT / "src" / "intnacl"
+# The reading order. A part may import from itself and from the parts before it, never from a later one.
+ORDER = [
+    "errors", "losses", "theory", "data", "encoders", "attacks", "training", "evaluation", "config",
+    "experiments", "__init__", "cli", "__main__",
+]  # fmt: skip
+MODULES = sorted(SRC.rglob("*.py"))
+
+
+def part(module: str) -> str:
+    """`intnacl.losses.nacl` -> `losses`; the package itself -> `__init__`."""
+    names = module.split(".")
+    return names[1] if len(names) > 1 else "__init__"
+
+
+def imported_modules(path: Path) -> list[str]:
+    names = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            names.append(node.module or "")
+    return [name for name in names if name.split(".")[0] == "intnacl"]
+
+
+def name_of(path: Path) -> str:
+    return ".".join(("intnacl", *path.relative_to(SRC).with_suffix("").parts))
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_imports_point_one_way(path: Path) -> None:
+    here = ORDER.index(part(name_of(path)))
+    for target in imported_modules(path):
+        assert ORDER.index(part(target)) <= here, f"{name_of(path)} must not import {target}"
+
+
+@pytest.mark.parametrize("path", [p for p in MODULES if p.stem != "__main__"], ids=name_of)
+def test_every_module_has_its_test(path: Path) -> None:
+    if path.stem == "__init__":
+        pytest.skip("names only")
+    test = ROOT / "tests" / path.relative_to(SRC).parent / f"test_{path.stem}.py"
+    assert test.exists(), f"{test.relative_to(ROOT)} is missing"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_public_names_are_documented(path: Path) -> None:
+    tree = ast.parse(path.read_text())
+    assert ast.get_docstring(tree), f"{path}: no module docstring"
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
+            assert ast.get_docstring(node), f"{name_of(path)}.{node.name} has no docstring"
+
+
+def test_losses_import_torch_alone() -> None:
+    for path in (SRC / "losses").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            foreign = {name.split(".")[0] for name in names} & {"numpy", "sklearn", "matplotlib", "rich", "torchvision"}
+            assert not foreign, f"{path}: imports {foreign}"
