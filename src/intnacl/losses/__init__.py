@@ -1,1 +1,1 @@
-"""The mathematics: pure functions of similarities, and one module that holds the settings. Needs torch alone."""
+"""The mathematics: pure functions of similarities, and one module that holds the settings. Torch alone."""

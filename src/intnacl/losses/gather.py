@@ -1,0 +1,56 @@
+"""Embeddings of all ranks, with gradients that flow back to the rank that made them.
+
+Shapes: B images on this rank, D embedding size, G = B × world size images on all ranks.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+
+class Embedding(NamedTuple):
+    """One view of this rank's images among everyone's: row i here is row `first` + i there."""
+
+    own_BD: Tensor
+    all_GD: Tensor
+    first: int
+
+
+def embed(z_BD: Tensor, gather: bool) -> Embedding:
+    """The view with everyone's rows beside its own; on one process both are the same tensor."""
+    if not gather or _world_size() == 1:
+        return Embedding(z_BD, z_BD, 0)
+    return Embedding(z_BD, _AllGather.apply(z_BD.contiguous()), dist.get_rank() * len(z_BD))
+
+
+def _world_size() -> int:
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
+class _AllGather(torch.autograd.Function):
+    """Forward: ranks' rows, joined. Backward: each rank gets its own rows' gradient, summed over ranks.
+
+    The sum makes DDP's average right: each rank's loss is the mean over its own rows, so the loss of the
+    joined batch is the mean of the ranks' losses, and DDP divides by the number of ranks. The backward pass
+    sends each rank the rows that it owns and no others, the traffic of a reduce-scatter, on every backend.
+    """
+
+    @staticmethod
+    def forward(z_BD: Tensor) -> Tensor:
+        all_GD = z_BD.new_empty(_world_size() * len(z_BD), z_BD.shape[1])
+        dist.all_gather_into_tensor(all_GD, z_BD)
+        return all_GD
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+        pass
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_GD: Tensor) -> Tensor:
+        received_GD = torch.empty_like(grad_GD)
+        dist.all_to_all_single(received_GD, grad_GD.contiguous())
+        return torch.stack(received_GD.chunk(_world_size())).sum(0)

@@ -1,0 +1,258 @@
+"""The whole family as one module: L_IntNaCl = L_NaCl(G¹, M, λ) + α L_Robust(G², w), Eq. 9.
+
+Shapes: B images on this process, D embedding size, R = 2B rows of a pair of views, E = M − 1 extra positives.
+"""
+
+import inspect
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple, Self
+
+import torch
+from torch import Tensor, nn
+
+from intnacl.errors import InputError, check_choice
+from intnacl.losses.gather import Embedding, embed
+from intnacl.losses.nacl import base_rows, mix_rows, nca_rows
+from intnacl.losses.negatives import Estimator, Pair, compare, estimator
+from intnacl.losses.robust import adversarial_weight, robust_rows
+from intnacl.losses.similarity import normalize, paired_similarity
+
+# The paper's Table 1, a row each; every other setting is the constructor's default.
+PRESETS: dict[str, dict[str, Any]] = {
+    "simclr": {},
+    "debiased": {"negatives": "g1"},
+    "hardneg": {"negatives": "g2", "tau_plus": 0.0},
+    "debiased_hardneg": {"negatives": "g2"},
+    "adv": {"alpha": 1.0, "weight": "one"},
+    "intcl": {"negatives": "g2", "alpha": 1.0},
+    "intnacl": {"nacl": "mixnca", "negatives": "g2", "num_positives": 5, "lam": 0.5, "alpha": 1.0},
+}
+CHOICES = {
+    "nacl": ("nca", "mixnca"),
+    "negatives": ("g0", "g1", "g2"),
+    "robust_negatives": ("g0", "g1", "g2"),
+    "weight": ("loss", "one"),
+    "denominator": ("N", "MN"),
+    "mix_negatives": ("pair", "clean"),
+}
+RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
+    "lam": (lambda v: 0 <= v <= 1, "from 0 to 1"),
+    "alpha": (lambda v: v >= 0, "0 or more"),
+    "temperature": (lambda v: v > 0, "above 0"),
+    "tau_plus": (lambda v: 0 <= v < 1, "from 0 to below 1"),
+    "beta": (lambda v: v >= 0, "0 or more"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossConfig:
+    """The keywords of `IntNaClLoss`; the defaults are SimCLR."""
+
+    nacl: str = "nca"
+    """"nca": M views of an image are its positives; "mixnca": M − 1 mixed views are positives in part."""
+    negatives: str = "g0"
+    """The estimator G¹: "g0" plain mean, "g1" debiased, "g2" debiased and weighted towards hard negatives."""
+    num_positives: int = 1
+    """M."""
+    lam: float = 0.5
+    """λ, the share of the image itself in a mixed view (mixnca)."""
+    alpha: float = 0.0
+    """α, the weight of the robust term; 0 leaves it out, and no adversarial view is needed."""
+    robust_negatives: str | None = None
+    """The estimator G² of the robust term; None: the same as `negatives`."""
+    weight: str = "loss"
+    """w of the robust term: "loss" = ŵ(x), the clean loss of the same row; "one" = 1."""
+    temperature: float = 0.5
+    """t."""
+    tau_plus: float = 0.01
+    """τ⁺, the assumed share of positives among the negatives (g1, g2)."""
+    beta: float = 1.0
+    """β, how strongly hard negatives are weighted (g2)."""
+    detach_weight: bool = False
+    """Whether ŵ(x) is a constant in the gradient."""
+    denominator: str = "N"
+    """"N": S + N·G as in the paper's main text; "MN": S + M·N·G as in its Appendix B (nca)."""
+    mix_negatives: str = "pair"
+    """"pair": a mixed view's negatives are the other rows of (z0, mixed); "clean": those of (z0, z1)."""
+    gather: bool = False
+    """Whether negatives come from all ranks of torch.distributed."""
+
+    def __post_init__(self) -> None:
+        for name, choices in CHOICES.items():
+            if not (name == "robust_negatives" and self.robust_negatives is None):
+                check_choice(name, getattr(self, name), choices)
+        for name, (allowed, text) in RANGES.items():
+            value = getattr(self, name)
+            if not (math.isfinite(value) and allowed(value)):
+                raise InputError(f"{name}={value!r} is out of range: it must be {text}.")
+        if not isinstance(self.num_positives, int) or self.num_positives < 1:
+            raise InputError(f"num_positives={self.num_positives!r} must be a whole number, 1 or more.")
+
+
+class ViewsNeeded(NamedTuple):
+    """How many views of an image a step must embed, by kind."""
+
+    plain: int
+    extra: int
+    mixed: int
+    adversarial: int
+
+
+class IntNaClLoss(nn.Module):
+    """Contrastive loss of the IntNaCl family on embeddings; the keywords are those of `LossConfig`.
+
+    >>> loss = IntNaClLoss.preset("debiased_hardneg", temperature=0.2)
+    >>> loss(torch.randn(8, 16), torch.randn(8, 16)).shape
+    torch.Size([])
+
+    With `gather=True` a rank returns the mean over its own rows against everyone's negatives; DDP's average
+    of the gradients then equals the gradient of one process on the joined batch.
+    """
+
+    def __init__(self, **keywords: Any) -> None:
+        super().__init__()
+        self.config = LossConfig(**keywords)
+
+    @classmethod
+    def preset(cls, name: str, **overrides: Any) -> Self:
+        """A row of the paper's Table 1 by name, with any keyword overridden."""
+        check_choice("preset", name, PRESETS)
+        return cls(**PRESETS[name] | overrides)
+
+    @property
+    def views_needed(self) -> ViewsNeeded:
+        """How many plain, extra, mixed and adversarial views a step must provide."""
+        others = self.config.num_positives - 1
+        nca = self.config.nacl == "nca"
+        return ViewsNeeded(2, others if nca else 0, 0 if nca else others, int(self.config.alpha > 0))
+
+    def forward(
+        self,
+        z0: Tensor,
+        z1: Tensor,
+        *,
+        extra: Sequence[Tensor] = (),
+        mixed: Sequence[Tensor] = (),
+        adversarial: Tensor | None = None,
+    ) -> Tensor:
+        """The loss of a batch, a scalar; every view is (B, D) and is normalised inside."""
+        return self.terms(z0, z1, extra=extra, mixed=mixed, adversarial=adversarial)["loss"]
+
+    def terms(
+        self,
+        z0: Tensor,
+        z1: Tensor,
+        *,
+        extra: Sequence[Tensor] = (),
+        mixed: Sequence[Tensor] = (),
+        adversarial: Tensor | None = None,
+    ) -> dict[str, Tensor]:
+        """The loss and its two terms: {"nacl", "robust", "loss"}, where loss = nacl + α·robust."""
+        adversarials = () if adversarial is None else (adversarial,)
+        self._check(z0, z1, extra, mixed, adversarials)
+        with torch.autocast(z0.device.type, enabled=False):
+            anchor, positive = self._embed(z0), self._embed(z1)
+            clean = self._compare(anchor, positive, self.config.negatives)
+            nacl = self._nacl(anchor, positive, clean, extra, mixed)
+            robust = (
+                self._robust(anchor, positive, clean, adversarial) if adversarial is not None else 0 * nacl
+            )
+            return {"nacl": nacl, "robust": robust, "loss": nacl + self.config.alpha * robust}
+
+    def extra_repr(self) -> str:
+        """The settings that differ from SimCLR's."""
+        default = asdict(LossConfig())
+        return ", ".join(f"{k}={v!r}" for k, v in asdict(self.config).items() if v != default[k])
+
+    def _embed(self, z_BD: Tensor) -> Embedding:
+        return embed(normalize(z_BD), self.config.gather)
+
+    def _estimator(self, name: str) -> Estimator:
+        return estimator(name, self.config.tau_plus, self.config.beta)
+
+    def _compare(self, first: Embedding, second: Embedding, g: str) -> Pair:
+        return compare(first, second, self._estimator(g), self.config.temperature)
+
+    def _nacl(
+        self,
+        anchor: Embedding,
+        positive: Embedding,
+        clean: Pair,
+        extra: Sequence[Tensor],
+        mixed: Sequence[Tensor],
+    ) -> Tensor:
+        """L_NaCl(G¹, M, λ): both of its forms are the base loss when M = 1."""
+        if extra:
+            rows_RD = torch.cat([anchor.own_BD, positive.own_BD])
+            extras_RE = [
+                paired_similarity(rows_RD, normalize(z).repeat(2, 1), self.config.temperature) for z in extra
+            ]
+            return nca_rows(clean, torch.stack(extras_RE, dim=1), self.config.denominator).mean()
+        base = base_rows(clean).mean()
+        if not mixed:
+            return base
+        pairs = [self._mixed_pair(anchor, z, clean) for z in mixed]
+        return base + torch.stack([mix_rows(pair, self.config.lam).mean() for pair in pairs]).mean()
+
+    def _mixed_pair(self, anchor: Embedding, mixed_BD: Tensor, clean: Pair) -> Pair:
+        if self.config.mix_negatives == "pair":
+            return self._compare(anchor, self._embed(mixed_BD), self.config.negatives)
+        positive_B = paired_similarity(anchor.own_BD, normalize(mixed_BD), self.config.temperature)
+        return Pair(positive_B, clean.negatives_R[: len(mixed_BD)])
+
+    def _robust(self, anchor: Embedding, positive: Embedding, clean: Pair, adversarial_BD: Tensor) -> Tensor:
+        """L_Robust(G², w), with ŵ from the clean pair under the same G²."""
+        g = self.config.robust_negatives or self.config.negatives
+        if self._estimator(g) != self._estimator(self.config.negatives) and self.config.weight == "loss":
+            clean = self._compare(anchor, positive, g)
+        w_R = adversarial_weight(clean, self.config.weight, self.config.detach_weight)
+        return robust_rows(self._compare(anchor, self._embed(adversarial_BD), g), w_R).mean()
+
+    def _check(
+        self,
+        z0: Tensor,
+        z1: Tensor,
+        extra: Sequence[Tensor],
+        mixed: Sequence[Tensor],
+        adversarials: Sequence[Tensor],
+    ) -> None:
+        needed = self.views_needed
+        for name, given, count in (
+            ("extra", extra, needed.extra),
+            ("mixed", mixed, needed.mixed),
+            ("adversarial", adversarials, needed.adversarial),
+        ):
+            if len(given) != count:
+                raise InputError(
+                    f"{name}: {len(given)} views given, {count} needed by nacl={self.config.nacl!r}, "
+                    f"num_positives={self.config.num_positives}, alpha={self.config.alpha}."
+                )
+        _check_shapes(
+            {"z0": z0, "z1": z1}
+            | {f"extra[{j}]": z for j, z in enumerate(extra)}
+            | {f"mixed[{j}]": z for j, z in enumerate(mixed)}
+            | dict(zip(("adversarial",), adversarials, strict=False))
+        )
+        if len(z0) < 2 and not self.config.gather:
+            raise InputError(
+                f"z0 has {len(z0)} row: at least 2 are needed, since the others are its negatives."
+            )
+
+
+def _check_shapes(views: dict[str, Tensor]) -> None:
+    z0 = views["z0"]
+    for name, z in views.items():
+        if z.ndim != 2 or not z.is_floating_point():
+            raise InputError(
+                f"{name} is {z.dtype} of shape {tuple(z.shape)}: expected floats of (batch, features)."
+            )
+        if z.shape != z0.shape:
+            raise InputError(
+                f"{name} has shape {tuple(z.shape)}, z0 has {tuple(z0.shape)}: they must be equal."
+            )
+
+
+# Shown by help() and by editors' tooltips.
+IntNaClLoss.__signature__ = inspect.signature(LossConfig)  # type: ignore[attr-defined]

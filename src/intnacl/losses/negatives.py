@@ -1,0 +1,77 @@
+"""The negative estimators g0 ⊂ g1 ⊂ g2 as one formula in (τ⁺, β), on the rows of a pair of views.
+
+Shapes: B images on this process, D embedding size, R = 2B rows: the first view's, then the second's.
+"""
+
+import math
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from intnacl.losses.gather import Embedding
+from intnacl.losses.similarity import log_mean_negatives, paired_similarity
+
+
+class Estimator(NamedTuple):
+    """G(x) = max{(Σκ^(β+1)/Σκ^β − τ⁺ κ_pos) / (1 − τ⁺), e^(−1/t)}: g2, Eq. 4, with n = N and m = 1.
+
+    β = 0 turns it into g1, Eq. 3, and τ⁺ = 0 as well into g0, Eq. 2, whose mean is never below e^(−1/t).
+    """
+
+    tau_plus: float
+    beta: float
+
+
+def estimator(name: str, tau_plus: float, beta: float) -> Estimator:
+    """The named estimator: g0 uses neither number, g1 uses τ⁺, g2 both."""
+    return {"g0": Estimator(0.0, 0.0), "g1": Estimator(tau_plus, 0.0), "g2": Estimator(tau_plus, beta)}[name]
+
+
+class Pair(NamedTuple):
+    """What every loss of the family needs to know of two views: row i's positive and its negatives.
+
+    `positive_R` is log κ_pos of the row and its twin; `negatives_R` is log(N·G).
+    """
+
+    positive_R: Tensor
+    negatives_R: Tensor
+
+
+def compare(first: Embedding, second: Embedding, g: Estimator, temperature: float) -> Pair:
+    """Stack two views to R rows; a row's positive is its twin, its negatives are the N other rows."""
+    rows_RD = torch.cat([first.own_BD, second.own_BD])
+    gathered = first.all_GD is not first.own_BD
+    # On one process the keys are the rows; a view of them, since torch.compile refuses the same tensor twice.
+    keys_KD = torch.cat([first.all_GD, second.all_GD]) if gathered else rows_RD.view_as(rows_RD)
+    positive_B = paired_similarity(first.own_BD, second.own_BD, temperature)
+    positive_R = torch.cat([positive_B, positive_B])
+    log_mean_R = log_mean_negatives(rows_RD, keys_KD, temperature, g.beta, first.first)
+    log_g_R = log_estimate(log_mean_R, positive_R, g.tau_plus, temperature)
+    return Pair(positive_R, log_g_R + math.log(len(keys_KD) - 2))
+
+
+def log_estimate(log_mean_R: Tensor, positive_R: Tensor, tau_plus: float, temperature: float) -> Tensor:
+    """log G from the log-mean of κ over the negatives and log κ_pos: (R,), (R,) -> (R,).
+
+    log max{(e^E − τ⁺ e^s) / (1 − τ⁺), e^(−1/t)} = max{E + log(1 − e^(log τ⁺ + s − E)) − log(1 − τ⁺), −1/t}.
+    """
+    if tau_plus == 0:
+        return log_mean_R
+    log_share_R = math.log(tau_plus) + positive_R - log_mean_R
+    inside_R = log_share_R < 0  # otherwise the difference is not positive, and G is its floor
+    safe_R = log_share_R.clamp(max=-torch.finfo(log_share_R.dtype).eps)
+    log_rest_R = torch.log(-torch.expm1(safe_R)) - math.log1p(-tau_plus)
+    floor = torch.full_like(log_mean_R, -1 / temperature)
+    return torch.where(inside_R, torch.maximum(log_mean_R + log_rest_R, floor), floor)
+
+
+def log_omega(positive_R: Tensor, negatives_R: Tensor) -> Tensor:
+    """log Ω = log κ_pos / (κ_pos + N·G), from log κ_pos and log(N·G)."""
+    return F.logsigmoid(positive_R - negatives_R)
+
+
+def log_one_minus_omega(positive_R: Tensor, negatives_R: Tensor) -> Tensor:
+    """log(1 − Ω) = log N·G / (κ_pos + N·G), exact also where Ω is tiny."""
+    return F.logsigmoid(negatives_R - positive_R)

@@ -1,0 +1,26 @@
+"""The robustness-promoting term and its adversarial weighting, row by row.
+
+Shapes: R rows of a pair of views.
+"""
+
+import torch
+from torch import Tensor
+
+from intnacl.losses.nacl import base_rows
+from intnacl.losses.negatives import Pair
+
+
+def adversarial_weight(clean: Pair, weight: str, detach: bool) -> Tensor:
+    """w of section 3.3: 1, or ŵ = −log κ_pos / (κ_pos + N·G) of the same row of the clean pair (R,).
+
+    Rows that are hard to tell from others already without an attack so weigh more.
+    """
+    if weight == "one":
+        return torch.ones_like(clean.positive_R)
+    w_R = base_rows(clean)
+    return w_R.detach() if detach else w_R
+
+
+def robust_rows(attacked: Pair, w_R: Tensor) -> Tensor:
+    """L_Robust(G, w), section 3.3: −w log κ_adv / (κ_adv + N·G) on the pair (x, x_adv)."""
+    return base_rows(attacked) * w_R

@@ -1,0 +1,82 @@
+"""Two ranks equal one process on the joined batch, values and gradients, for every preset."""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch import Tensor
+
+from intnacl import IntNaClLoss
+from intnacl.losses.gather import embed
+from intnacl.losses.integrated import PRESETS
+
+WORLD, B, D = 2, 3, 6
+EXTRAS: dict[str, dict] = {
+    "nca": {"num_positives": 3, "negatives": "g2"},
+    "clean": {"nacl": "mixnca", "num_positives": 3, "mix_negatives": "clean"},
+}
+
+
+def build(name: str, gather: bool) -> IntNaClLoss:
+    return (
+        IntNaClLoss(**EXTRAS[name], gather=gather)
+        if name in EXTRAS
+        else IntNaClLoss.preset(name, gather=gather)
+    )
+
+
+def value_and_gradient(loss: IntNaClLoss, weight: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+    """The loss of the views x (V, B, D) through a linear encoder, and the gradient of its weight."""
+    weight = weight.clone().requires_grad_()
+    z, need = list(x @ weight), loss.views_needed
+    middle = z[2 : 2 + need.extra + need.mixed]
+    value = loss(
+        z[0], z[1], extra=middle[: need.extra], mixed=middle[need.extra :],
+        adversarial=z[2 + need.extra + need.mixed] if need.adversarial else None,
+    )  # fmt: skip
+    return value.detach(), torch.autograd.grad(value, weight)[0]
+
+
+def run_rank(rank: int, folder: str) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=WORLD)
+    given = torch.load(f"{folder}/given.pt", weights_only=True)
+    results = {}
+    for name in (*PRESETS, *EXTRAS):
+        own = given["x"][:, rank * B : (rank + 1) * B]
+        results[name] = value_and_gradient(build(name, gather=True), given["weight"], own)
+    torch.save(results, f"{folder}/rank{rank}.pt")
+    dist.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Tensor], list[dict]]:
+    folder = tmp_path_factory.mktemp("ranks")
+    torch.manual_seed(0)
+    given = {
+        "x": torch.randn(7, WORLD * B, D, dtype=torch.float64),
+        "weight": torch.randn(D, 5, dtype=torch.float64),
+    }
+    torch.save(given, folder / "given.pt")
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    mp.spawn(run_rank, (str(folder),), nprocs=WORLD)
+    return given, [torch.load(Path(folder) / f"rank{r}.pt", weights_only=True) for r in range(WORLD)]
+
+
+@pytest.mark.parametrize("name", [*PRESETS, *EXTRAS])
+def test_two_ranks_equal_one_process(name: str, ranks: tuple[dict[str, Tensor], list[dict]]) -> None:
+    given, results = ranks
+    value, gradient = value_and_gradient(build(name, gather=False), given["weight"], given["x"])
+    values, gradients = (
+        torch.stack(part) for part in zip(*(result[name] for result in results), strict=True)
+    )
+    torch.testing.assert_close(values.mean(), value, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(gradients.mean(0), gradient, rtol=1e-10, atol=1e-12)  # DDP's average
+
+
+def test_without_a_process_group_gather_means_one_process() -> None:
+    z = torch.randn(4, 3)
+    assert embed(z, gather=True) == (z, z, 0)

@@ -1,0 +1,69 @@
+"""Similarities: unit rows, twins left out, and log-means that survive any temperature."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from intnacl.losses.similarity import log_mean_negatives, normalize, paired_similarity
+
+
+def by_loops(anchors: Tensor, keys: Tensor, t: float, beta: float, first: int) -> list[float]:
+    half_rows, half_keys = len(anchors) // 2, len(keys) // 2
+    result = []
+    for i, row in enumerate(anchors.tolist()):
+        image = first + i % half_rows
+        others = [k for j, k in enumerate(keys.tolist()) if j % half_keys != image]
+        kappas = [math.exp(sum(a * b for a, b in zip(row, k, strict=True)) / t) for k in others]
+        result.append(math.log(sum(k ** (beta + 1) for k in kappas) / sum(k**beta for k in kappas)))
+    return result
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.5, 1.0, 2.0])
+@pytest.mark.parametrize(("rows", "keys", "first"), [(8, 8, 0), (6, 18, 3), (6, 18, 6)])
+def test_log_mean_equals_the_loops(beta: float, rows: int, keys: int, first: int) -> None:
+    anchors, everyone = (normalize(torch.randn(n, 5, dtype=torch.float64)) for n in (rows, keys))
+    ours = log_mean_negatives(anchors, everyone, 0.3, beta, first)
+    expected = torch.tensor(by_loops(anchors, everyone, 0.3, beta, first), dtype=torch.float64)
+    torch.testing.assert_close(ours, expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.5, 1.0])
+def test_gradients_reach_anchors_and_keys(beta: float) -> None:
+    anchors, keys = (torch.randn(n, 4, dtype=torch.float64, requires_grad=True) for n in (4, 12))
+    assert torch.autograd.gradcheck(lambda a, k: log_mean_negatives(a, k, 0.4, beta, 2), (anchors, keys))
+
+
+def test_a_second_derivative_is_refused_rather_than_wrong() -> None:
+    z = torch.randn(6, 4, requires_grad=True)
+    (grad,) = torch.autograd.grad(log_mean_negatives(z, z * 1, 0.5, 1.0).sum(), z, create_graph=True)
+    with pytest.raises(RuntimeError, match=r"once_differentiable|does not require grad"):
+        grad.sum().backward()
+
+
+def test_far_away_negatives_at_a_low_temperature_are_not_lost() -> None:
+    row = torch.tensor([1.0, 0.0])
+    z = torch.stack([row, -row, row, -row])  # every negative lies opposite: κ = e^(−100)
+    torch.testing.assert_close(log_mean_negatives(z, z * 1, 0.01, 1.0), torch.full((4,), -100.0))
+
+
+def test_normalize_keeps_zero_vectors_and_their_gradient_at_zero() -> None:
+    z = torch.tensor([[0.0, 0.0], [3.0, 4.0]], requires_grad=True)
+    unit = normalize(z)
+    torch.testing.assert_close(unit, torch.tensor([[0.0, 0.0], [0.6, 0.8]]))
+    unit.sum().backward()
+    assert z.grad is not None
+    assert z.grad[0].tolist() == [0.0, 0.0]
+    assert z.grad[1].isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_normalize_computes_in_float32_or_better(dtype: torch.dtype) -> None:
+    assert normalize(torch.ones(2, 3, dtype=dtype)).dtype == torch.float32
+    assert normalize(torch.ones(2, 3, dtype=torch.float64)).dtype == torch.float64
+
+
+def test_paired_similarity_is_row_by_row() -> None:
+    a, b = torch.eye(2), torch.tensor([[2.0, 5.0], [7.0, 3.0]])
+    assert paired_similarity(a, b, 0.5).tolist() == [4.0, 6.0]
