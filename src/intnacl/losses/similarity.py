@@ -56,7 +56,7 @@ class _LogMeanNegatives(torch.autograd.Function):
         anchors_RD: Tensor, keys_KD: Tensor, temperature: float, beta: float, first: int
     ) -> tuple[Tensor, Tensor]:
         own_R2 = _own_keys(anchors_RD, keys_KD, first)
-        # Results have their memory before the loop: small ones that live on between tiles would fragment the heap.
+        # Memory for the results comes before the loop: small pieces between tiles would fragment the heap.
         log_mean_R, scale_R = anchors_RD.new_empty(2, len(anchors_RD))
         with torch.autocast(anchors_RD.device.type, enabled=False):
             for tile in _tiles(len(anchors_RD), len(keys_KD)):
