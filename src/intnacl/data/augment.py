@@ -1,0 +1,234 @@
+"""Augmentation of a batch on its device: draw parameters, one set a sample, then apply them.
+
+The operations, their order and the distribution of their parameters are those of torchvision's
+RandomResizedCrop, RandomHorizontalFlip, ColorJitter (in random order), RandomGrayscale, GaussianBlur and
+RandomSolarize. Draws are a function of (seed, step, view, row): see `draws`. Normalisation is the model's.
+
+Shapes: B samples, C channels, H×W pixels, U uniform numbers a sample, T tries of a crop.
+"""
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from intnacl.data import draws
+from intnacl.data.recipes import RECIPES, AugmentConfig
+from intnacl.data.transforms import (
+    Planes,
+    blend,
+    gaussian_matrix,
+    resize_matrix,
+    rotate_hue,
+    separable,
+    solarise,
+    to_grey,
+)
+from intnacl.errors import InputError
+
+__all__ = ["RECIPES", "UNIFORMS", "AugmentConfig", "Params", "apply", "augment", "draw"]
+TRIES = 10
+UNIFORMS = 2 * TRIES + 2 + 1 + 9 + 1 + 2 + 1  # crop tries, crop corner, flip, jitter, grey, blur, solarise
+BRIGHTNESS, CONTRAST, SATURATION, HUE = range(4)
+
+
+class Params(NamedTuple):
+    """The parameters of a batch, one row a sample."""
+
+    top: Tensor  # (B,) int64: the crop box, in pixels of the source
+    left: Tensor
+    height: Tensor
+    width: Tensor
+    flip: Tensor  # (B,) bool
+    factors: Tensor  # (B, 4): brightness, contrast, saturation (1 = as it is) and hue (0 = as it is)
+    stage: Tensor  # (B, 4) int64: when, from 0 to 3, each of the four is done; a permutation
+    grayscale: Tensor  # (B,) bool
+    sigma: Tensor  # (B,): of the blur
+    blur: Tensor  # (B,) bool
+    solarize: Tensor  # (B,) bool
+
+
+def draw(config: AugmentConfig, uniform_BU: Tensor, height: int, width: int) -> Params:
+    """Parameters from `UNIFORMS` uniform numbers a sample, for pictures of height × width.
+
+    Each parameter has its own columns whatever the recipe: switching one operation off leaves the others as
+    they were.
+    """
+    assert uniform_BU.shape[1] == UNIFORMS, uniform_BU.shape
+    crop_BT2, corner_B2, flip_B1, jitter_B9, rest_B4 = torch.split(uniform_BU, [2 * TRIES, 2, 1, 9, 4], dim=1)
+    box = _crop_box(config, crop_BT2.reshape(-1, TRIES, 2), corner_B2, height, width)
+    jitter_B, factor_B4, key_B4 = jitter_B9[:, 0], jitter_B9[:, 1:5], jitter_B9[:, 5:]
+    grey_B, blur_B, sigma_B, solarize_B = rest_B4.unbind(1)
+    return Params(
+        *box,
+        flip=flip_B1[:, 0] < config.flip_p,
+        factors=_jitter_factors(config, factor_B4, jitter_B < config.jitter_p),
+        stage=_ranks(key_B4),
+        grayscale=grey_B < config.grayscale_p,
+        sigma=_between(sigma_B, *config.blur_sigma),
+        blur=blur_B < config.blur_p,
+        solarize=solarize_B < config.solarize_p,
+    )
+
+
+def apply(
+    images_BCHW: Tensor,
+    params: Params,
+    config: AugmentConfig,
+    size: tuple[int, int] | None = None,
+    dtype: torch.dtype = torch.float32,
+) -> Tensor:
+    """The pictures (uint8, or float in [0, 1]) under `params`: (B, 3, *size) in [0, 1], channels_last.
+
+    `size` defaults to the source's. Pixels are computed in float32 and rounded once, at the end, to `dtype`.
+    """
+    out = _crop_flip(
+        _to_unit(images_BCHW), params, config, size or (images_BCHW.shape[2], images_BCHW.shape[3])
+    )
+    if config.jitters or config.grayscale_p > 0:
+        planes = Planes(*out.unbind(1))
+        planes = _jitter(planes, params) if config.jitters else planes
+        planes = to_grey(planes, params.grayscale) if config.grayscale_p > 0 else planes
+        out = torch.stack(planes, dim=1)
+    if config.blur_p > 0:
+        out = _blur(out, params, config.blur_kernel)
+    if config.solarize_p > 0:
+        out = solarise(out, params.solarize, config.solarize_threshold)
+    return out.clamp(0, 1).to(dtype).contiguous(memory_format=torch.channels_last)
+
+
+def augment(
+    images_BCHW: Tensor,
+    config: AugmentConfig,
+    *,
+    seed: int,
+    step: int | Tensor,
+    view: int | Tensor,
+    rows: Tensor,
+    size: tuple[int, int] | None = None,
+    dtype: torch.dtype = torch.float32,
+) -> Tensor:
+    """One view of each picture, a function of (seed, step, view, row): `draw`, then `apply`.
+
+    `rows` (B,) are the pictures' places in the global batch; `step` and `view` may be tensors on the device,
+    so that a captured CUDA graph draws anew at every replay.
+    """
+    uniform_BU = draws.uniform(seed, step, view, rows, UNIFORMS)
+    params = draw(config, uniform_BU, images_BCHW.shape[2], images_BCHW.shape[3])
+    return apply(images_BCHW, params, config, size, dtype)
+
+
+def _between(uniform: Tensor, low: float, high: float) -> Tensor:
+    return low + (high - low) * uniform
+
+
+def _crop_box(
+    config: AugmentConfig, uniform_BT2: Tensor, corner_B2: Tensor, height: int, width: int
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Top, left, height, width, (B,) int64 each, of the first of T tries that fits, or of the fallback."""
+    tall_B, wide_B = _fallback(config, height, width, corner_B2)
+    if config.crop_scale is None:
+        return torch.zeros_like(tall_B), torch.zeros_like(tall_B), tall_B, wide_B
+    area_BT = height * width * _between(uniform_BT2[..., 0], *config.crop_scale)
+    ratio_BT = torch.exp(_between(uniform_BT2[..., 1], *(math.log(value) for value in config.crop_ratio)))
+    wide_BT = torch.round(torch.sqrt(area_BT * ratio_BT)).to(torch.int64)
+    tall_BT = torch.round(torch.sqrt(area_BT / ratio_BT)).to(torch.int64)
+    fits_BT = (wide_BT > 0) & (wide_BT <= width) & (tall_BT > 0) & (tall_BT <= height)
+    first_BT = fits_BT & (fits_BT.cumsum(1) == 1)
+    found_B = fits_BT.any(1)
+    tall_B = torch.where(found_B, (tall_BT * first_BT).sum(1), tall_B)
+    wide_B = torch.where(found_B, (wide_BT * first_BT).sum(1), wide_B)
+    free_B2 = torch.stack((height - tall_B, width - wide_B), dim=1)
+    corner_B2 = torch.where(found_B[:, None], (corner_B2 * (free_B2 + 1)).to(torch.int64), free_B2 // 2)
+    return corner_B2[:, 0], corner_B2[:, 1], tall_B, wide_B
+
+
+def _fallback(config: AugmentConfig, height: int, width: int, like_B: Tensor) -> tuple[Tensor, Tensor]:
+    """Height and width of the largest box whose ratio is allowed; of the picture when nothing is cropped."""
+    low, high = config.crop_ratio if config.crop_scale is not None else (0, math.inf)
+    tall, wide = height, width
+    if width < low * height:
+        tall = round(width / low)
+    elif width > high * height:
+        wide = round(height * high)
+    shape, device = like_B.shape[:1], like_B.device
+    return (
+        torch.full(shape, tall, dtype=torch.int64, device=device),
+        torch.full(shape, wide, dtype=torch.int64, device=device),
+    )
+
+
+def _jitter_factors(config: AugmentConfig, uniform_B4: Tensor, chosen_B: Tensor) -> Tensor:
+    """Uniform in [max(0, 1 − b), 1 + b] for brightness, contrast and saturation, in [−h, h] for hue."""
+    *blends, hue = config.factors
+    columns = [_between(uniform_B4[:, i], max(0.0, 1 - b), 1 + b) for i, b in enumerate(blends)]
+    blends_B3 = torch.stack(columns, dim=1)
+    hue_B1 = _between(uniform_B4[:, HUE:], -hue, hue)
+    chosen_B1 = chosen_B[:, None]
+    return torch.cat((torch.where(chosen_B1, blends_B3, 1.0), torch.where(chosen_B1, hue_B1, 0.0)), dim=1)
+
+
+def _ranks(key_BK: Tensor) -> Tensor:
+    """The rank of each key in its row, equal keys in the order of columns: a random permutation (B, K)."""
+    column_K = torch.arange(key_BK.shape[1], device=key_BK.device)
+    other_B1K, own_BK1 = key_BK[:, None, :], key_BK[:, :, None]
+    before_BKK = (other_B1K < own_BK1) | ((other_B1K == own_BK1) & (column_K < column_K[:, None]))
+    return before_BKK.sum(2)
+
+
+def _to_unit(images: Tensor) -> Tensor:
+    if images.dtype == torch.uint8:
+        return images.to(torch.float32) / 255
+    return images.to(torch.float32)
+
+
+def _crop_flip(images_BCHW: Tensor, params: Params, config: AugmentConfig, size: tuple[int, int]) -> Tensor:
+    """Crop, resize and mirror, by one matrix a sample for the rows and one for the columns."""
+    H, W = images_BCHW.shape[2:]
+    flip_B11 = params.flip[:, None, None]
+    if config.crop_scale is None and size == (H, W):
+        return (
+            torch.where(flip_B11[..., None], images_BCHW.flip(3), images_BCHW)
+            if config.flip_p > 0
+            else images_BCHW
+        )
+    rows_BOH = resize_matrix(params.top, params.height, H, size[0])
+    columns_BPW = resize_matrix(params.left, params.width, W, size[1])
+    if config.flip_p > 0:
+        columns_BPW = torch.where(flip_B11, columns_BPW.flip(1), columns_BPW)
+    return separable(images_BCHW, rows_BOH, columns_BPW)
+
+
+def _jitter(planes: Planes, params: Params) -> Planes:
+    """The four colour operations in each sample's own order.
+
+    Hue is dear and the three others are one cheap blend. So hue is done once: what a sample does before its
+    hue is done in three blends before it, the rest in three after; a blend not wanted is the identity.
+    """
+    hue_B = params.stage[:, HUE]
+    for stage in (0, 1, 2):
+        planes = _blend_at(planes, params, stage, hue_B > stage)
+    planes = rotate_hue(planes, params.factors[:, HUE])
+    for stage in (1, 2, 3):
+        planes = _blend_at(planes, params, stage, hue_B < stage)
+    return planes
+
+
+def _blend_at(planes: Planes, params: Params, stage: int, active_B: Tensor) -> Planes:
+    """Brightness, contrast or saturation, whichever each active sample does at this stage."""
+    chosen_B4 = (params.stage == stage) & active_B[:, None]
+    excess_B4 = torch.where(chosen_B4, params.factors - 1, 0.0)
+    own_B = 1 + excess_B4[:, :HUE].sum(1)
+    return blend(planes, own_B, -excess_B4[:, SATURATION], -excess_B4[:, CONTRAST])
+
+
+def _blur(images_BCHW: Tensor, params: Params, kernel: int) -> Tensor:
+    """Gaussian blur of the chosen samples; the identity is a blur too narrow to reach the next pixel."""
+    sigma_B = torch.where(params.blur, params.sigma, 1e-3)
+    H, W = images_BCHW.shape[2:]
+    if kernel // 2 >= min(H, W):
+        raise InputError(
+            f"blur_kernel={kernel} is too wide for pictures of {H}x{W}: at most {2 * min(H, W) - 1}."
+        )
+    return separable(images_BCHW, gaussian_matrix(sigma_B, kernel, H), gaussian_matrix(sigma_B, kernel, W))

@@ -1,0 +1,62 @@
+"""Which pictures make up the batch of a step: a pure function of (seed, step), any step to be had at once.
+
+An epoch is a permutation of the data set, cut into batches; what does not fill a batch is left out
+(drop_last). The permutation is sorted by words of the counter-based generator, not drawn from torch's: it is
+the same on every device and under every version of torch.
+
+Shapes: B rows of the global batch, N pictures of the data set.
+"""
+
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from intnacl.data import draws
+from intnacl.errors import InputError
+
+STREAM = 0xFFFFFFFF  # in the generator's place of the view: no view of a picture has this number
+
+
+def steps_per_epoch(n: int, batch_size: int) -> int:
+    """How many whole batches N pictures give."""
+    if not 1 <= batch_size <= n:
+        raise InputError(
+            f"batch_size={batch_size} does not fit a data set of n={n} pictures: take one from 1 to {n}."
+        )
+    return n // batch_size
+
+
+@lru_cache(maxsize=2)
+def permutation(seed: int, epoch: int, n: int, device: torch.device | str = "cpu") -> Tensor:
+    """A random order of 0 … N−1, (N,) int64, a function of (seed, epoch): ranks of 62-bit random keys."""
+    high_N, low_N = draws.words(seed, epoch, STREAM, torch.arange(n, device=device), 2).unbind(1)
+    return torch.argsort((high_N >> 1 << 31) | (low_N >> 1), stable=True)
+
+
+def batch_indices(
+    seed: int, step: int, n: int, batch_size: int, *, device: torch.device | str = "cpu"
+) -> Tensor:
+    """The data set's indices in the global batch of a step, counted from 0 over all epochs: (B,) int64."""
+    epoch, place = divmod(step, steps_per_epoch(n, batch_size))
+    return permutation(seed, epoch, n, device)[place * batch_size : (place + 1) * batch_size]
+
+
+def rank_rows(
+    rank: int, world: int, batch_size: int, *, halo: int = 0, device: torch.device | str = "cpu"
+) -> Tensor:
+    """The rows of the global batch that a rank holds: its own after the `halo` rows before them.
+
+    (halo + B/world,) int64. The halo wraps around the global batch; it holds the mixing partners of the
+    rank's first rows (see `views`).
+    """
+    if batch_size % world:
+        raise InputError(f"batch_size={batch_size} is the whole batch and must divide by the {world} ranks.")
+    if halo >= batch_size:
+        raise InputError(
+            f"{halo} mixed views need {halo} other pictures in the batch: batch_size={batch_size} must be "
+            f"at least {halo + 1}."
+        )
+    assert 0 <= rank < world, (rank, world)
+    share = batch_size // world
+    return torch.arange(rank * share - halo, (rank + 1) * share, device=device) % batch_size

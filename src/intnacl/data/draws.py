@@ -1,0 +1,66 @@
+"""Random numbers as a pure function of (seed, step, view, row): the counter-based generator Philox4x32-10.
+
+Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (SC 2011). A counter of four 32-bit words is
+mixed with a key of two in ten rounds of multiply and xor. There is no state: any draw of any step can be had
+at once, on any device, by any rank. All arithmetic is exact int64: CPU and GPU, eager and compiled agree bit
+for bit.
+
+Shapes: B rows, K numbers a row, Q = ceil(K / 4) counter blocks a row.
+"""
+
+import torch
+from torch import Tensor
+
+_MASK = 0xFFFFFFFF
+_MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
+_WEYL = (0x9E3779B9, 0xBB67AE85)
+_ROUNDS = 10
+
+Words = tuple[Tensor, Tensor, Tensor, Tensor]
+
+
+def _multiply(a: Tensor, m: int) -> tuple[Tensor, Tensor]:
+    """High and low word of the 64-bit product a·m, by 16-bit halves of m so that no int64 overflows."""
+    low, high = a * (m & 0xFFFF), a * (m >> 16)
+    return (high + (low >> 16)) >> 16, (low + ((high & 0xFFFF) << 16)) & _MASK
+
+
+def philox(counter: Words, key: tuple[Tensor, Tensor]) -> Words:
+    """Philox4x32-10 of four counter words under two key words: int64 tensors that broadcast, in [0, 2³²)."""
+    c0, c1, c2, c3 = counter
+    rounds_R = torch.arange(_ROUNDS, device=c0.device)
+    keys = [
+        ((word[..., None] + rounds_R * weyl) & _MASK).unbind(-1)
+        for word, weyl in zip(key, _WEYL, strict=True)
+    ]
+    for k0, k1 in zip(*keys, strict=True):
+        (high0, low0), (high1, low1) = _multiply(c0, _MULTIPLIERS[0]), _multiply(c2, _MULTIPLIERS[1])
+        c0, c1, c2, c3 = high1 ^ c1 ^ k0, low1, high0 ^ c3 ^ k1, low0
+    return c0, c1, c2, c3
+
+
+def words(seed: int, step: int | Tensor, view: int | Tensor, rows_B: Tensor, count: int) -> Tensor:
+    """`count` random 32-bit words a row: int64 (B, count).
+
+    The counter is (block, row, step, view) and the key is the seed, so each must be below 2³² (the seed 2⁶³).
+    `step` and `view` may be tensors on the rows' device, with one number or one a row.
+    """
+    block_Q = torch.arange((count + 3) // 4, device=rows_B.device)
+    row_B1, step_11, view_B1, seed_11 = (_column(value, rows_B) for value in (rows_B, step, view, seed))
+    key = (seed_11 & _MASK, seed_11 >> 32)
+    out = philox((block_Q, row_B1, step_11, view_B1), key)
+    shape = (len(rows_B), len(block_Q))
+    out_BQ4 = torch.stack([word.expand(shape) for word in out], dim=-1)
+    return out_BQ4.flatten(1)[:, :count]
+
+
+def uniform(seed: int, step: int | Tensor, view: int | Tensor, rows_B: Tensor, count: int) -> Tensor:
+    """`count` uniform numbers a row, float32 (B, count) in [0, 1), each a multiple of 2⁻²⁴."""
+    return (words(seed, step, view, rows_B, count) >> 8).to(torch.float32) * 2.0**-24
+
+
+def _column(value: int | Tensor, like: Tensor) -> Tensor:
+    """A number, or a tensor with one number or one a row, as an int64 column on the device of `like`."""
+    if not isinstance(value, Tensor):
+        value = torch.full((1,), value, dtype=torch.int64, device=like.device)
+    return value.to(torch.int64).reshape(-1, 1)

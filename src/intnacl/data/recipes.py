@@ -1,0 +1,70 @@
+"""What may happen to a picture, how strongly and how often: settings of `augment`, some with a name."""
+
+import math
+from dataclasses import dataclass
+
+from intnacl.errors import InputError
+
+
+def _check_range(name: str, values: tuple[float, ...], low: float, high: float, wanted: str) -> None:
+    if not all(low <= value <= high for value in values):
+        raise InputError(f"{name}={values[0] if len(values) == 1 else values!r} must be {wanted}.")
+
+
+def _check_interval(name: str, interval: tuple[float, float] | None, top: float) -> None:
+    if interval is not None and not 0 < interval[0] <= interval[1] <= top:
+        limit = f" <= {top}" if top < math.inf else ""
+        raise InputError(f"{name}={interval!r} must be (low, high) with 0 < low <= high{limit}.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AugmentConfig:
+    """What may happen to a picture, how strongly and how often. The defaults are the `paper` recipe."""
+
+    crop_scale: tuple[float, float] | None = (
+        0.08,
+        1.0,
+    )  # area of the crop over area of the picture; None: no crop
+    crop_ratio: tuple[float, float] = (3 / 4, 4 / 3)  # width over height of the crop
+    flip_p: float = 0.5
+    strength: float = 1.0  # s: multiplies the four numbers of `jitter`
+    jitter: tuple[float, float, float, float] = (0.8, 0.8, 0.8, 0.2)  # brightness, contrast, saturation, hue
+    jitter_p: float = 0.8
+    grayscale_p: float = 0.2
+    blur_p: float = 0.0
+    blur_sigma: tuple[float, float] = (0.1, 2.0)
+    blur_kernel: int = 3  # taps, odd; SimCLR takes a tenth of the picture's side
+    solarize_p: float = 0.0
+    solarize_threshold: float = 0.5
+
+    def __post_init__(self) -> None:
+        for name in ("flip_p", "jitter_p", "grayscale_p", "blur_p", "solarize_p"):
+            _check_range(name, (getattr(self, name),), 0, 1, "a probability in [0, 1]")
+        for name, top in (("crop_scale", 1.0), ("crop_ratio", math.inf), ("blur_sigma", math.inf)):
+            _check_interval(name, getattr(self, name), top)
+        _check_range("strength", (self.strength,), 0, math.inf, "a number >= 0")
+        _check_range("jitter", self.jitter, 0, math.inf, "four numbers >= 0")
+        _check_range(
+            "strength * jitter hue", (self.factors[3],), 0, 0.5, "at most 0.5, half the colour circle"
+        )
+        if self.blur_kernel < 1 or self.blur_kernel % 2 == 0:
+            raise InputError(f"blur_kernel={self.blur_kernel!r} must be an odd number >= 1.")
+
+    @property
+    def factors(self) -> tuple[float, float, float, float]:
+        """Half-widths of the jitter of brightness, contrast, saturation and hue: strength times `jitter`."""
+        brightness, contrast, saturation, hue = (self.strength * value for value in self.jitter)
+        return brightness, contrast, saturation, hue
+
+    @property
+    def jitters(self) -> bool:
+        """Whether any colour is ever jittered."""
+        return self.jitter_p > 0 and max(self.factors) > 0
+
+
+RECIPES: dict[str, AugmentConfig] = {
+    "paper": AugmentConfig(),
+    "simclr": AugmentConfig(strength=0.5, blur_p=0.5),
+    "crop_flip": AugmentConfig(jitter_p=0.0, grayscale_p=0.0),
+    "none": AugmentConfig(crop_scale=None, flip_p=0.0, jitter_p=0.0, grayscale_p=0.0),
+}

@@ -1,0 +1,117 @@
+"""The views of a batch: anchor and positive, extra positives, and mixed pictures.
+
+Several ranks see what one process sees: draws are keyed by the row's place in the global batch, and the
+mixing partner of row i in the j-th mixed view is row i − j of the global batch. A rank that holds a part of
+the batch also brings the few rows before its own (its halo, see `batches.rank_rows`): no rank waits for
+another to find its partners.
+
+Shapes: B rows of this rank, h halo rows before them, V augmented views, C×H×W pixels.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from intnacl.data.augment import AugmentConfig, augment
+from intnacl.errors import InputError
+
+
+class Views(NamedTuple):
+    """What a step sees of its pictures: each entry is (B, 3, H, W) in [0, 1]."""
+
+    plain: list[Tensor]  # x0, x1
+    extra: list[Tensor]  # further views of the same pictures: NCA's M − 1 additional positives
+    mixed: list[Tensor]  # λ·x1 + (1−λ)·x1 of another picture: MIXNCA's M − 1 additional positives
+
+
+def mix(x: Tensor, lam: float, shift: int) -> Tensor:
+    """λ·x + (1−λ)·x.roll(shift): every row mixed with the row `shift` places before it, never with itself.
+
+    Args:
+        x: any tensor with the batch first, (B, …).
+        lam: λ in [0, 1], the row's own share.
+        shift: any integer that is not a multiple of B.
+    """
+    _check_lam(lam)
+    if shift % len(x) == 0:
+        raise InputError(
+            f"shift={shift} mixes each of {len(x)} rows with itself: take one from 1 to {len(x) - 1}."
+        )
+    return lam * x + (1 - lam) * x.roll(shift, 0)
+
+
+def make_views(
+    images: Tensor,
+    config: AugmentConfig,
+    *,
+    seed: int,
+    step: int | Tensor,
+    rows: Tensor,
+    plain: int = 2,
+    extra: int = 0,
+    mixed: int = 0,
+    lam: float = 0.5,
+    halo: int = 0,
+    dtype: torch.dtype = torch.float32,
+) -> Views:
+    """All views of one step, augmented as one batch.
+
+    Args:
+        images: (h + B, 3, H, W) uint8, or float in [0, 1]: this rank's pictures, after those of its halo.
+        config: the augmentation of every view.
+        seed, step: with `rows`, what the draws are a function of; `step` may be a tensor on the device.
+        rows: (h + B,) int64, the pictures' places in the global batch.
+        plain, extra, mixed: how many views of each kind; a mixed one is made from the second plain one.
+        lam: λ of the mixed views.
+        halo: h, at least `mixed`; 0 when this process holds the whole batch.
+        dtype: of the views.
+    """
+    x_VBCHW = _augmented(images, config, plain + extra, seed=seed, step=step, rows=rows, dtype=dtype)
+    own = [x[halo:] for x in x_VBCHW]
+    partners = _mixed(x_VBCHW[1], mixed, lam, halo) if mixed else []
+    return Views(plain=own[:plain], extra=own[plain:], mixed=partners)
+
+
+def _augmented(
+    images: Tensor,
+    config: AugmentConfig,
+    count: int,
+    *,
+    seed: int,
+    step: int | Tensor,
+    rows: Tensor,
+    dtype: torch.dtype,
+) -> list[Tensor]:
+    """Views 0 … count−1 of the pictures in one call: the number of kernels does not grow with the views."""
+    view = torch.arange(count, device=rows.device).repeat_interleave(len(rows))
+    stacked = augment(
+        images.repeat(count, 1, 1, 1),
+        config,
+        seed=seed,
+        step=step,
+        view=view,
+        rows=rows.repeat(count),
+        dtype=dtype,
+    )
+    return list(stacked.chunk(count))
+
+
+def _mixed(x: Tensor, count: int, lam: float, halo: int) -> list[Tensor]:
+    """Mixed views j = 1 … count of the rows after the halo, each with the row j places before it."""
+    _check_lam(lam)
+    if halo == 0:
+        if count >= len(x):
+            raise InputError(
+                f"{count} mixed views need {count} other pictures in the batch, which has {len(x)}: "
+                f"take a batch of at least {count + 1}, or fewer mixed views."
+            )
+        return [mix(x, lam, shift) for shift in range(1, count + 1)]
+    assert halo >= count, (halo, count)
+    own = x[halo:]
+    return [lam * own + (1 - lam) * x[halo - shift : len(x) - shift] for shift in range(1, count + 1)]
+
+
+def _check_lam(lam: float) -> None:
+    if not 0 <= lam <= 1:
+        raise InputError(f"lam={lam!r} must be in [0, 1]: it is the share of the picture itself.")
