@@ -39,7 +39,7 @@ def batch_indices(
 ) -> Tensor:
     """The data set's indices in the global batch of a step, counted from 0 over all epochs: (B,) int64."""
     epoch, place = divmod(step, steps_per_epoch(n, batch_size))
-    return permutation(seed, epoch, n, device)[place * batch_size : (place + 1) * batch_size]
+    return permutation(seed, epoch, n, device)[place * batch_size : (place + 1) * batch_size].clone()
 
 
 def rank_rows(

@@ -42,12 +42,12 @@ def philox(counter: Words, key: tuple[Tensor, Tensor]) -> Words:
 def words(seed: int, step: int | Tensor, view: int | Tensor, rows_B: Tensor, count: int) -> Tensor:
     """`count` random 32-bit words a row: int64 (B, count).
 
-    The counter is (block, row, step, view) and the key is the seed, so each must be below 2³² (the seed 2⁶³).
-    `step` and `view` may be tensors on the rows' device, with one number or one a row.
+    The counter is (block, row, step, view), each below 2³², and the key is the seed, any int64. `step` and
+    `view` may be tensors on the rows' device, with one number or one a row.
     """
     block_Q = torch.arange((count + 3) // 4, device=rows_B.device)
     row_B1, step_11, view_B1, seed_11 = (_column(value, rows_B) for value in (rows_B, step, view, seed))
-    key = (seed_11 & _MASK, seed_11 >> 32)
+    key = (seed_11 & _MASK, (seed_11 >> 32) & _MASK)
     out = philox((block_Q, row_B1, step_11, view_B1), key)
     shape = (len(rows_B), len(block_Q))
     out_BQ4 = torch.stack([word.expand(shape) for word in out], dim=-1)

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from intnacl.errors import InputError
 
 
-def _check_range(name: str, values: tuple[float, ...], low: float, high: float, wanted: str) -> None:
-    if not all(low <= value <= high for value in values):
-        raise InputError(f"{name}={values[0] if len(values) == 1 else values!r} must be {wanted}.")
+def _check_range(name: str, value: float, low: float, high: float, wanted: str) -> None:
+    if not low <= value <= high:
+        raise InputError(f"{name}={value!r} must be {wanted}.")
 
 
 def _check_interval(name: str, interval: tuple[float, float] | None, top: float) -> None:
@@ -39,13 +39,14 @@ class AugmentConfig:
 
     def __post_init__(self) -> None:
         for name in ("flip_p", "jitter_p", "grayscale_p", "blur_p", "solarize_p"):
-            _check_range(name, (getattr(self, name),), 0, 1, "a probability in [0, 1]")
+            _check_range(name, getattr(self, name), 0, 1, "a probability in [0, 1]")
         for name, top in (("crop_scale", 1.0), ("crop_ratio", math.inf), ("blur_sigma", math.inf)):
             _check_interval(name, getattr(self, name), top)
-        _check_range("strength", (self.strength,), 0, math.inf, "a number >= 0")
-        _check_range("jitter", self.jitter, 0, math.inf, "four numbers >= 0")
+        _check_range("strength", self.strength, 0, math.inf, "a number >= 0")
+        if len(self.jitter) != 4 or min(self.jitter) < 0:
+            raise InputError(f"jitter={self.jitter!r} must be four numbers >= 0.")
         _check_range(
-            "strength * jitter hue", (self.factors[3],), 0, 0.5, "at most 0.5, half the colour circle"
+            "strength times the jitter of hue", self.factors[3], 0, 0.5, "at most 0.5, half the circle"
         )
         if self.blur_kernel < 1 or self.blur_kernel % 2 == 0:
             raise InputError(f"blur_kernel={self.blur_kernel!r} must be an odd number >= 1.")

@@ -67,6 +67,8 @@ def make_views(
         halo: h, at least `mixed`; 0 when this process holds the whole batch.
         dtype: of the views.
     """
+    assert not mixed or plain >= 2, (plain, mixed)
+    assert halo == 0 or halo >= mixed, (halo, mixed)
     x_VBCHW = _augmented(images, config, plain + extra, seed=seed, step=step, rows=rows, dtype=dtype)
     own = [x[halo:] for x in x_VBCHW]
     partners = _mixed(x_VBCHW[1], mixed, lam, halo) if mixed else []
@@ -107,7 +109,6 @@ def _mixed(x: Tensor, count: int, lam: float, halo: int) -> list[Tensor]:
                 f"take a batch of at least {count + 1}, or fewer mixed views."
             )
         return [mix(x, lam, shift) for shift in range(1, count + 1)]
-    assert halo >= count, (halo, count)
     own = x[halo:]
     return [lam * own + (1 - lam) * x[halo - shift : len(x) - shift] for shift in range(1, count + 1)]
 

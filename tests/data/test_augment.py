@@ -1,0 +1,252 @@
+"""Drawn parameters and whole recipes against torchvision's in distribution; one graph; gradients."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import ks_2samp
+
+from intnacl.data import draws
+from intnacl.data.augment import (
+    BRIGHTNESS,
+    CONTRAST,
+    HUE,
+    RECIPES,
+    SATURATION,
+    UNIFORMS,
+    apply,
+    augment,
+    draw,
+)
+from intnacl.errors import InputError
+
+T = pytest.importorskip("torchvision.transforms.v2")
+F = T.functional
+
+LEVEL = 1 / 255
+COUNT = 4000
+
+
+def drawn(config, count=COUNT, height=32, width=32, seed=0):
+    return draw(config, draws.uniform(seed, 0, 0, torch.arange(count), UNIFORMS), height, width)
+
+
+def crops(scale, ratio, height, width, count=COUNT):
+    from torchvision.transforms import RandomResizedCrop
+
+    picture = torch.empty(3, height, width)
+    return torch.tensor([RandomResizedCrop.get_params(picture, scale, ratio) for _ in range(count)])
+
+
+@pytest.fixture(scope="module")
+def patches():
+    """600 patches of 32×32 from scikit-learn's two photographs."""
+    from sklearn.datasets import load_sample_images
+
+    generator = torch.Generator().manual_seed(0)
+    photos = torch.from_numpy(np.stack(load_sample_images().images)).permute(0, 3, 1, 2)
+    coarse = photos[:, :, ::3, ::3]
+    corners = torch.stack(
+        [torch.randint(0, side - 32, (600,), generator=generator) for side in coarse.shape[2:]], 1
+    )
+    return torch.stack(
+        [coarse[i % 2, :, y : y + 32, x : x + 32] for i, (y, x) in enumerate(corners.tolist())]
+    )
+
+
+@pytest.mark.parametrize(("height", "width"), [(32, 32), (20, 45)])
+def test_crop_boxes_are_distributed_as_torchvisions(height, width):
+    config = RECIPES["paper"]
+    params = drawn(config, height=height, width=width)
+    theirs = crops(config.crop_scale, config.crop_ratio, height, width)
+    for ours, column in zip((params.top, params.left, params.height, params.width), theirs.T, strict=True):
+        assert ks_2samp(ours.numpy(), column.numpy()).pvalue > 0.01
+    area, their_area = params.height * params.width, theirs[:, 2] * theirs[:, 3]
+    assert ks_2samp(area.numpy(), their_area.numpy()).pvalue > 0.01
+    other = crops((0.15, 1.0), config.crop_ratio, height, width)
+    assert (
+        ks_2samp(area.numpy(), (other[:, 2] * other[:, 3]).numpy()).pvalue < 1e-3
+    )  # the test sees a difference
+
+
+@pytest.mark.parametrize(("height", "width"), [(8, 64), (64, 8), (9, 10)])
+def test_the_fallback_is_torchvisions_central_crop(height, width):
+    config = replace(RECIPES["paper"], crop_scale=(1.0, 1.0))
+    config = replace(config, crop_ratio=(1.3, 1.4)) if height == 9 else config
+    params = drawn(config, 3, height, width)
+    expected = crops(config.crop_scale, config.crop_ratio, height, width, 1)[0]
+    for ours, value in zip(params[:4], expected, strict=True):
+        assert (ours == value).all()
+
+
+def test_no_crop_is_the_whole_picture_whatever_its_shape():
+    params = drawn(RECIPES["none"], 3, 8, 64)
+    assert [value.tolist() for value in params[:4]] == [[0] * 3, [0] * 3, [8] * 3, [64] * 3]
+
+
+@pytest.mark.parametrize("strength", [0.5, 1.0, 1.5])
+def test_jitter_is_distributed_as_torchvisions(strength):
+    params = drawn(replace(RECIPES["paper"], strength=strength, jitter_p=1.0))
+    jitter = T.ColorJitter(*(strength * value for value in (0.8, 0.8, 0.8, 0.2)))
+    theirs = [jitter.make_params([]) for _ in range(COUNT)]
+    names = ("brightness_factor", "contrast_factor", "saturation_factor", "hue_factor")
+    for column, name in enumerate(names):
+        values = np.array([their[name] for their in theirs])
+        assert ks_2samp(params.factors[:, column].numpy(), values).pvalue > 0.01
+    assert abs(np.corrcoef(params.factors.T.numpy()) - np.eye(4)).max() < 4 / COUNT**0.5
+
+
+def test_all_24_orders_are_equally_likely():
+    stage = drawn(RECIPES["paper"], 24_000).stage
+    orders, counts = stage.unique(dim=0, return_counts=True)
+    assert len(orders) == 24
+    assert (orders.sort(dim=1).values == torch.arange(4)).all()
+    assert (counts - 1000).abs().max() < 4 * 1000**0.5
+
+
+def test_probabilities():
+    config = replace(RECIPES["simclr"], flip_p=0.3, solarize_p=0.1)
+    params = drawn(config, 20_000)
+    jittered = (params.factors != torch.tensor([1.0, 1.0, 1.0, 0.0])).any(1)
+    happened = (params.flip, jittered, params.grayscale, params.blur, params.solarize)
+    for chosen, p in zip(happened, (0.3, 0.8, 0.2, 0.5, 0.1), strict=True):
+        assert abs(chosen.float().mean().item() - p) < 4 * (p * (1 - p) / 20_000) ** 0.5
+    assert ks_2samp(params.sigma.numpy(), np.random.default_rng(0).uniform(0.1, 2.0, 20_000)).pvalue > 0.01
+    assert torch.corrcoef(torch.stack(happened).float()).fill_diagonal_(0).abs().max() < 4 / 20_000**0.5
+
+
+def test_one_operation_less_leaves_the_draws_of_the_others():
+    full, less = drawn(RECIPES["paper"]), drawn(RECIPES["crop_flip"])
+    assert torch.equal(full.width, less.width)
+    assert torch.equal(full.flip, less.flip)
+
+
+def by_torchvision(picture, config, params, i, size):
+    """The same parameters through torchvision's functions, one sample."""
+    box = [int(value[i]) for value in params[:4]]
+    x = F.resized_crop(picture, *box, list(size), antialias=True)
+    x = F.horizontal_flip(x) if params.flip[i] else x
+    operations = {
+        BRIGHTNESS: F.adjust_brightness,
+        CONTRAST: F.adjust_contrast,
+        SATURATION: F.adjust_saturation,
+        HUE: F.adjust_hue,
+    }
+    for operation in params.stage[i].argsort().tolist():
+        x = operations[operation](x, float(params.factors[i, operation]))
+    x = F.rgb_to_grayscale(x, num_output_channels=3) if params.grayscale[i] else x
+    if params.blur[i]:
+        x = F.gaussian_blur(x, [config.blur_kernel] * 2, [float(params.sigma[i])] * 2)
+    return F.solarize(x, 0.5) if params.solarize[i] else x
+
+
+@pytest.mark.parametrize("size", [(32, 32), (24, 40)])
+def test_a_recipe_equals_torchvisions_operations_on_the_same_parameters(patches, size):
+    config = replace(RECIPES["simclr"], strength=1.0)
+    x = F.to_dtype(patches[:200], torch.float32, scale=True)
+    params = drawn(config, 200)
+    theirs = torch.stack([by_torchvision(picture, config, params, i, size) for i, picture in enumerate(x)])
+    ours = apply(patches[:200], params, config, size)
+    assert (ours - theirs).abs().max() < 2 * LEVEL
+    assert torch.allclose(ours, apply(x, params, config, size), atol=1e-6)  # uint8 and float pictures alike
+
+
+def test_solarise_is_last(patches):
+    config = replace(RECIPES["crop_flip"], solarize_p=1.0)
+    params = drawn(config, 100)
+    expected = F.solarize(apply(patches[:100], params, RECIPES["crop_flip"]), 0.5)
+    assert torch.equal(apply(patches[:100], params, config), expected)
+
+
+def pipeline(strength):
+    return T.Compose(
+        [
+            T.ToDtype(torch.float32, scale=True),
+            T.RandomResizedCrop(32, antialias=True),
+            T.RandomHorizontalFlip(),
+            T.RandomApply([T.ColorJitter(*(strength * value for value in (0.8, 0.8, 0.8, 0.2)))], p=0.8),
+            T.RandomGrayscale(0.2),
+        ]
+    )
+
+
+def statistics(x):
+    """Per picture: mean and variance of each channel."""
+    return torch.cat((x.mean((2, 3)), x.var((2, 3))), dim=1).numpy()
+
+
+def histogram_distance(a, b):
+    """Total variation between the pixel histograms, mean over channels."""
+    counts = [[torch.histc(x[:, c], 64, 0, 1) / x[:, c].numel() for c in range(3)] for x in (a, b)]
+    return float(sum((p - q).abs().sum() / 2 for p, q in zip(*counts, strict=True)) / 3)
+
+
+def test_the_whole_recipe_agrees_with_torchvision_in_distribution(patches):
+    transform, weaker = pipeline(1.0), pipeline(0.5)
+    theirs = [torch.stack([transform(p) for p in patches]) for _ in range(3)]
+    rows = torch.arange(len(patches))
+    ours = [augment(patches, RECIPES["paper"], seed=0, step=s, view=0, rows=rows) for s in range(3)]
+    other = torch.stack([weaker(p) for p in patches])
+    for a, b in zip(statistics(torch.cat(ours)).T, statistics(torch.cat(theirs)).T, strict=True):
+        assert ks_2samp(a, b).pvalue > 0.01
+    spread = [histogram_distance(theirs[i], theirs[j]) for i, j in ((0, 1), (0, 2), (1, 2))]
+    between = [histogram_distance(a, b) for a in ours for b in theirs]
+    assert np.mean(between) < 1.25 * np.mean(spread)
+    assert histogram_distance(ours[0], other) > 1.25 * np.mean(spread)  # the test sees a weaker jitter
+
+
+def test_none_changes_nothing_but_the_type(patches):
+    out = augment(patches, RECIPES["none"], seed=0, step=0, view=0, rows=torch.arange(len(patches)))
+    assert torch.equal(out, patches.float() / 255)
+    assert out.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_flip_alone_mirrors(patches):
+    out = augment(
+        patches, replace(RECIPES["none"], flip_p=1.0), seed=0, step=0, view=0, rows=torch.arange(600)
+    )
+    assert torch.equal(out, patches.flip(3).float() / 255)
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_bf16_is_the_rounded_float32(patches, recipe):
+    key = {"seed": 0, "step": 0, "view": 0, "rows": torch.arange(600)}
+    full = augment(patches, RECIPES[recipe], **key)
+    half = augment(patches, RECIPES[recipe], dtype=torch.bfloat16, **key)
+    assert half.dtype == torch.bfloat16
+    assert torch.equal(half, full.bfloat16())
+    assert full.min() >= 0
+    assert full.max() <= 1
+
+
+def test_a_kernel_wider_than_the_picture_is_refused(patches):
+    config = replace(RECIPES["simclr"], blur_kernel=65)
+    with pytest.raises(InputError, match=r"blur_kernel=65 .*32x32.*at most 63"):
+        augment(patches, config, seed=0, step=0, view=0, rows=torch.arange(600))
+
+
+@pytest.mark.parametrize("recipe", ["none", "crop_flip", "simclr"])
+def test_one_graph(patches, recipe):
+    compiled = torch.compile(augment, fullgraph=True, backend="aot_eager")
+    key = {"seed": 0, "step": torch.tensor(3), "view": 1, "rows": torch.arange(64)}
+    expected = augment(patches[:64], RECIPES[recipe], **key)
+    assert torch.allclose(compiled(patches[:64], RECIPES[recipe], **key), expected, atol=1e-5)
+
+
+def test_compiled_code_agrees_and_draws_by_the_step(patches):
+    compiled = torch.compile(augment, fullgraph=True)
+    config = replace(RECIPES["simclr"], solarize_p=0.2)
+    for step in (0, 1):
+        key = {"seed": 0, "step": torch.tensor(step), "view": 0, "rows": torch.arange(64)}
+        out, expected = compiled(patches[:64], config, **key), augment(patches[:64], config, **key)
+        close = (out - expected).abs() < 1e-4
+        assert close.float().mean() > 0.9999  # a value at the solarisation threshold may fall on either side
+        assert out.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_gradients_reach_the_picture(patches):
+    x = (patches[:16].float() / 255).requires_grad_()
+    augment(x, RECIPES["simclr"], seed=0, step=0, view=0, rows=torch.arange(16)).sum().backward()
+    assert x.grad.isfinite().all()
+    assert (x.grad.flatten(1).abs().sum(1) > 0).all()

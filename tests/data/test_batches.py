@@ -1,0 +1,72 @@
+import pytest
+import torch
+
+from intnacl.data.batches import batch_indices, permutation, rank_rows, steps_per_epoch
+from intnacl.errors import InputError
+
+
+def test_an_epoch_visits_each_picture_at_most_once_and_drops_the_rest():
+    assert steps_per_epoch(103, 10) == 10
+    for epoch in (0, 1, 5):
+        seen = torch.cat([batch_indices(0, 10 * epoch + i, 103, 10) for i in range(10)])
+        assert len(seen.unique()) == 100
+        assert seen.min() >= 0
+        assert seen.max() < 103
+
+
+def test_epochs_and_seeds_differ():
+    first = batch_indices(0, 0, 1000, 100)
+    assert not torch.equal(first, batch_indices(0, 10, 1000, 100))
+    assert not torch.equal(first, batch_indices(1, 0, 1000, 100))
+
+
+def test_any_step_is_reached_without_the_ones_before():
+    replayed = [batch_indices(3, step, 50, 8) for step in range(40)]
+    permutation.cache_clear()
+    assert torch.equal(batch_indices(3, 39, 50, 8), replayed[39])
+
+
+def test_indices_are_pinned_so_that_runs_resume_under_any_version():
+    assert batch_indices(0, 0, 10, 4).tolist() == [7, 5, 3, 8]
+    assert batch_indices(0, 2, 10, 4).tolist() == [0, 3, 1, 2]
+    assert batch_indices(123, 1_000_000, 50_000, 256)[:6].tolist() == [
+        45309,
+        7018,
+        37132,
+        24277,
+        36669,
+        41811,
+    ]
+
+
+def test_the_permutation_is_uniform():
+    position = torch.stack([permutation(seed, 0, 6) for seed in range(3000)])
+    counts = torch.stack([(position == picture).sum(0) for picture in range(6)])
+    assert (counts - 500).abs().max() < 4.5 * (3000 * 5 / 36) ** 0.5
+
+
+def test_a_caller_may_write_into_its_batch():
+    before = batch_indices(0, 0, 10, 4).clone()
+    batch_indices(0, 0, 10, 4).zero_()
+    assert torch.equal(batch_indices(0, 0, 10, 4), before)
+
+
+def test_ranks_share_the_batch_without_overlap():
+    rows = torch.cat([rank_rows(rank, 4, 16) for rank in range(4)])
+    assert torch.equal(rows, torch.arange(16))
+
+
+def test_the_halo_is_the_rows_before_and_wraps_around():
+    assert rank_rows(0, 4, 16, halo=2).tolist() == [14, 15, 0, 1, 2, 3]
+    assert rank_rows(3, 4, 16, halo=2).tolist() == [10, 11, 12, 13, 14, 15]
+
+
+def test_wrong_sizes_are_explained():
+    with pytest.raises(InputError, match=r"batch_size=20.*n=10"):
+        batch_indices(0, 0, 10, 20)
+    with pytest.raises(InputError, match=r"batch_size=0"):
+        batch_indices(0, 0, 10, 0)
+    with pytest.raises(InputError, match=r"batch_size=10.*3 ranks"):
+        rank_rows(0, 3, 10)
+    with pytest.raises(InputError, match=r"4 mixed views.*at least 5"):
+        rank_rows(0, 1, 4, halo=4)

@@ -1,0 +1,87 @@
+import pytest
+import torch
+
+from intnacl.data.augment import RECIPES, augment
+from intnacl.data.batches import batch_indices, rank_rows
+from intnacl.data.views import make_views, mix
+from intnacl.errors import InputError
+
+CONFIG = RECIPES["simclr"]
+
+
+@pytest.fixture
+def images():
+    return torch.randint(0, 256, (40, 3, 12, 12), dtype=torch.uint8)
+
+
+def test_mix_is_the_share_of_itself_and_of_the_row_before():
+    x = torch.tensor([[0.0], [1.0], [10.0]])
+    assert torch.allclose(mix(x, 0.75, 1), torch.tensor([[2.5], [0.75], [7.75]]))
+    assert torch.allclose(mix(x, 0.75, -2), mix(x, 0.75, 1))
+    assert torch.equal(mix(x, 1.0, 2), x)
+
+
+@pytest.mark.parametrize("shift", [0, 3, -6])
+def test_mix_refuses_a_row_with_itself(shift):
+    with pytest.raises(InputError, match=f"shift={shift} .*from 1 to 2"):
+        mix(torch.zeros(3, 2), 0.5, shift)
+
+
+@pytest.mark.parametrize("lam", [-0.1, 1.5, float("nan")])
+def test_lam_is_a_share(lam, images):
+    with pytest.raises(InputError, match=r"lam=.*\[0, 1\]"):
+        mix(images, lam, 1)
+    with pytest.raises(InputError, match=r"lam=.*\[0, 1\]"):
+        make_views(images, CONFIG, seed=0, step=0, rows=torch.arange(40), mixed=1, lam=lam)
+
+
+def test_views_are_numbered_draws_of_the_same_pictures(images):
+    rows = torch.arange(40)
+    views = make_views(images, CONFIG, seed=5, step=9, rows=rows, extra=2)
+    assert (len(views.plain), len(views.extra), len(views.mixed)) == (2, 2, 0)
+    for number, view in enumerate(views.plain + views.extra):
+        alone = augment(images, CONFIG, seed=5, step=9, view=number, rows=rows)
+        assert torch.allclose(view, alone, atol=1e-6)
+        assert view.is_contiguous(memory_format=torch.channels_last)
+    assert (views.plain[0] - views.plain[1]).abs().mean() > 0.05
+
+
+def test_mixed_views_have_another_partner_each_and_never_the_picture_itself(images):
+    views = make_views(images, CONFIG, seed=0, step=0, rows=torch.arange(40), mixed=3, lam=0.6)
+    x1 = views.plain[1]
+    for number, mixed in enumerate(views.mixed, start=1):
+        partner = (mixed - 0.6 * x1) / 0.4
+        assert torch.allclose(partner, x1[torch.arange(40) - number], atol=1e-5)
+        assert mixed.is_contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize("world", [2, 4, 8])
+def test_ranks_see_what_one_process_sees(images, world):
+    index = batch_indices(0, 3, 40, 16)
+    counts = {"extra": 1, "mixed": 3, "lam": 0.7}
+    whole = make_views(images[index], CONFIG, seed=0, step=3, rows=rank_rows(0, 1, 16), **counts)
+    parts = []
+    for rank in range(world):
+        rows = rank_rows(rank, world, 16, halo=3)
+        parts.append(make_views(images[index[rows]], CONFIG, seed=0, step=3, rows=rows, halo=3, **counts))
+    for kind in range(3):
+        for number, expected in enumerate(whole[kind]):
+            joined = torch.cat([part[kind][number] for part in parts])
+            assert torch.allclose(joined, expected, rtol=0, atol=1e-6)
+
+
+def test_a_batch_too_small_for_its_partners_is_refused(images):
+    with pytest.raises(InputError, match=r"4 mixed views.*which has 4.*at least 5"):
+        make_views(images[:4], CONFIG, seed=0, step=0, rows=torch.arange(4), mixed=4)
+
+
+def test_one_graph(images):
+    compiled = torch.compile(make_views, fullgraph=True, backend="aot_eager")
+    rows = torch.arange(40)
+    key = {"seed": 0, "rows": rows, "extra": 1, "mixed": 2}
+    for step in (0, 1):
+        out = compiled(images, CONFIG, step=torch.tensor(step), **key)
+        expected = make_views(images, CONFIG, step=step, **key)
+        for kind in range(3):
+            for a, b in zip(out[kind], expected[kind], strict=True):
+                assert torch.allclose(a, b, atol=1e-5)
