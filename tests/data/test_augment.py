@@ -63,7 +63,9 @@ def test_crop_boxes_are_distributed_as_torchvisions(height, width):
     for ours, column in zip((params.top, params.left, params.height, params.width), theirs.T, strict=True):
         assert ks_2samp(ours.numpy(), column.numpy()).pvalue > 0.01
     area, their_area = params.height * params.width, theirs[:, 2] * theirs[:, 3]
+    ratio, their_ratio = params.width / params.height, theirs[:, 3] / theirs[:, 2]
     assert ks_2samp(area.numpy(), their_area.numpy()).pvalue > 0.01
+    assert ks_2samp(ratio.numpy(), their_ratio.numpy()).pvalue > 0.01
     other = crops((0.15, 1.0), config.crop_ratio, height, width)
     assert (
         ks_2samp(area.numpy(), (other[:, 2] * other[:, 3]).numpy()).pvalue < 1e-3

@@ -8,6 +8,7 @@ from intnacl.data.transforms import (
     blend,
     gaussian_matrix,
     grey,
+    join,
     resize_matrix,
     rotate_hue,
     separable,
@@ -118,7 +119,14 @@ def test_solarise_the_chosen():
     x, chosen = pictures(8), torch.arange(8) % 2 == 0
     x[0, :, :5] = 0.5  # the threshold itself is inverted
     theirs = [F.solarize(p, 0.5) if c else p for p, c in zip(x, chosen, strict=True)]
-    assert difference(solarise(x, chosen, 0.5), theirs) == 0
+    assert difference(joined(solarise(Planes(*x.unbind(1)), chosen, 0.5)), theirs) == 0
+
+
+def test_join_clamps_and_is_channels_last():
+    x = pictures(4) * 1.5 - 0.25
+    out = join(Planes(*x.unbind(1)), torch.bfloat16)
+    assert torch.equal(out, x.clamp(0, 1).bfloat16())
+    assert out.is_contiguous(memory_format=torch.channels_last)
 
 
 def test_gradients_flow_and_are_finite_also_at_grey_and_black():

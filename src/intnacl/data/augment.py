@@ -19,6 +19,7 @@ from intnacl.data.transforms import (
     Planes,
     blend,
     gaussian_matrix,
+    join,
     resize_matrix,
     rotate_hue,
     separable,
@@ -83,19 +84,17 @@ def apply(
 
     `size` defaults to the source's. Pixels are computed in float32 and rounded once, at the end, to `dtype`.
     """
-    out = _crop_flip(
-        _to_unit(images_BCHW), params, config, size or (images_BCHW.shape[2], images_BCHW.shape[3])
-    )
-    if config.jitters or config.grayscale_p > 0:
-        planes = Planes(*out.unbind(1))
-        planes = _jitter(planes, params) if config.jitters else planes
-        planes = to_grey(planes, params.grayscale) if config.grayscale_p > 0 else planes
-        out = torch.stack(planes, dim=1)
+    H, W = images_BCHW.shape[2:]
+    planes = Planes(*_crop_flip(_to_unit(images_BCHW), params, config, size or (H, W)).unbind(1))
+    if config.jitters:
+        planes = _jitter(planes, params)
+    if config.grayscale_p > 0:
+        planes = to_grey(planes, params.grayscale)
     if config.blur_p > 0:
-        out = _blur(out, params, config.blur_kernel)
+        planes = _blur(planes, params, config.blur_kernel)
     if config.solarize_p > 0:
-        out = solarise(out, params.solarize, config.solarize_threshold)
-    return out.clamp(0, 1).to(dtype).contiguous(memory_format=torch.channels_last)
+        planes = solarise(planes, params.solarize, config.solarize_threshold)
+    return join(planes, dtype)
 
 
 def augment(
@@ -135,8 +134,10 @@ def _crop_box(
     wide_BT = torch.round(torch.sqrt(area_BT * ratio_BT)).to(torch.int64)
     tall_BT = torch.round(torch.sqrt(area_BT / ratio_BT)).to(torch.int64)
     fits_BT = (wide_BT > 0) & (wide_BT <= width) & (tall_BT > 0) & (tall_BT <= height)
-    first_BT = fits_BT & (fits_BT.cumsum(1) == 1)
-    found_B = fits_BT.any(1)
+    # The earlier a try that fits, the higher its score: the highest is the first, and 0 is none.
+    score_BT = fits_BT * torch.arange(TRIES, 0, -1, device=fits_BT.device)
+    best_B1 = score_BT.amax(1, keepdim=True)
+    found_B, first_BT = best_B1[:, 0] > 0, score_BT == best_B1
     tall_B = torch.where(found_B, (tall_BT * first_BT).sum(1), tall_B)
     wide_B = torch.where(found_B, (wide_BT * first_BT).sum(1), wide_B)
     free_B2 = torch.stack((height - tall_B, width - wide_B), dim=1)
@@ -223,12 +224,13 @@ def _blend_at(planes: Planes, params: Params, stage: int, active_B: Tensor) -> P
     return blend(planes, own_B, -excess_B4[:, SATURATION], -excess_B4[:, CONTRAST])
 
 
-def _blur(images_BCHW: Tensor, params: Params, kernel: int) -> Tensor:
+def _blur(planes: Planes, params: Params, kernel: int) -> Planes:
     """Gaussian blur of the chosen samples; the identity is a blur too narrow to reach the next pixel."""
-    sigma_B = torch.where(params.blur, params.sigma, 1e-3)
-    H, W = images_BCHW.shape[2:]
+    H, W = planes.red.shape[1:]
     if kernel // 2 >= min(H, W):
         raise InputError(
             f"blur_kernel={kernel} is too wide for pictures of {H}x{W}: at most {2 * min(H, W) - 1}."
         )
-    return separable(images_BCHW, gaussian_matrix(sigma_B, kernel, H), gaussian_matrix(sigma_B, kernel, W))
+    sigma_B = torch.where(params.blur, params.sigma, 1e-3)
+    rows_BHH, columns_BWW = gaussian_matrix(sigma_B, kernel, H), gaussian_matrix(sigma_B, kernel, W)
+    return Planes(*separable(torch.stack(planes, dim=1), rows_BHH, columns_BWW).unbind(1))

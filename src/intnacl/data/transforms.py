@@ -24,10 +24,14 @@ class Planes(NamedTuple):
 
 
 def separable(images_BCHW: Tensor, rows_BOH: Tensor, columns_BPW: Tensor) -> Tensor:
-    """R X Cᵀ for every sample and channel: (B, C, O, P)."""
+    """Rows · X · Columnsᵀ for every sample and channel: (B, C, O, P).
+
+    With the channels between the two axes, each product is one plain batched matrix product.
+    """
     B, C, H, W = images_BCHW.shape
-    wide_BCHP = torch.bmm(images_BCHW.reshape(B, C * H, W), columns_BPW.mT).view(B, C, H, -1)
-    return torch.matmul(rows_BOH[:, None], wide_BCHP)
+    tall_BOCW = torch.bmm(rows_BOH, images_BCHW.transpose(1, 2).reshape(B, H, C * W)).view(B, -1, C, W)
+    wide_BOCP = torch.bmm(tall_BOCW.view(B, -1, W), columns_BPW.mT).view(B, tall_BOCW.shape[1], C, -1)
+    return wide_BOCP.transpose(1, 2)
 
 
 def resize_matrix(start_B: Tensor, length_B: Tensor, source: int, size: int) -> Tensor:
@@ -107,7 +111,12 @@ def to_grey(planes: Planes, chosen_B: Tensor) -> Planes:
     return Planes(*(torch.where(chosen_B11, luma_BHW, plane) for plane in planes))
 
 
-def solarise(images_BCHW: Tensor, chosen_B: Tensor, threshold: float) -> Tensor:
+def solarise(planes: Planes, chosen_B: Tensor, threshold: float) -> Planes:
     """Invert every value at or above the threshold in the chosen samples."""
-    invert = chosen_B[:, None, None, None] & (images_BCHW >= threshold)
-    return torch.where(invert, 1 - images_BCHW, images_BCHW)
+    chosen_B11 = chosen_B[:, None, None]
+    return Planes(*(torch.where(chosen_B11 & (plane >= threshold), 1 - plane, plane) for plane in planes))
+
+
+def join(planes: Planes, dtype: torch.dtype) -> Tensor:
+    """One picture (B, 3, H, W) in [0, 1] of three planes, channels_last."""
+    return torch.stack([plane.clamp(0, 1).to(dtype) for plane in planes], dim=-1).permute(0, 3, 1, 2)
