@@ -222,6 +222,13 @@ def test_bf16_is_the_rounded_float32(patches, recipe):
     assert full.max() <= 1
 
 
+def test_autocast_around_it_changes_nothing(patches):
+    key = {"seed": 0, "step": 0, "view": 0, "rows": torch.arange(600)}
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        inside = augment(patches, RECIPES["simclr"], **key)
+    assert torch.equal(inside, augment(patches, RECIPES["simclr"], **key))
+
+
 def test_a_kernel_wider_than_the_picture_is_refused(patches):
     config = replace(RECIPES["simclr"], blur_kernel=65)
     with pytest.raises(InputError, match=r"blur_kernel=65 .*32x32.*at most 63"):

@@ -26,11 +26,13 @@ class Planes(NamedTuple):
 def separable(images_BCHW: Tensor, rows_BOH: Tensor, columns_BPW: Tensor) -> Tensor:
     """Rows · X · Columnsᵀ for every sample and channel: (B, C, O, P).
 
-    With the channels between the two axes, each product is one plain batched matrix product.
+    With the channels between the two axes, each product is one plain batched matrix product. It is in
+    the pictures' own type also under autocast: weights of eight bits would show in the pixels.
     """
     B, C, H, W = images_BCHW.shape
-    tall_BOCW = torch.bmm(rows_BOH, images_BCHW.transpose(1, 2).reshape(B, H, C * W)).view(B, -1, C, W)
-    wide_BOCP = torch.bmm(tall_BOCW.view(B, -1, W), columns_BPW.mT).view(B, tall_BOCW.shape[1], C, -1)
+    with torch.autocast(images_BCHW.device.type, enabled=False):
+        tall_BOCW = torch.bmm(rows_BOH, images_BCHW.transpose(1, 2).reshape(B, H, C * W)).view(B, -1, C, W)
+        wide_BOCP = torch.bmm(tall_BOCW.view(B, -1, W), columns_BPW.mT).view(B, tall_BOCW.shape[1], C, -1)
     return wide_BOCP.transpose(1, 2)
 
 
@@ -60,7 +62,8 @@ def gaussian_matrix(sigma_B: Tensor, kernel: int, size: int) -> Tensor:
     # Reflection without repeating the edge: -1 -> 1 and size -> size - 2.
     target_SK = (size - 1) - ((size - 1) - (pixel_S[:, None] + tap_K).abs()).abs()
     hit_KSS = (target_SK.T[:, :, None] == pixel_S).to(weight_BK.dtype)
-    return (weight_BK @ hit_KSS.flatten(1)).view(-1, size, size)
+    with torch.autocast(sigma_B.device.type, enabled=False):
+        return (weight_BK @ hit_KSS.flatten(1)).view(-1, size, size)
 
 
 def grey(planes: Planes) -> Tensor:
