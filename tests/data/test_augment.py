@@ -259,3 +259,34 @@ def test_gradients_reach_the_picture(patches):
     augment(x, RECIPES["simclr"], seed=0, step=0, view=0, rows=torch.arange(16)).sum().backward()
     assert x.grad.isfinite().all()
     assert (x.grad.flatten(1).abs().sum(1) > 0).all()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_gpu_agrees_without_waiting_for_the_host(patches):
+    key = {"seed": 0, "view": 0}
+    expected = augment(patches, RECIPES["simclr"], step=3, rows=torch.arange(600), **key)
+    images, rows, step = patches.cuda(), torch.arange(600).cuda(), torch.tensor(3).cuda()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        out = augment(images, RECIPES["simclr"], step=step, rows=rows, **key)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    same = ((out.cpu() - expected).abs().flatten(1).amax(1) < 1e-3).float().mean()
+    assert same > 0.99  # a crop side at the edge of rounding may fall on either side
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_captured_graph_draws_anew_at_every_replay(patches):
+    images, rows = patches.cuda(), torch.arange(600).cuda()
+    step = torch.zeros((), dtype=torch.int64, device="cuda")
+    key = {"seed": 0, "step": step, "view": 0, "rows": rows}
+    with torch.cuda.stream(torch.cuda.Stream()):
+        augment(images, RECIPES["paper"], **key)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = augment(images, RECIPES["paper"], **key)
+    for number in (1, 2):
+        step.fill_(number)
+        graph.replay()
+        assert torch.allclose(out, augment(images, RECIPES["paper"], **key), atol=1e-5)

@@ -67,3 +67,12 @@ def test_compiled_equals_eager_for_any_seed_and_step():
     rows = torch.arange(100)
     for seed, step in ((1, 0), (2, 1), (2**40 + 3, 2**31)):
         assert torch.equal(compiled(seed, torch.tensor(step), 1, rows, 6), uniform(seed, step, 1, rows, 6))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_gpu_draws_the_same_bits():
+    rows = torch.arange(1000)
+    step = torch.tensor(11, device="cuda")
+    assert torch.equal(
+        uniform(2**40 + 1, step, 3, rows.cuda(), 37).cpu(), uniform(2**40 + 1, 11, 3, rows, 37)
+    )
