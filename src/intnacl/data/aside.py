@@ -1,0 +1,70 @@
+"""Write aside, fsync, rename: no reader ever meets half a file, and of many processes one does the work.
+
+The rename alone makes it safe; the lock only spares the others from doing the same work at the same time.
+"""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[bool]:
+    """Hold `path` as a lock between processes; gives False where the system has none (Windows, some NFS)."""
+    with path.open("a") as handle:
+        try:
+            import fcntl
+
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            alone = True
+        except (ImportError, OSError):
+            alone = False
+        yield alone  # closing the file releases the lock
+
+
+@contextmanager
+def new_file(path: Path) -> Iterator[IO[bytes]]:
+    """Open a file that appears as `path` when the block ends well, and leaves no trace when it does not."""
+    handle = tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False)  # noqa: SIM115
+    partial = Path(handle.name)
+    try:
+        with handle:
+            yield handle.file
+            sync(handle.file)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+@contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """Give an empty folder that becomes `path` when the block ends well; one that is there first stays."""
+    partial = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
+    try:
+        yield partial
+        for file in partial.rglob("*"):
+            if file.is_file():
+                with file.open("rb+") as handle:
+                    sync(handle)
+        partial.chmod(0o755)  # mkdtemp gives 0o700; a data folder is for everyone who may read its parent
+        _rename_unless_there(partial, path)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _rename_unless_there(partial: Path, path: Path) -> None:
+    try:
+        partial.rename(path)
+    except OSError:
+        if not path.is_dir():
+            raise
+
+
+def sync(handle: IO[bytes]) -> None:
+    """Push what was written through to the disk."""
+    handle.flush()
+    os.fsync(handle.fileno())

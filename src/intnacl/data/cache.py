@@ -1,0 +1,131 @@
+"""Decoded pictures on disk, memory-mapped: one folder per data set, split and size.
+
+An entry `KEY.FINGERPRINT/` holds `images.u8` and `labels.i64` (raw) and `entry.json` (shape, classes, broken
+pictures). The fingerprint covers names, sizes and times of the source files: a changed source has another.
+"""
+
+import hashlib
+import json
+import math
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from intnacl.data import aside
+from intnacl.data.pictures import Pictures
+from intnacl.errors import InputError
+
+FORMAT = 1  # raise when decoding or layout change, so that older entries are rebuilt
+Fill = Callable[
+    [IO[bytes]], tuple[list[int], dict[str, str]]
+]  # writes pixels; returns labels, broken name -> reason
+
+
+def default_root() -> Path:
+    """Where data sets are kept when no root is given: $INTNACL_DATA, else ~/.cache/intnacl."""
+    return Path(os.environ.get("INTNACL_DATA") or "~/.cache/intnacl").expanduser()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """What an entry is made from: every file it depends on, and what tells its entry from others."""
+
+    name: str
+    origin: Path
+    split: str
+    size: int
+    files: Sequence[Path]
+    classes: tuple[str, ...]
+
+    @property
+    def key(self) -> str:
+        """Name of the entry without its fingerprint: one per data set, place, split and size."""
+        place = hashlib.sha256(os.fsencode(self.origin.absolute())).hexdigest()[:8]
+        return f"{self.name}-{place}-{self.split}-{self.size}"
+
+    @property
+    def fingerprint(self) -> str:
+        """Digest of the classes and of every file's name, size and time of change."""
+        digest = hashlib.sha256(json.dumps([FORMAT, self.classes]).encode())
+        for path in self.files:
+            facts = path.stat()
+            digest.update(os.fsencode(path) + f"\0{facts.st_size}\0{facts.st_mtime_ns}\n".encode())
+        return digest.hexdigest()[:16]
+
+
+def cached(root: Path, source: Source, fill: Fill) -> Pictures:
+    """Open the entry of `source`, filling it first where it is missing, stale or damaged."""
+    folder = _writable(root)
+    entry = folder / f"{source.key}.{source.fingerprint}"
+    if (pictures := _open(entry)) is None:
+        with aside.locked(folder / f".{source.key}.lock") as alone:
+            if (pictures := _open(entry)) is None:
+                _clear(folder, source.key, partial=alone)
+                _write(entry, fill, source)
+                pictures = _open(entry)
+    assert pictures is not None, f"{entry} was just written"
+    return pictures
+
+
+def _writable(root: Path) -> Path:
+    """`root`/cache; for data on a read-only disk the default root's."""
+    for folder in (root / "cache", default_root() / "cache"):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError:
+            continue
+        if os.access(folder, os.W_OK):
+            return folder
+    raise InputError(
+        f"cannot write to {root / 'cache'} nor {folder}: set INTNACL_DATA to a folder you may write to."
+    )
+
+
+def _clear(folder: Path, key: str, *, partial: bool) -> None:
+    """Remove stale entries of `key` and what a killed process left; who has one mapped keeps its pages."""
+    leftovers = folder.glob(f".{key}.*.*") if partial else ()
+    for old in (*folder.glob(f"{key}.*"), *leftovers):
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def _write(entry: Path, fill: Fill, source: Source) -> None:
+    with aside.new_folder(entry) as folder:
+        with (folder / "images.u8").open("wb") as out:
+            labels, skipped = fill(out)
+        if not labels:
+            raise InputError(f"{source.origin}: no picture could be decoded; the first: {_first(skipped)}.")
+        np.array(labels, dtype=np.int64).tofile(folder / "labels.i64")
+        shape = [len(labels), 3, source.size, source.size]
+        facts = {"shape": shape, "labelled": min(labels) >= 0, "classes": source.classes, "skipped": skipped}
+        (folder / "entry.json").write_text(json.dumps(facts))
+
+
+def _first(skipped: dict[str, str]) -> str:
+    return next((f"{name}: {reason}" for name, reason in skipped.items()), "there are none")
+
+
+def _open(entry: Path) -> Pictures | None:
+    """Map the entry, or None where it is missing or its files are not whole."""
+    try:
+        facts = json.loads((entry / "entry.json").read_text())
+        images = _map(entry / "images.u8", torch.uint8, facts["shape"])
+        labels: Tensor | None = _map(entry / "labels.i64", torch.int64, facts["shape"][:1])
+    except (OSError, ValueError, KeyError):
+        return None
+    labels = labels if facts["labelled"] else None
+    return Pictures(images=images, labels=labels, classes=tuple(facts["classes"]), skipped=facts["skipped"])
+
+
+def _map(path: Path, dtype: torch.dtype, shape: list[int]) -> Tensor:
+    """A copy-on-write tensor over the file: pages are read when touched, writing never reaches the disk."""
+    count = math.prod(shape)
+    if path.stat().st_size != count * dtype.itemsize:
+        raise ValueError(f"{path} is not whole")
+    return torch.from_file(str(path), shared=False, size=count, dtype=dtype).view(shape)

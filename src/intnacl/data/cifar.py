@@ -1,0 +1,167 @@
+"""CIFAR-10 and CIFAR-100 from the official python archives or their unpacked folders.
+
+The batches are Python 2 pickles. They are read by an unpickler that knows a uint8 array and nothing else, so
+that a hostile file is refused before any of its code runs.
+"""
+
+import pickle
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from intnacl.data.download import Archive, unpacked
+from intnacl.data.pictures import Pictures, Request
+from intnacl.errors import InputError
+
+PIXELS = 3 * 32 * 32
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """Where one of the two sets keeps its batches, labels and class names."""
+
+    archive: Archive
+    batches: dict[str, tuple[str, ...]]
+    labels_key: str
+    meta: str
+    classes_key: str
+
+
+CIFAR = {
+    "cifar10": Layout(
+        archive=Archive(
+            url="https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz",
+            md5="c58f30108f718f92721af3b95e74349a",
+            folder="cifar-10-batches-py",
+        ),
+        batches={"train": tuple(f"data_batch_{i}" for i in range(1, 6)), "test": ("test_batch",)},
+        labels_key="labels",
+        meta="batches.meta",
+        classes_key="label_names",
+    ),
+    "cifar100": Layout(
+        archive=Archive(
+            url="https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz",
+            md5="eb9058c3a382ffc7106e4002c42a8d85",
+            folder="cifar-100-python",
+        ),
+        batches={"train": ("train",), "test": ("test",)},
+        labels_key="fine_labels",
+        meta="meta",
+        classes_key="fine_label_names",
+    ),
+}
+
+
+def load_cifar10(request: Request) -> Pictures:
+    """60,000 pictures of 10 classes, 50,000 of them for training."""
+    return load_cifar(CIFAR["cifar10"], request)
+
+
+def load_cifar100(request: Request) -> Pictures:
+    """60,000 pictures of 100 classes (the fine labels), 50,000 of them for training."""
+    return load_cifar(CIFAR["cifar100"], request)
+
+
+def load_cifar(layout: Layout, request: Request) -> Pictures:
+    """Read every batch of the split."""
+    folder = unpacked(layout.archive, request.root, download=request.download)
+    classes = _read_classes(folder / layout.meta, layout.classes_key)
+    batches = [_read_batch(folder / name, layout, len(classes)) for name in layout.batches[request.split]]
+    images = np.concatenate([pixels for pixels, _ in batches]).reshape(-1, 3, 32, 32)
+    labels = np.concatenate([labels for _, labels in batches])
+    return Pictures(images=torch.from_numpy(images), labels=torch.from_numpy(labels), classes=classes)
+
+
+def _read_classes(path: Path, key: str) -> tuple[str, ...]:
+    names = _entry(unpickle(path), key, path)
+    if not isinstance(names, list) or not names:
+        raise InputError(f"{path}: {key!r} is not a list of class names.")
+    return tuple(_text(name) for name in names)
+
+
+def _read_batch(
+    path: Path, layout: Layout, classes: int
+) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+    batch = unpickle(path)
+    pixels, labels = _entry(batch, "data", path), _entry(batch, layout.labels_key, path)
+    if not isinstance(pixels, np.ndarray) or pixels.dtype != np.uint8 or pixels.shape[1:] != (PIXELS,):
+        raise InputError(
+            f"{path}: 'data' is not a uint8 array of shape (N, {PIXELS}) but {_describe(pixels)}."
+        )
+    if not isinstance(labels, list) or len(labels) != len(pixels) or not labels:
+        raise InputError(f"{path}: {len(pixels)} pictures, but {layout.labels_key!r} is {_describe(labels)}.")
+    wrong = [label for label in labels if type(label) is not int or not 0 <= label < classes]
+    if wrong:
+        raise InputError(f"{path}: label {wrong[0]!r} is not one of 0…{classes - 1}.")
+    return pixels, np.array(labels, dtype=np.int64)
+
+
+def _describe(value: object) -> str:
+    if isinstance(value, np.ndarray):
+        return f"{value.dtype} {value.shape}"
+    return f"a list of {len(value)}" if isinstance(value, list) else type(value).__name__
+
+
+def _entry(content: object, key: str, path: Path) -> Any:
+    entries = {_text(name): value for name, value in content.items()} if isinstance(content, dict) else {}
+    if key not in entries:
+        raise InputError(f"{path} has no entry {key!r}: it is not the CIFAR file of that name.")
+    return entries[key]
+
+
+def _text(name: object) -> str:
+    return name.decode("utf-8", "replace") if isinstance(name, bytes) else str(name)
+
+
+def unpickle(path: Path) -> object:
+    """Read a CIFAR pickle; anything but dicts, lists, strings, numbers and uint8 arrays is refused."""
+    try:
+        with path.open("rb") as file:
+            return _Unpickler(file, path).load()
+    except InputError:
+        raise
+    except FileNotFoundError:
+        raise InputError(
+            f"{path} is missing: delete {path.parent} and unpack the official archive again."
+        ) from None
+    except Exception as error:  # a damaged pickle raises nearly anything
+        raise InputError(f"{path} is damaged or no CIFAR file ({type(error).__name__}: {error}).") from error
+
+
+class _Unpickler(pickle.Unpickler):
+    """Knows the three names by which a uint8 array is pickled."""
+
+    def __init__(self, file: Any, path: Path) -> None:
+        super().__init__(file, encoding="bytes")
+        self._path = path
+
+    def find_class(self, module: str, name: str) -> Any:
+        """The object behind a pickled global name, if it is one of the three."""
+        if (module, name) not in _KNOWN:
+            raise InputError(
+                f"{self._path} asks for {module}.{name}, which no CIFAR file needs: refused, nothing ran."
+            )
+        return _KNOWN[module, name]
+
+
+def _uint8(code: bytes | str, *_: object) -> np.dtype[np.uint8]:
+    """Stands for numpy.dtype: an array of objects, or of anything but bytes, is none of CIFAR's."""
+    if code not in (b"u1", "u1"):
+        raise ValueError(f"array of type {code!r}")
+    return np.dtype(np.uint8)
+
+
+# Asked of numpy itself, since the module that holds it has moved between versions.
+_RECONSTRUCT: Callable[..., Any] = np.empty(0, np.uint8).__reduce__()[0]  # type: ignore[assignment]
+_KNOWN: dict[tuple[str, str], Any] = {
+    ("numpy.core.multiarray", "_reconstruct"): _RECONSTRUCT,
+    ("numpy._core.multiarray", "_reconstruct"): _RECONSTRUCT,
+    ("numpy", "ndarray"): np.ndarray,
+    ("numpy", "dtype"): _uint8,
+}

@@ -1,0 +1,177 @@
+"""Name -> uint8 pictures, labels and class names.
+
+    from intnacl.data import load
+    train = load("cifar100", split="train", root="~/data")
+
+Shapes: N pictures, 3 channels, H rows, W columns.
+"""
+
+import hashlib
+import json
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from intnacl.data.cache import default_root
+from intnacl.data.cifar import load_cifar10, load_cifar100
+from intnacl.data.digits import load_digits
+from intnacl.data.folder import load_folder
+from intnacl.data.npz import load_npz
+from intnacl.data.parquet import load_parquet
+from intnacl.data.pictures import Pictures, Request
+from intnacl.data.tinyimagenet import load_tinyimagenet
+from intnacl.errors import InputError, check_choice
+
+SPLITS = ("train", "test")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Dataset:
+    """One split: images (N,3,H,W) uint8, labels (N) int64 or None, class names, broken name -> reason."""
+
+    name: str
+    split: str
+    images: Tensor
+    labels: Tensor | None
+    classes: tuple[str, ...]
+    skipped: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        count, channels, *_ = self.images.shape
+        assert self.images.dtype == torch.uint8, self.images.dtype
+        assert self.images.ndim == 4, self.images.shape
+        assert channels == 3, self.images.shape
+        if self.labels is not None:
+            assert self.labels.dtype == torch.int64, self.labels.dtype
+            assert self.labels.shape == (count,), self.labels.shape
+            assert 0 <= int(self.labels.min()) <= int(self.labels.max()) < len(self.classes)
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    @cached_property
+    def checksum(self) -> str:
+        """SHA-256 of shape, class names, pixels and labels, in hex: the same wherever they were read from."""
+        header = {
+            "shape": list(self.images.shape),
+            "classes": self.classes,
+            "labelled": self.labels is not None,
+        }
+        digest = hashlib.sha256(json.dumps(header, sort_keys=True).encode())
+        digest.update(self.images.contiguous().numpy().data)
+        if self.labels is not None:
+            digest.update(self.labels.contiguous().numpy().data)
+        return digest.hexdigest()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """A kind of data set: its loader, and what `intnacl datasets` tells about it."""
+
+    load: Callable[[Request], Pictures]
+    content: str
+    files: str
+    takes_path: bool = False
+
+
+DATASETS: dict[str, Entry] = {
+    "digits": Entry(
+        load=load_digits,
+        content="1,442 + 355 pictures, 8×8, 10 classes",
+        files="embedded",
+    ),
+    "cifar10": Entry(
+        load=load_cifar10,
+        content="50,000 + 10,000 pictures, 32×32, 10 classes",
+        files="cifar-10-batches-py/ or cifar-10-python.tar.gz; downloaded when missing",
+    ),
+    "cifar100": Entry(
+        load=load_cifar100,
+        content="50,000 + 10,000 pictures, 32×32, 100 classes",
+        files="cifar-100-python/ or cifar-100-python.tar.gz; downloaded when missing",
+    ),
+    "tinyimagenet": Entry(
+        load=load_tinyimagenet,
+        content="100,000 + 10,000 pictures, 64×64, 200 classes",
+        files="tiny-imagenet-200/, the unzipped official folder",
+    ),
+    "folder": Entry(
+        load=load_folder,
+        content="your pictures, resized",
+        files="folder:PATH with class folders, or flat and unlabelled; in train/ and test/ if split",
+        takes_path=True,
+    ),
+    "parquet": Entry(
+        load=load_parquet,
+        content="a Hugging Face data set, resized",
+        files="parquet:PATH, a file, or a folder with train*.parquet and test*.parquet",
+        takes_path=True,
+    ),
+    "npz": Entry(
+        load=load_npz,
+        content="your arrays",
+        files="npz:PATH with images and labels, or train_images, train_labels, test_images, test_labels",
+        takes_path=True,
+    ),
+}
+
+
+def load(
+    name: str = "digits",
+    split: str = "train",
+    root: str | Path | None = None,
+    *,
+    size: int | None = None,
+    strict: bool = False,
+    download: bool = True,
+) -> Dataset:
+    """Load one split ("train" or "test") of a data set, as uint8 images (N,3,H,W).
+
+    `name` is a key of `DATASETS`, followed by `:PATH` for one's own pictures. `root` is where named sets are
+    looked for and caches are kept: by default $INTNACL_DATA, else ~/.cache/intnacl. `size` is the side to
+    which `folder:` and `parquet:` resize (32). Pictures that cannot be decoded are listed in `.skipped` and warned
+    about; `strict` refuses them. `download=False` never touches the network.
+    """
+    kind, _, path = name.partition(":")
+    check_choice("dataset", kind, DATASETS)
+    check_choice("split", split, SPLITS)
+    entry = DATASETS[kind]
+    if entry.takes_path != bool(path):
+        raise InputError(f"dataset={name!r}: write {kind + ':PATH' if entry.takes_path else kind!r}.")
+    if size is not None and size < 1:
+        raise InputError(f"size={size} is no picture's side: give 1 or more, such as 32.")
+    request = Request(
+        split=split,
+        root=Path(root).expanduser() if root is not None else default_root(),
+        path=Path(path).expanduser() if path else None,
+        size=size,
+        download=download,
+    )
+    return _checked(name, request, entry.load(request), strict)
+
+
+def _checked(name: str, request: Request, pictures: Pictures, strict: bool) -> Dataset:
+    height, width = pictures.images.shape[2:]
+    if request.size is not None and (height, width) != (request.size, request.size):
+        raise InputError(f"size={request.size}: {name} has {height}×{width} pictures and is not resized.")
+    if pictures.skipped:
+        message = _skipped_message(name, request.split, pictures)
+        if strict:
+            raise InputError(message)
+        warnings.warn(message, stacklevel=3)
+    return Dataset(name=name, split=request.split, **vars(pictures))
+
+
+def _skipped_message(name: str, split: str, pictures: Pictures, shown: int = 5) -> str:
+    broken = [f"{picture} ({reason})" for picture, reason in list(pictures.skipped.items())[:shown]]
+    more = len(pictures.skipped) - len(broken)
+    rest = f" and {more} more" if more else ""
+    total = len(pictures.skipped) + len(pictures.images)
+    return (
+        f"{name}, {split}: {len(pictures.skipped)} of {total} pictures are broken: {', '.join(broken)}{rest}"
+    )

@@ -1,0 +1,99 @@
+"""Archives from the network: downloaded and unpacked aside, md5 checked; a failure says what to put where."""
+
+import hashlib
+import tarfile
+import urllib.request
+from dataclasses import dataclass
+from http.client import HTTPException
+from pathlib import Path
+
+from intnacl.data import aside
+from intnacl.data.progress import progress
+from intnacl.errors import InputError
+
+BLOCK = 1 << 20
+TIMEOUT_S = 30.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Archive:
+    """An official archive, its md5, and the folder that it unpacks to."""
+
+    url: str
+    md5: str
+    folder: str
+
+    @property
+    def file(self) -> str:
+        """The archive's file name, as in its address."""
+        return self.url.rsplit("/", 1)[-1]
+
+
+def unpacked(archive: Archive, root: Path, *, download: bool = True) -> Path:
+    """The archive's folder under `root` (or `root` itself), unpacking and downloading as far as needed."""
+    for folder in (root / archive.folder, root):
+        if folder.name == archive.folder and folder.is_dir():
+            return folder
+    packed, folder = root / archive.file, root / archive.folder
+    if not packed.exists() and not download:
+        raise InputError(_wanted(archive, root, "downloading is switched off"))
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        with aside.locked(root / f".{archive.file}.lock"):
+            if not packed.exists():
+                fetch(archive, packed)
+            if not folder.is_dir():
+                _unpack(archive, packed, folder)
+    except (OSError, HTTPException) as error:
+        raise InputError(_wanted(archive, root, str(error))) from error
+    return folder
+
+
+def _wanted(archive: Archive, root: Path, reason: str) -> str:
+    return (
+        f"{archive.folder} is not in {root} and could not be fetched ({reason}). "
+        f"Get {archive.url} and save it as {root / archive.file}, or unpack it to {root / archive.folder}."
+    )
+
+
+def fetch(archive: Archive, target: Path) -> None:
+    """Download to `target`; nothing appears there unless it came whole and with the right md5."""
+    digest, received = hashlib.md5(usedforsecurity=False), 0
+    with urllib.request.urlopen(archive.url, timeout=TIMEOUT_S) as reply, aside.new_file(target) as out:
+        length = reply.headers.get("Content-Length")
+        expected = int(length) if length is not None else None
+        with progress(f"downloading {archive.file}", expected, in_bytes=True) as advance:
+            while block := reply.read(BLOCK):
+                out.write(block)
+                digest.update(block)
+                received += len(block)
+                advance(len(block))
+        if expected is not None and received < expected:
+            raise OSError(f"the connection broke after {received} of {expected} bytes")
+        if digest.hexdigest() != archive.md5:
+            raise OSError(f"the download's md5 is {digest.hexdigest()}, not {archive.md5}")
+
+
+def _unpack(archive: Archive, packed: Path, folder: Path) -> None:
+    with packed.open("rb") as handle:
+        md5 = hashlib.file_digest(handle, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+    if md5 != archive.md5:
+        raise InputError(
+            f"{packed} is not the official archive (md5 {md5}, not {archive.md5}): delete it and retry."
+        )
+    with aside.new_folder(folder) as partial:
+        try:
+            with tarfile.open(packed) as tar:
+                tar.extractall(partial, filter="data")
+        except (tarfile.TarError, EOFError) as error:
+            raise InputError(f"{packed} cannot be unpacked: {error}.") from error
+        _lift(partial, partial / archive.folder)
+
+
+def _lift(partial: Path, inner: Path) -> None:
+    """Move the content of the archive's own top folder up into `partial`."""
+    if not inner.is_dir():
+        raise InputError(f"the archive holds no folder {inner.name}.")
+    for file in inner.iterdir():
+        file.rename(partial / file.name)
+    inner.rmdir()

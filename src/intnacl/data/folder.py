@@ -1,0 +1,77 @@
+"""`folder:PATH`: a folder of pictures of any size.
+
+Class sub-folders give labels; pictures lying flat are unlabelled, for pretraining. Where the only sub-folders
+are `train` and `test` (or `val`, `validation`), each of these is such a folder.
+"""
+
+from pathlib import Path
+
+from intnacl.data.cache import Source, cached
+from intnacl.data.pictures import Item, Pictures, Request, decode_all, is_picture
+from intnacl.errors import InputError
+
+DEFAULT_SIZE = 32
+SPLITS = {"train": ("train",), "test": ("test", "val", "validation")}
+
+
+def load_folder(request: Request) -> Pictures:
+    """Decode the split's pictures to squares of `size` (shorter side, then the centre), through the cache."""
+    assert request.path is not None
+    folder, classes = find_split(request.path, request.split)
+    files = find_pictures(folder, classes)
+    items = [Item(str(path.relative_to(folder)), path, label) for path, label in files]
+    size = request.size or DEFAULT_SIZE
+    source = Source(
+        name="folder",
+        origin=folder,
+        split=request.split,
+        size=size,
+        files=[path for path, _ in files],
+        classes=classes,
+    )
+    return cached(request.root, source, lambda out: decode_all(items, len(items), out, size=size))
+
+
+def find_split(path: Path, split: str) -> tuple[Path, tuple[str, ...]]:
+    """The folder of the split, and the classes: those of the training folder where it has any."""
+    if not path.is_dir():
+        raise InputError(f"{path} is not a folder.")
+    names = {sub.name for sub in subfolders(path)}
+    if not names or not names <= {*SPLITS["train"], *SPLITS["test"]}:
+        if split != "train":
+            raise InputError(
+                f"{path} has no {split} split: put its pictures into {path / 'train'} and {path / 'test'}."
+            )
+        return path, tuple(sub.name for sub in subfolders(path))
+    found = {s: path / n for s, choices in SPLITS.items() for n in reversed(choices) if n in names}
+    if split not in found:
+        raise InputError(f"{path / split} does not exist; {path} has {', '.join(sorted(names))} alone.")
+    classes = [tuple(sub.name for sub in subfolders(found[s])) for s in ("train", "test") if s in found]
+    return found[split], next((some for some in classes if some), ())
+
+
+def subfolders(path: Path) -> list[Path]:
+    """Visible sub-folders in the order of their names."""
+    return sorted(sub for sub in path.iterdir() if sub.is_dir() and not sub.name.startswith("."))
+
+
+def find_pictures(folder: Path, classes: tuple[str, ...]) -> list[tuple[Path, int]]:
+    """Each picture with its label, -1 where the folder is flat."""
+    flat = sorted(path for path in folder.iterdir() if is_picture(path) and path.is_file())
+    labelled = subfolders(folder)
+    if flat and labelled:
+        raise InputError(
+            f"{folder} mixes pictures ({flat[0].name}, …) and class folders ({labelled[0].name}, …)."
+        )
+    if not flat and not labelled:
+        raise InputError(f"{folder} holds no pictures and no class folders.")
+    return [(path, -1) for path in flat] + [pair for sub in labelled for pair in _of_class(sub, classes)]
+
+
+def _of_class(folder: Path, classes: tuple[str, ...]) -> list[tuple[Path, int]]:
+    if folder.name not in classes:
+        raise InputError(f"{folder} is no class of the training folder, which has {', '.join(classes)}.")
+    paths = sorted(path for path in folder.rglob("*") if is_picture(path) and path.is_file())
+    if not paths:
+        raise InputError(f"the class folder {folder} holds no picture.")
+    return [(path, classes.index(folder.name)) for path in paths]

@@ -1,0 +1,137 @@
+"""`parquet:PATH`: a Hugging Face data set in parquet files.
+
+PATH is one file (training pictures), or a folder with `train*.parquet` and `test*.parquet` (or `val*`): in
+it, in its `data/`, or in sub-folders of these names. The image column is a struct of `bytes` and `path`, or
+plain bytes; class names come from the files' own metadata.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from intnacl.data.cache import Source, cached
+from intnacl.data.pictures import Item, Pictures, Request, decode_all
+from intnacl.errors import InputError, missing_extra
+
+DEFAULT_SIZE = 32
+IMAGE_COLUMNS = ("image", "img")
+LABEL_COLUMNS = ("label", "labels", "fine_label")
+PREFIXES = {"train": ("train",), "test": ("test", "val")}
+ROWS = 512  # rows read at a time
+
+
+def load_parquet(request: Request) -> Pictures:
+    """Decode the split's pictures to squares of `size` (shorter side, then the centre), through the cache."""
+    assert request.path is not None
+    files = find_files(request.path, request.split)
+    others = [file for split in PREFIXES for file in _files_of(request.path, split)]
+    size = request.size or DEFAULT_SIZE
+    source = Source(
+        name="parquet",
+        origin=request.path,
+        split=request.split,
+        size=size,
+        files=files,
+        classes=_classes(list(dict.fromkeys([*files, *others]))),
+    )
+    items = (item for file in files for item in _items(file, len(source.classes)))
+    total = sum(_open(file).metadata.num_rows for file in files)
+    return cached(request.root, source, lambda out: decode_all(items, total, out, size=size))
+
+
+def find_files(path: Path, split: str) -> list[Path]:
+    """The parquet files of the split; without any split names all of them are for training."""
+    if not path.exists():
+        raise InputError(f"{path} does not exist.")
+    named = _files_of(path, split)
+    if named:
+        return named
+    unnamed = [path] if path.is_file() else sorted(path.glob("*.parquet"))
+    if split == "train" and unnamed and not _files_of(path, "test"):
+        return unnamed
+    raise InputError(f"{path} has no {split} split: give a folder with train*.parquet and test*.parquet.")
+
+
+def _files_of(path: Path, split: str) -> list[Path]:
+    for prefix in PREFIXES[split]:
+        for pattern in (f"{prefix}*.parquet", f"data/{prefix}*.parquet", f"{prefix}*/*.parquet"):
+            if found := sorted(path.glob(pattern)):
+                return found
+    return []
+
+
+def _open(file: Path) -> Any:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise missing_extra("pyarrow", "parquet", f"reading {file}") from None
+    try:
+        return pyarrow.parquet.ParquetFile(file)
+    except (pyarrow.ArrowException, OSError) as error:
+        raise InputError(f"{file} is damaged or no parquet file ({error}).") from error
+
+
+def _column(file: Path, choices: tuple[str, ...]) -> str | None:
+    names = _open(file).schema_arrow.names
+    return next((name for name in choices if name in names), None)
+
+
+def _classes(files: list[Path]) -> tuple[str, ...]:
+    """Names from the metadata, else numbers up to the largest label of all files: the splits must agree."""
+    for file in files:
+        if names := _named_classes(file):
+            return names
+    largest = max((max(_labels(file), default=-1) for file in files), default=-1)
+    return tuple(str(label) for label in range(largest + 1))
+
+
+def _named_classes(file: Path) -> tuple[str, ...]:
+    column = _column(file, LABEL_COLUMNS)
+    metadata = _open(file).schema_arrow.metadata or {}
+    try:
+        features = json.loads(metadata.get(b"huggingface", b"{}"))["info"]["features"]
+        return tuple(features[column]["names"])
+    except (ValueError, KeyError, TypeError):
+        return ()
+
+
+def _labels(file: Path) -> list[int]:
+    """Every label of the file; none (-1, or a null) for unlabelled rows."""
+    column = _column(file, LABEL_COLUMNS)
+    if column is None:
+        return []
+    labels = [-1 if label is None else label for label in _open(file).read([column])[column].to_pylist()]
+    if not all(isinstance(label, int) for label in labels):
+        raise InputError(f"{file}: the column {column!r} does not hold integers.")
+    return labels
+
+
+def _items(file: Path, classes: int) -> Iterator[Item]:
+    import pyarrow
+
+    column = _column(file, IMAGE_COLUMNS)
+    if column is None:
+        raise InputError(
+            f"{file} has no column {' or '.join(IMAGE_COLUMNS)}; it has {_open(file).schema_arrow.names}."
+        )
+    labels = _check_labels(file, classes)
+    row = 0
+    try:
+        for batch in _open(file).iter_batches(ROWS, columns=[column]):
+            for value in batch.column(column).to_pylist():
+                data = value.get("bytes") if isinstance(value, dict) else value
+                yield Item(f"{file.name} row {row}", data if isinstance(data, bytes) else b"", labels[row])
+                row += 1
+    except (pyarrow.ArrowException, OSError) as error:
+        raise InputError(f"{file} is damaged at row {row} ({error}).") from error
+
+
+def _check_labels(file: Path, classes: int) -> list[int]:
+    """Labels of all rows, or -1 for all: a file that is labelled in part is mislabelled."""
+    labels = _labels(file) or [-1] * _open(file).metadata.num_rows
+    wrong = [row for row, label in enumerate(labels) if not 0 <= label < classes]
+    if wrong and (len(wrong) < len(labels) or set(labels) != {-1}):
+        raise InputError(f"{file}, row {wrong[0]}: label {labels[wrong[0]]} is not one of 0…{classes - 1}.")
+    return labels

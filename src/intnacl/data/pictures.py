@@ -1,0 +1,131 @@
+"""From encoded pictures to one uint8 array: decoded in threads, cropped to a square, broken ones set apart.
+
+Shapes: N pictures, 3 channels, H rows, W columns, S = side of the square.
+"""
+
+import io
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor
+
+from intnacl.data.progress import progress
+from intnacl.errors import InputError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+CHUNK = 512  # pictures in memory at a time
+SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What a loader is asked for: `path` follows the colon of `folder:PATH`, `size` None is the set's own."""
+
+    split: str
+    root: Path
+    path: Path | None = None
+    size: int | None = None
+    download: bool = True
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Pictures:
+    """What a loader gives: images (N,3,H,W) uint8, labels (N) int64 or None, class names, broken pictures."""
+
+    images: Tensor
+    labels: Tensor | None
+    classes: tuple[str, ...]
+    skipped: Mapping[str, str] = field(default_factory=dict)
+
+
+class Item(NamedTuple):
+    """One encoded picture: the name to show, its bytes or the file that holds them, its label (-1: none)."""
+
+    name: str
+    data: bytes | Path
+    label: int
+
+
+class Broken(NamedTuple):
+    """Why a picture could not be decoded."""
+
+    reason: str
+
+
+def is_picture(path: Path) -> bool:
+    """Whether the file is named like a picture; hidden files (macOS writes `._cat.jpg`) are not."""
+    return path.suffix.lower() in SUFFIXES and not path.name.startswith(".")
+
+
+def decode(data: bytes, size: int, *, exact: bool = False) -> npt.NDArray[np.uint8]:
+    """Decode to RGB (3,S,S): the central square, resized (bicubic, antialiased); `exact` takes S×S alone."""
+    from PIL import Image, ImageOps
+
+    with Image.open(io.BytesIO(data)) as opened:
+        image = _rgb(ImageOps.exif_transpose(opened))
+    if exact and image.size != (size, size):
+        raise ValueError(f"is {image.width}×{image.height}, not {size}×{size}")
+    square = ImageOps.fit(image, (size, size), method=Image.Resampling.BICUBIC)
+    return np.ascontiguousarray(np.asarray(square, dtype=np.uint8).transpose(2, 0, 1))
+
+
+def _rgb(image: "Image") -> "Image":
+    from PIL import Image
+
+    if image.mode.startswith("I;16"):  # Pillow would clip 16-bit grey to white
+        image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+    if "transparency" in image.info:
+        image = image.convert("RGBA")
+    return image.convert("RGB")
+
+
+def decode_all(
+    items: Iterable[Item], total: int, out: IO[bytes], *, size: int, exact: bool = False
+) -> tuple[list[int], dict[str, str]]:
+    """Append the pixels (3,S,S) of all whole pictures to `out` in order; give their labels and the broken."""
+    labels: list[int] = []
+    skipped: dict[str, str] = {}
+    workers = min(16, os.cpu_count() or 1)
+    with ThreadPoolExecutor(workers) as pool, progress("decoding pictures", total) as advance:
+        for chunk in _chunks(items):
+            for item, pixels in zip(chunk, pool.map(lambda i: _attempt(i, size, exact), chunk), strict=True):
+                if isinstance(pixels, Broken):
+                    skipped[item.name] = pixels.reason
+                else:
+                    out.write(pixels.data)
+                    labels.append(item.label)
+            advance(len(chunk))
+    return labels, skipped
+
+
+def _attempt(item: Item, size: int, exact: bool) -> npt.NDArray[np.uint8] | Broken:
+    # A file that cannot be read is the system's trouble, not a broken picture: it must not shrink a data set.
+    data = _read(item.data) if isinstance(item.data, Path) else item.data
+    try:
+        return decode(data, size, exact=exact)
+    except MemoryError:
+        raise
+    except Exception as error:  # decoders of damaged files raise nearly anything
+        return Broken(f"{type(error).__name__}: {error}" if data else "empty")
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror or error}.") from error
+
+
+def _chunks(items: Iterable[Item]) -> Iterator[list[Item]]:
+    rest = iter(items)
+    while chunk := list(islice(rest, CHUNK)):
+        yield chunk

@@ -1,0 +1,91 @@
+"""TinyImageNet from the official folder `tiny-imagenet-200`: 64×64, JPEG, some of them grey.
+
+Its own test pictures have no labels, so the split `test` is the official validation split, as usual.
+"""
+
+from pathlib import Path
+
+from intnacl.data.cache import Source, cached
+from intnacl.data.pictures import Item, Pictures, Request, decode_all, is_picture
+from intnacl.errors import InputError
+
+FOLDER = "tiny-imagenet-200"
+URL = f"http://cs231n.stanford.edu/{FOLDER}.zip"
+SIZE = 64
+
+
+def load_tinyimagenet(request: Request) -> Pictures:
+    """Decode once into the cache; classes in the order of `wnids.txt`, by their first name in `words.txt`."""
+    folder = _folder(request.root)
+    wnids = _lines(folder / "wnids.txt")
+    label_of = {wnid: label for label, wnid in enumerate(wnids)}
+    find = _train_items if request.split == "train" else _val_items
+    items = find(folder, label_of)
+    lists = [folder / "wnids.txt", folder / "val" / "val_annotations.txt"]
+    source = Source(
+        name="tinyimagenet",
+        origin=folder,
+        split=request.split,
+        size=SIZE,
+        files=[*(path for path in lists if path.exists()), *(Path(folder / item.name) for item in items)],
+        classes=_class_names(folder, wnids),
+    )
+    return cached(request.root, source, lambda out: decode_all(items, len(items), out, size=SIZE, exact=True))
+
+
+def _folder(root: Path) -> Path:
+    for folder in (root / FOLDER, root):
+        if (folder / "wnids.txt").is_file():
+            return folder
+    raise InputError(
+        f"TinyImageNet is not in {root}: unzip {URL} there, so that {root / FOLDER / 'wnids.txt'} exists."
+    )
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        lines = [line for line in path.read_text().splitlines() if line.strip()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot read {path}: {error}.") from error
+    if not lines:
+        raise InputError(f"{path} is empty.")
+    return lines
+
+
+def _class_names(folder: Path, wnids: list[str]) -> tuple[str, ...]:
+    if not (folder / "words.txt").exists():
+        return tuple(wnids)
+    words = dict(line.split("\t", 1) for line in _lines(folder / "words.txt") if "\t" in line)
+    return tuple(words.get(wnid, wnid).split(",")[0] for wnid in wnids)
+
+
+def _pictures_in(folder: Path) -> list[Path]:
+    paths = sorted(path for path in folder.iterdir() if is_picture(path)) if folder.is_dir() else []
+    if not paths:
+        raise InputError(f"{folder} is missing or holds no picture: unzip {URL} again.")
+    return paths
+
+
+def _train_items(folder: Path, label_of: dict[str, int]) -> list[Item]:
+    return [
+        Item(str(path.relative_to(folder)), path, label)
+        for wnid, label in label_of.items()
+        for path in _pictures_in(folder / "train" / wnid / "images")
+    ]
+
+
+def _val_items(folder: Path, label_of: dict[str, int]) -> list[Item]:
+    listed = folder / "val" / "val_annotations.txt"
+    label_by_file = {}
+    for number, line in enumerate(_lines(listed), start=1):
+        name, wnid, *_ = (*line.split("\t"), "")
+        if wnid not in label_of:
+            raise InputError(f"{listed}, line {number}: {wnid!r} is not in wnids.txt.")
+        label_by_file[name] = label_of[wnid]
+    paths = _pictures_in(folder / "val" / "images")
+    odd = {path.name for path in paths} ^ label_by_file.keys()
+    if odd:
+        raise InputError(
+            f"{listed} and {folder / 'val' / 'images'} differ in {len(odd)} files, as {min(odd)}."
+        )
+    return [Item(str(path.relative_to(folder)), path, label_by_file[path.name]) for path in paths]
