@@ -134,8 +134,8 @@ def load(
 
     `name` is a key of `DATASETS`, followed by `:PATH` for one's own pictures. `root` is where named sets are
     looked for and caches are kept: by default $INTNACL_DATA, else ~/.cache/intnacl. `size` is the side to
-    which `folder:` and `parquet:` resize (32). Pictures that cannot be decoded are listed in `.skipped` and warned
-    about; `strict` refuses them. `download=False` never touches the network.
+    which `folder:` and `parquet:` resize (32). Pictures that cannot be decoded are listed in `.skipped` and
+    warned about; `strict` refuses them. `download=False` never touches the network.
     """
     kind, _, path = name.partition(":")
     check_choice("dataset", kind, DATASETS)

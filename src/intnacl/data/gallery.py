@@ -1,0 +1,55 @@
+"""A labelled grid: one row a picture, one titled column for the originals and for each of their views.
+
+Shapes: R rows, C columns, 3 channels, H and W a picture's rows and columns.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from intnacl.errors import InputError
+
+FORMATS = (".png", ".jpg", ".pdf", ".svg")
+CELL_INCHES = 1.1
+GAP = 1 / 16  # between pictures, as a part of their side
+
+
+def draw_gallery(columns: Mapping[str, Tensor], captions: Sequence[str], path: Path) -> None:
+    """Draw title -> pictures (R,3,H,W), uint8 or float in [0,1], with a caption for each row, to `path`."""
+    from matplotlib.figure import Figure
+
+    if path.suffix.lower() not in FORMATS:
+        raise InputError(f"out={str(path)!r} is no picture: end its name in one of {', '.join(FORMATS)}.")
+    stacked_CR = torch.stack([_uint8(pictures) for pictures in columns.values()])
+    assert stacked_CR.shape[1] == len(captions), (stacked_CR.shape, len(captions))
+    canvas, xs, ys = tile(stacked_CR)
+    size = (CELL_INCHES * (len(xs) + 1), CELL_INCHES * (len(ys) + 0.5))
+    figure = Figure(figsize=size, layout="constrained")
+    axes = figure.subplots()
+    axes.imshow(canvas.permute(1, 2, 0).numpy(), interpolation="nearest")
+    axes.set_xticks(xs, list(columns), fontsize=9)
+    axes.set_yticks(ys, list(captions), fontsize=9)
+    axes.tick_params(length=0, top=False, labeltop=True, bottom=False, labelbottom=False)
+    axes.spines[:].set_visible(False)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=150)
+
+
+def tile(pictures: Tensor) -> tuple[Tensor, list[float], list[float]]:
+    """Lay (C,R,3,H,W) out on white: the canvas (3, …, …), and the centres of its columns and rows."""
+    columns, rows, _, height, width = pictures.shape
+    gap = max(1, round(GAP * max(height, width)))
+    padded = torch.nn.functional.pad(pictures, (0, gap, 0, gap), value=255)
+    canvas = padded.permute(2, 1, 3, 0, 4).reshape(3, rows * (height + gap), columns * (width + gap))
+    xs = [c * (width + gap) + (width - 1) / 2 for c in range(columns)]
+    ys = [r * (height + gap) + (height - 1) / 2 for r in range(rows)]
+    return canvas, xs, ys
+
+
+def _uint8(pictures: Tensor) -> Tensor:
+    pictures = pictures.detach().cpu()
+    if pictures.dtype == torch.uint8:
+        return pictures
+    return (pictures.float().clamp(0, 1) * 255).round().to(torch.uint8)
