@@ -68,54 +68,80 @@ class Dataset:
             digest.update(self.labels.contiguous().numpy().data)
         return digest.hexdigest()
 
+    def spread(self, count: int) -> Tensor:
+        """Indices of `count` pictures (all, if there are fewer) at even distances."""
+        if count < 1:
+            raise InputError(f"rows={count} draws nothing: give 1 or more.")
+        count = min(count, len(self))
+        return torch.arange(count) * len(self) // count
+
+    def captions(self, indices: Tensor) -> list[str]:
+        """Class names of these pictures; their indices where the set is unlabelled."""
+        if self.labels is None:
+            return [f"no. {index}" for index in indices.tolist()]
+        return [self.classes[label] for label in self.labels[indices].tolist()]
+
+    def summary(self) -> str:
+        """One line: what it is, and its checksum."""
+        count, _, height, width = self.images.shape
+        classes = f"{len(self.classes)} classes" if self.labels is not None else "unlabelled"
+        broken = f", {len(self.skipped)} broken pictures skipped" if self.skipped else ""
+        facts = f"{count:,} pictures, {height}×{width}, {classes}{broken}"
+        return f"{self.name}, {self.split}: {facts}; sha256 {self.checksum}"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
     """A kind of data set: its loader, and what `intnacl datasets` tells about it."""
 
     load: Callable[[Request], Pictures]
-    content: str
+    pictures: str = "any"  # for training + for testing
+    size: str = "any"
+    classes: str = "any"
     files: str
     takes_path: bool = False
 
 
 DATASETS: dict[str, Entry] = {
     "digits": Entry(
-        load=load_digits,
-        content="1,442 + 355 pictures, 8×8, 10 classes",
-        files="embedded",
+        load=load_digits, pictures="1,442 + 355", size="8×8", classes="10", files="none: embedded"
     ),
     "cifar10": Entry(
         load=load_cifar10,
-        content="50,000 + 10,000 pictures, 32×32, 10 classes",
-        files="cifar-10-batches-py/ or cifar-10-python.tar.gz; downloaded when missing",
+        pictures="50,000 + 10,000",
+        size="32×32",
+        classes="10",
+        files="cifar-10-batches-py/ or cifar-10-python.tar.gz, downloaded if missing",
     ),
     "cifar100": Entry(
         load=load_cifar100,
-        content="50,000 + 10,000 pictures, 32×32, 100 classes",
-        files="cifar-100-python/ or cifar-100-python.tar.gz; downloaded when missing",
+        pictures="50,000 + 10,000",
+        size="32×32",
+        classes="100",
+        files="cifar-100-python/ or cifar-100-python.tar.gz, downloaded if missing",
     ),
     "tinyimagenet": Entry(
         load=load_tinyimagenet,
-        content="100,000 + 10,000 pictures, 64×64, 200 classes",
-        files="tiny-imagenet-200/, the unzipped official folder",
+        pictures="100,000 + 10,000",
+        size="64×64",
+        classes="200",
+        files="tiny-imagenet-200/, unzipped",
     ),
     "folder": Entry(
         load=load_folder,
-        content="your pictures, resized",
-        files="folder:PATH with class folders, or flat and unlabelled; in train/ and test/ if split",
+        size="resized",
+        files="class folders, or flat and unlabelled; in train/ and test/ if split",
         takes_path=True,
     ),
     "parquet": Entry(
         load=load_parquet,
-        content="a Hugging Face data set, resized",
-        files="parquet:PATH, a file, or a folder with train*.parquet and test*.parquet",
+        size="resized",
+        files="Hugging Face's train*.parquet and test*.parquet, or one file",
         takes_path=True,
     ),
     "npz": Entry(
         load=load_npz,
-        content="your arrays",
-        files="npz:PATH with images and labels, or train_images, train_labels, test_images, test_labels",
+        files="arrays images and labels; train_images, … and test_images, … if split",
         takes_path=True,
     ),
 }

@@ -9,6 +9,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from intnacl.data.recipes import AugmentConfig
+from intnacl.data.views import make_views
 from intnacl.errors import InputError
 
 FORMATS = (".png", ".jpg", ".pdf", ".svg")
@@ -35,6 +37,19 @@ def draw_gallery(columns: Mapping[str, Tensor], captions: Sequence[str], path: P
     axes.spines[:].set_visible(False)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=150)
+
+
+def view_columns(
+    images: Tensor, config: AugmentConfig, *, seed: int = 0, extra: int = 1, mixed: int = 2, lam: float = 0.5
+) -> dict[str, Tensor]:
+    """Title -> pictures: the originals (R,3,H,W) and what a training step would see of them."""
+    if min(extra, mixed) < 0:
+        raise InputError(f"extra={extra}, mixed={mixed}: give 0 or more of each.")
+    rows = torch.arange(len(images))
+    views = make_views(images, config, seed=seed, step=0, rows=rows, extra=extra, mixed=mixed, lam=lam)
+    columns = {"original": images, "anchor": views.plain[0], "positive": views.plain[1]}
+    columns |= {f"extra {j}": view for j, view in enumerate(views.extra, start=1)}
+    return columns | {f"mixed {j}": view for j, view in enumerate(views.mixed, start=1)}
 
 
 def tile(pictures: Tensor) -> tuple[Tensor, list[float], list[float]]:
