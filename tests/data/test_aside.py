@@ -1,0 +1,75 @@
+"""What is written aside appears whole or not at all."""
+
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from intnacl.data import aside
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_file_appears_when_it_is_whole(tmp_path: Path) -> None:
+    with aside.new_file(tmp_path / "a") as out:
+        out.write(b"half")
+        assert not (tmp_path / "a").exists()
+        out.write(b" and half")
+    assert (tmp_path / "a").read_bytes() == b"half and half"
+    assert names(tmp_path) == ["a"]
+
+
+def test_a_failure_leaves_no_file_and_keeps_the_old_one(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"old")
+    with pytest.raises(TypeError), aside.new_file(tmp_path / "a") as out:
+        out.writelines([b"new", "not bytes"])  # type: ignore[list-item]
+    assert (tmp_path / "a").read_bytes() == b"old"
+    assert names(tmp_path) == ["a"]
+
+
+def test_a_folder_appears_when_it_is_whole(tmp_path: Path) -> None:
+    with aside.new_folder(tmp_path / "a") as folder:
+        (folder / "sub").mkdir()
+        (folder / "sub" / "x").write_bytes(b"1")
+        assert not (tmp_path / "a").exists()
+    assert (tmp_path / "a" / "sub" / "x").read_bytes() == b"1"
+    assert names(tmp_path) == ["a"]
+    assert (tmp_path / "a").stat().st_mode & 0o777 == 0o755
+
+
+def test_a_failure_leaves_no_folder(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError), aside.new_folder(tmp_path / "a") as folder:
+        (folder / "missing" / "x").write_bytes(b"1")
+    assert names(tmp_path) == []
+
+
+def test_the_folder_that_came_first_stays(tmp_path: Path) -> None:
+    with aside.new_folder(tmp_path / "a") as late:
+        (late / "x").write_bytes(b"late")
+        with aside.new_folder(tmp_path / "a") as early:
+            (early / "x").write_bytes(b"early")
+    assert (tmp_path / "a" / "x").read_bytes() == b"early"
+    assert names(tmp_path) == ["a"]
+
+
+def test_the_lock_lets_one_in_at_a_time(tmp_path: Path) -> None:
+    inside, most = 0, 0
+
+    def work() -> None:
+        nonlocal inside, most
+        with aside.locked(tmp_path / "lock") as alone:
+            assert alone
+            inside += 1
+            most = max(most, inside)
+            time.sleep(0.05)
+            inside -= 1
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == 1

@@ -1,0 +1,166 @@
+"""The cache: filled once, rebuilt when stale or damaged, never half-written, safe with many processes."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+import pytest
+import torch
+
+from intnacl.data import aside
+from intnacl.data.cache import Source, cached, default_root
+from intnacl.errors import InputError
+
+
+class Filler:
+    """Writes two 2×2 pictures of one value, and counts how often it was asked."""
+
+    def __init__(self, value: int = 7, labels: tuple[int, ...] = (0, 1)) -> None:
+        self.value, self.labels, self.calls = value, labels, 0
+
+    def __call__(self, out: IO[bytes]) -> tuple[list[int], dict[str, str]]:
+        self.calls += 1
+        out.write(bytes([self.value]) * 12 * len(self.labels))
+        return list(self.labels), {"bad.png": "empty"}
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    (tmp_path / "source").write_bytes(b"pixels")
+    return tmp_path / "source"
+
+
+def source(file: Path, size: int = 2) -> Source:
+    return Source(
+        name="folder", origin=file.parent, split="train", size=size, files=[file], classes=("a", "b")
+    )
+
+
+def entries(root: Path) -> list[Path]:
+    return sorted(path for path in (root / "cache").iterdir() if path.is_dir())
+
+
+def test_filled_once_then_opened(root: Path, file: Path) -> None:
+    fill = Filler()
+    for _ in range(2):
+        pictures = cached(root, source(file), fill)
+        assert pictures.images.shape == (2, 3, 2, 2)
+        assert (pictures.images == 7).all()
+        assert pictures.labels is not None
+        assert pictures.labels.tolist() == [0, 1]
+        assert pictures.classes == ("a", "b")
+        assert pictures.skipped == {"bad.png": "empty"}
+    assert fill.calls == 1
+
+
+def test_a_changed_source_is_decoded_anew_and_the_stale_entry_removed(root: Path, file: Path) -> None:
+    cached(root, source(file), Filler(1))
+    before = entries(root)
+    file.write_bytes(b"other pixels")
+    assert (cached(root, source(file), Filler(2)).images == 2).all()
+    times = file.stat().st_mtime_ns
+    os.utime(file, ns=(times + 1, times + 1))
+    assert (cached(root, source(file), Filler(3)).images == 3).all()
+    assert len(entries(root)) == 1
+    assert entries(root) != before
+
+
+def test_sizes_do_not_push_each_other_out(root: Path, file: Path) -> None:
+    fill = Filler(labels=(0,))
+    cached(root, source(file, 2), fill)
+    cached(root, source(file, 1), lambda out: (out.write(b"xyz") and [0], {}))
+    cached(root, source(file, 2), fill)
+    assert fill.calls == 1
+
+
+@pytest.mark.parametrize("name", ["images.u8", "labels.i64", "entry.json"])
+def test_a_damaged_entry_is_rebuilt(root: Path, file: Path, name: str) -> None:
+    cached(root, source(file), Filler())
+    damaged = entries(root)[0] / name
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+    fill = Filler()
+    assert (cached(root, source(file), fill).images == 7).all()
+    assert fill.calls == 1
+
+
+def test_writing_to_the_tensor_does_not_reach_the_disk(root: Path, file: Path) -> None:
+    pictures = cached(root, source(file), Filler())
+    pictures.images.zero_()
+    assert (cached(root, source(file), Filler()).images == 7).all()
+
+
+def test_a_failure_leaves_nothing(root: Path, file: Path) -> None:
+    def fail(out: IO[bytes]) -> tuple[list[int], dict[str, str]]:
+        out.write(b"half")
+        raise InputError("cannot read x.png")
+
+    with pytest.raises(InputError, match="cannot read"):
+        cached(root, source(file), fail)
+    assert entries(root) == []
+
+
+def test_nothing_decoded_is_an_error(root: Path, file: Path) -> None:
+    with pytest.raises(InputError, match=r"no picture could be decoded; the first: x\.png: empty"):
+        cached(root, source(file), lambda out: ([], {"x.png": "empty"}))
+    assert entries(root) == []
+
+
+def test_unlabelled(root: Path, file: Path) -> None:
+    assert cached(root, source(file), Filler(labels=(-1, -1))).labels is None
+
+
+KILLED = """
+import os, sys
+from pathlib import Path
+from intnacl.data.cache import Source, cached
+
+def die(out):
+    out.write(b"half"); out.flush(); os._exit(9)
+
+file = Path(sys.argv[2])
+cached(Path(sys.argv[1]), Source(name="folder", origin=file.parent, split="train", size=2, files=[file],
+       classes=("a", "b")), die)
+"""
+
+
+def test_what_a_killed_process_left_is_not_used_and_cleared(root: Path, file: Path) -> None:
+    killed = subprocess.run([sys.executable, "-c", KILLED, str(root), str(file)], timeout=120)
+    assert killed.returncode == 9
+    assert len(entries(root)) == 1  # its half-written folder
+    assert (cached(root, source(file), Filler()).images == 7).all()
+    assert len(entries(root)) == 1
+
+
+def test_without_locks_the_first_to_finish_wins(
+    root: Path, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextmanager
+    def no_lock(path: Path) -> Iterator[bool]:
+        yield False
+
+    monkeypatch.setattr(aside, "locked", no_lock)
+
+    def overtaken(out: IO[bytes]) -> tuple[list[int], dict[str, str]]:
+        cached(root, source(file), Filler(1))  # another process finishes in the meantime
+        return Filler(2)(out)
+
+    assert (cached(root, source(file), overtaken).images == 1).all()
+    assert len(entries(root)) == 1
+
+
+def test_a_read_only_root_falls_back_to_the_default(root: Path, file: Path, tmp_path: Path) -> None:
+    blocked = tmp_path / "blocked"
+    blocked.write_bytes(b"a file, so no folder can be made in it")
+    assert torch.equal(cached(blocked, source(file), Filler()).images, torch.full((2, 3, 2, 2), 7).byte())
+    assert len(entries(default_root())) == 1
+
+
+def test_the_default_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("INTNACL_DATA", "~/pictures")
+    assert default_root() == Path.home() / "pictures"
+    monkeypatch.delenv("INTNACL_DATA")
+    assert default_root() == Path.home() / ".cache" / "intnacl"

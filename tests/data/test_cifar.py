@@ -1,0 +1,173 @@
+"""CIFAR: pickles as Python 2 wrote them are read; hostile, damaged and mislabelled ones are refused."""
+
+import io
+import os
+import pickle
+import struct
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch
+
+from intnacl.data.cifar import load_cifar10, load_cifar100, unpickle
+from intnacl.data.pictures import Request
+from intnacl.errors import InputError
+
+RECONSTRUCT = np.empty(0).__reduce__()[0]
+
+
+class Python2Pickler(pickle._Pickler):  # type: ignore[name-defined]
+    """Writes what Python 2 and its numpy wrote: byte strings, and arrays in numpy's old form."""
+
+    dispatch: ClassVar = dict(pickle._Pickler.dispatch)  # type: ignore[attr-defined]
+
+    def save_bytes(self, data: bytes) -> None:
+        self.write(pickle.BINSTRING + struct.pack("<i", len(data)) + data)
+
+    dispatch[bytes] = save_bytes
+
+    def reducer_override(self, value: Any) -> Any:
+        if isinstance(value, np.dtype):
+            return np.dtype, (value.str[1:].encode(), 0, 1), (3, b"|", None, None, None, -1, -1, 0)
+        if isinstance(value, np.ndarray):
+            state = (1, value.shape, value.dtype, False, value.tobytes())
+            return RECONSTRUCT, (np.ndarray, (0,), b"b"), state
+        return NotImplemented
+
+
+def python2_pickle(value: object) -> bytes:
+    out = io.BytesIO()
+    Python2Pickler(out, protocol=2).dump(value)
+    return out.getvalue().replace(b"numpy._core.multiarray", b"numpy.core.multiarray")
+
+
+def pixels(count: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, (count, 3072), dtype=np.uint8)
+
+
+def batch(count: int = 4, labels_key: bytes = b"fine_labels", **changes: object) -> dict[bytes, object]:
+    content = {b"data": pixels(count), labels_key: list(range(count)), b"filenames": [b"a.png"] * count}
+    return content | {name.encode(): value for name, value in changes.items()}
+
+
+@pytest.fixture
+def cifar100(tmp_path: Path) -> Path:
+    """A small CIFAR-100 folder of ten classes."""
+    folder = tmp_path / "cifar-100-python"
+    folder.mkdir()
+    names = [f"class {i}".encode() for i in range(10)]
+    (folder / "meta").write_bytes(python2_pickle({b"fine_label_names": names}))
+    (folder / "train").write_bytes(python2_pickle(batch(4)))
+    (folder / "test").write_bytes(python2_pickle(batch(2)))
+    return folder
+
+
+def request(folder: Path, split: str = "train") -> Request:
+    return Request(split=split, root=folder, download=False)
+
+
+def test_cifar100_pixels_labels_and_classes(cifar100: Path) -> None:
+    train = load_cifar100(request(cifar100.parent))
+    assert torch.equal(train.images.reshape(4, -1), torch.from_numpy(pixels(4)))
+    assert train.images.shape == (4, 3, 32, 32)
+    assert train.labels is not None
+    assert train.labels.tolist() == [0, 1, 2, 3]
+    assert train.classes[:2] == ("class 0", "class 1")
+    assert len(load_cifar100(request(cifar100.parent, "test")).images) == 2
+
+
+def test_the_folder_itself_will_do_as_root(cifar100: Path) -> None:
+    assert len(load_cifar100(request(cifar100)).images) == 4
+
+
+def test_cifar10_joins_its_batches_in_order(tmp_path: Path) -> None:
+    folder = tmp_path / "cifar-10-batches-py"
+    folder.mkdir()
+    (folder / "batches.meta").write_bytes(python2_pickle({b"label_names": [b"cat", b"dog", b"bird"]}))
+    for i in range(1, 6):
+        content = batch(2, b"labels", data=pixels(2, seed=i))
+        (folder / f"data_batch_{i}").write_bytes(python2_pickle(content))
+    train = load_cifar10(request(tmp_path))
+    wanted = np.concatenate([pixels(2, seed=i) for i in range(1, 6)])
+    assert torch.equal(train.images.reshape(10, -1), torch.from_numpy(wanted))
+    with pytest.raises(InputError, match=r"test_batch is missing"):
+        load_cifar10(request(tmp_path, "test"))
+
+
+class Hostile:
+    """Creates a file when unpickled by an ordinary unpickler."""
+
+    def __init__(self, target: Path) -> None:
+        self.target = target
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return os.mkdir, (str(self.target),)
+
+
+def test_a_hostile_pickle_never_runs(cifar100: Path, tmp_path: Path) -> None:
+    hostile = pickle.dumps({"data": Hostile(tmp_path / "pwned")}, protocol=2)
+    pickle.loads(hostile)  # the attack is real …
+    assert (tmp_path / "pwned").exists()
+    (tmp_path / "pwned").rmdir()
+    (cifar100 / "train").write_bytes(hostile)
+    with pytest.raises(InputError, match=r"cifar-100-python/train asks for posix\.mkdir.*refused"):
+        load_cifar100(request(cifar100.parent))
+    assert not (tmp_path / "pwned").exists()  # … and comes to nothing
+
+
+@pytest.mark.parametrize(
+    "stream",
+    [
+        b"cos\nsystem\n(S'true'\ntR.",
+        b"cbuiltins\neval\n(S'1'\ntR.",
+        b"\x80\x04\x8c\x05numpy\x8c\x0endarray.tofile\x93.",
+        b"cnumpy\nfromfile\n(S'x'\ntR.",
+        b"cnumpy.core.multiarray\nscalar\n.",
+        b"c_codecs\nencode\n.",
+    ],
+)
+def test_no_other_global_is_known(tmp_path: Path, stream: bytes) -> None:
+    (tmp_path / "x").write_bytes(stream)
+    with pytest.raises(InputError, match="which no CIFAR file needs: refused, nothing ran"):
+        unpickle(tmp_path / "x")
+
+
+def test_arrays_of_objects_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(b"cnumpy\ndtype\n(S'O8'\nI0\nI1\ntR.")
+    with pytest.raises(InputError, match=r"x is damaged or no CIFAR file .*type b'O8'"):
+        unpickle(tmp_path / "x")
+
+
+@pytest.mark.parametrize("keep", [0, 1, 100, -1])
+def test_a_truncated_file_is_named(cifar100: Path, keep: int) -> None:
+    (cifar100 / "train").write_bytes((cifar100 / "train").read_bytes()[:keep])
+    with pytest.raises(InputError, match=r"cifar-100-python/train is damaged"):
+        load_cifar100(request(cifar100.parent))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (batch(data=pixels(4)[:, :3000]), r"shape \(N, 3072\) but uint8 \(4, 3000\)"),
+        (batch(data=[1, 2]), r"but a list of 2"),
+        (batch(fine_labels=[0, 1]), r"4 pictures, but 'fine_labels' is a list of 2"),
+        (batch(fine_labels=[0, 1, 2, 10]), r"label 10 is not one of 0…9"),
+        (batch(fine_labels=[0, 1, 2, -1]), r"label -1 is not one of 0…9"),
+        (batch(fine_labels=[0, 1, 2, b"3"]), r"label b'3' is not one of"),
+        (batch(labels_key=b"labels"), r"no entry 'fine_labels'"),
+        ([1, 2], r"no entry 'data'"),
+        (batch(0), r"0 pictures"),
+    ],
+)
+def test_wrong_content_is_named(cifar100: Path, content: object, message: str) -> None:
+    (cifar100 / "train").write_bytes(python2_pickle(content))
+    with pytest.raises(InputError, match=f"cifar-100-python/train.*{message}"):
+        load_cifar100(request(cifar100.parent))
+
+
+def test_wrong_class_names_are_named(cifar100: Path) -> None:
+    (cifar100 / "meta").write_bytes(python2_pickle({b"fine_label_names": 3}))
+    with pytest.raises(InputError, match=r"meta: 'fine_label_names' is not a list of class names"):
+        load_cifar100(request(cifar100.parent))

@@ -1,0 +1,140 @@
+"""`load`: one door to every data set, its checksum, and its manners with broken pictures and wrong names."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from intnacl.data import Dataset, load
+from intnacl.data.datasets import DATASETS
+from intnacl.errors import InputError
+
+Encode = Callable[..., bytes]
+# Of the content alone: a change here is a change of the data behind every published digit result.
+DIGITS = {
+    "train": "c6fcf5eb502e2b01af074bcc9b69f28644bc58e4a15b1b48d51f76bfc462d9a7",
+    "test": "0c60cd2130a4c8e08363fbfecf75b285f57c3daa5cc2d02ec3da85f5b0de284f",
+}
+
+
+@pytest.fixture
+def pets(tmp_path: Path, picture: Encode) -> Path:
+    for seed in range(6):
+        file = tmp_path / "pets" / ("cat", "dog")[seed % 2] / f"{seed}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(picture(seed))
+    return tmp_path / "pets"
+
+
+def small(**changes: object) -> Dataset:
+    images = torch.arange(2 * 3 * 2 * 2, dtype=torch.uint8).view(2, 3, 2, 2)
+    values = {"images": images, "labels": torch.tensor([0, 1]), "classes": ("cat", "dog")}
+    return Dataset(name="x", split="train", **(values | changes))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_digits_are_the_default_and_never_move(split: str) -> None:
+    digits = load(split=split)
+    assert digits.name == "digits"
+    assert digits.checksum == DIGITS[split]
+    assert len(digits) == len(digits.images)
+
+
+def test_the_listed_sizes_are_true() -> None:
+    counts = " + ".join(f"{len(load('digits', split)):,}" for split in ("train", "test"))
+    assert DATASETS["digits"].pictures == counts
+    assert DATASETS["digits"].classes == str(len(load("digits").classes))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"images": torch.zeros(2, 3, 2, 2, dtype=torch.uint8)},
+        {"images": small().images.view(2, 3, 4, 1)},
+        {"labels": torch.tensor([1, 0])},
+        {"labels": None},
+        {"classes": ("cat", "cow")},
+    ],
+)
+def test_the_checksum_covers_the_whole_content(changes: dict[str, object]) -> None:
+    assert small(**changes).checksum != small().checksum
+
+
+def test_the_checksum_is_of_the_content_alone(pets: Path, root: Path, tmp_path: Path) -> None:
+    folder = load(f"folder:{pets}", size=8)
+    assert folder.labels is not None
+    np.savez(
+        tmp_path / "pets.npz",
+        images=folder.images.permute(0, 2, 3, 1).numpy(),
+        labels=folder.labels.numpy(),
+        classes=np.array(folder.classes),
+    )
+    assert load(f"npz:{tmp_path / 'pets.npz'}").checksum == folder.checksum
+    assert (
+        small(images=small().images.contiguous(memory_format=torch.channels_last)).checksum
+        == small().checksum
+    )
+
+
+def test_broken_pictures_are_warned_about_or_refused(pets: Path) -> None:
+    for i in range(7):
+        (pets / "cat" / f"bad{i}.png").write_bytes(b"")
+    message = r"7 of 13 pictures are broken: cat.bad0\.png \(empty\), .*bad4\.png \(empty\) and 2 more"
+    for _ in range(2):  # the second time from the cache
+        with pytest.warns(UserWarning, match=message):
+            dataset = load(f"folder:{pets}", size=8)
+        assert len(dataset.skipped) == 7
+        assert len(dataset) == 6
+        with pytest.raises(InputError, match=message):
+            load(f"folder:{pets}", size=8, strict=True)
+    assert "6 pictures, 8×8, 2 classes, 7 broken pictures skipped; sha256" in dataset.summary()
+
+
+def test_wrong_requests_say_what_is_right(pets: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"dataset='cifar1000' is unknown; did you mean 'cifar100'"):
+        load("cifar1000")
+    with pytest.raises(InputError, match=r"split='val' is unknown.*test, train"):
+        load("digits", "val")
+    with pytest.raises(InputError, match=r"dataset='folder': write 'folder:PATH'"):
+        load("folder")
+    with pytest.raises(InputError, match=r"dataset='digits:x': write 'digits'"):
+        load("digits:x")
+    with pytest.raises(InputError, match=r"size=32: digits has 8×8 pictures and is not resized"):
+        load("digits", size=32)
+    with pytest.raises(InputError, match=r"size=0"):
+        load(f"folder:{pets}", size=0)
+    with pytest.raises(InputError, match=r"cifar10.* is not in .*save it as .*cifar-10-python\.tar\.gz"):
+        load("cifar10", root=tmp_path / "empty", download=False)
+
+
+def test_spread_and_captions() -> None:
+    digits = load("digits")
+    assert digits.spread(4).tolist() == [0, 360, 721, 1081]
+    assert digits.spread(10_000).tolist() == list(range(1442))
+    assert digits.captions(torch.tensor([0, 1])) == ["0", "1"]
+    assert small(labels=None).captions(torch.tensor([1])) == ["no. 1"]
+    with pytest.raises(InputError, match="rows=0"):
+        digits.spread(0)
+
+
+LOAD = "import sys; from intnacl.data import load; print(load(sys.argv[1], size=8).checksum)"
+
+
+def test_many_processes_at_once_make_one_cache(pets: Path, root: Path) -> None:
+    command = [sys.executable, "-c", LOAD, f"folder:{pets}"]
+    processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    sums = {process.communicate(timeout=120)[0].strip() for process in processes}
+    assert all(process.returncode == 0 for process in processes)
+    assert sums == {load(f"folder:{pets}", size=8).checksum}
+    assert len([path for path in (root / "cache").iterdir() if path.is_dir()]) == 1
+
+
+def test_loading_the_digits_needs_no_optional_package() -> None:
+    code = "import sys; import intnacl.data; print([m for m in sys.argv[1:] if m in sys.modules])"
+    heavy = ["sklearn", "matplotlib", "PIL", "rich", "pyarrow", "torchvision"]
+    shown = subprocess.run([sys.executable, "-c", code, *heavy], capture_output=True, text=True, check=True)
+    assert shown.stdout.strip() == "[]"

@@ -1,0 +1,44 @@
+"""The embedded digits: values, and a split that never moves."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from sklearn.datasets import load_digits as load_embedded
+
+from intnacl.data.digits import in_test, load_digits
+from intnacl.data.pictures import Request
+
+
+def request(split: str) -> Request:
+    return Request(split=split, root=Path("nowhere"))
+
+
+def test_splits_share_out_every_digit() -> None:
+    train, test = load_digits(request("train")), load_digits(request("test"))
+    bunch = load_embedded()
+    everyone = torch.cat([train.images, test.images])[:, 0].flatten(1).double()
+    ours = sorted(map(tuple, (everyone * 16 / 255).round().int().tolist()))
+    assert ours == sorted(map(tuple, bunch.data.astype(int).tolist()))
+    assert len(train.images) == 1442
+    assert len(test.images) == 355
+
+
+def test_the_split_is_stratified() -> None:
+    train, test = load_digits(request("train")).labels, load_digits(request("test")).labels
+    assert train is not None
+    assert test is not None
+    share = test.bincount() / (train.bincount() + test.bincount())
+    assert (share - 0.2).abs().max() < 0.01
+
+
+def test_every_fifth_of_a_class_is_for_testing() -> None:
+    labels = torch.tensor([0, 1, 0, 0, 0, 0, 1, 1, 1, 1, 0])
+    assert in_test(labels).nonzero().flatten().tolist() == [5, 9]
+
+
+def test_grey_levels_span_the_bytes_in_three_equal_channels() -> None:
+    train = load_digits(request("train"))
+    assert train.images.shape == (1442, 3, 8, 8)
+    assert train.images.unique().tolist() == np.rint(np.arange(17) * 255 / 16).astype(int).tolist()
+    assert torch.equal(train.images[:, 0], train.images[:, 2])

@@ -1,0 +1,146 @@
+"""Downloads from a local server: whole and right, or nothing; archives cannot write outside their folder."""
+
+import hashlib
+import io
+import tarfile
+from collections.abc import Iterator
+from functools import partial
+from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+
+from intnacl.data.download import Archive, unpacked
+from intnacl.errors import InputError
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+class Breaking(BaseHTTPRequestHandler):
+    """Promises 1000 bytes and sends 10."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", "1000")
+        self.end_headers()
+        self.wfile.write(b"0123456789")
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+def serve(handler: Any) -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[str]:
+    (tmp_path / "site").mkdir()
+    yield from serve(partial(Quiet, directory=str(tmp_path / "site")))
+
+
+@pytest.fixture
+def breaking_site() -> Iterator[str]:
+    yield from serve(Breaking)
+
+
+def tar(**members: bytes) -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w:gz") as archive:
+        for name, data in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
+    return out.getvalue()
+
+
+PACKED = tar(**{"set/train": b"pictures", "set/meta": b"names"})
+
+
+def archive(site: str, packed: bytes = PACKED) -> Archive:
+    return Archive(url=f"{site}/set.tar.gz", md5=hashlib.md5(packed).hexdigest(), folder="set")
+
+
+def visible(root: Path) -> list[str]:
+    return sorted(path.name for path in root.iterdir() if not path.name.endswith(".lock"))
+
+
+def test_downloaded_checked_and_unpacked_once(site: str, tmp_path: Path, root: Path) -> None:
+    (tmp_path / "site" / "set.tar.gz").write_bytes(PACKED)
+    folder = unpacked(archive(site), root)
+    assert (folder / "train").read_bytes() == b"pictures"
+    assert visible(root) == ["set", "set.tar.gz"]
+    (tmp_path / "site" / "set.tar.gz").unlink()
+    (root / "set.tar.gz").unlink()
+    assert unpacked(archive(site), root) == folder  # nothing more is asked of the network
+
+
+def test_another_md5_leaves_nothing(site: str, tmp_path: Path, root: Path) -> None:
+    (tmp_path / "site" / "set.tar.gz").write_bytes(PACKED)
+    wrong = archive(site, b"something else")
+    with pytest.raises(InputError, match=f"md5 is .*, not {wrong.md5}"):
+        unpacked(wrong, root)
+    assert visible(root) == []
+
+
+def test_a_broken_connection_leaves_nothing(breaking_site: str, root: Path) -> None:
+    with pytest.raises(InputError, match=r"set is not in .* could not be fetched \(.*10 "):
+        unpacked(archive(breaking_site), root)
+    assert visible(root) == []
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:1/set.tar.gz", "http://name.invalid/set.tar.gz"])
+def test_without_network_it_says_what_to_put_where(url: str, root: Path) -> None:
+    wanted = Archive(url=url, md5="0" * 32, folder="set")
+    with pytest.raises(InputError) as error:
+        unpacked(wanted, root)
+    assert f"Get {url} and save it as {root / 'set.tar.gz'}, or unpack it to {root / 'set'}." in str(
+        error.value
+    )
+
+
+def test_not_found_says_what_to_put_where(site: str, root: Path) -> None:
+    with pytest.raises(InputError, match=r"404.*Get .*set\.tar\.gz and save it as"):
+        unpacked(archive(site), root)
+
+
+def test_download_false_asks_nobody(site: str, tmp_path: Path, root: Path) -> None:
+    (tmp_path / "site" / "set.tar.gz").write_bytes(PACKED)
+    with pytest.raises(InputError, match="downloading is switched off"):
+        unpacked(archive(site), root, download=False)
+    assert not root.exists()
+
+
+def test_an_archive_put_there_by_hand_is_unpacked_without_network(root: Path) -> None:
+    root.mkdir()
+    (root / "set.tar.gz").write_bytes(PACKED)
+    folder = unpacked(archive("http://127.0.0.1:1"), root, download=False)
+    assert (folder / "meta").read_bytes() == b"names"
+
+
+def test_an_archive_that_is_not_the_official_one_is_named(root: Path) -> None:
+    root.mkdir()
+    (root / "set.tar.gz").write_bytes(PACKED[:-1])
+    with pytest.raises(InputError, match=r"set\.tar\.gz is not the official archive"):
+        unpacked(archive("http://127.0.0.1:1"), root)
+    assert visible(root) == ["set.tar.gz"]
+
+
+@pytest.mark.parametrize(
+    "packed", [tar(**{"../evil": b"x"}), tar(**{"other/x": b"x"}), b"no archive", PACKED[:60]]
+)
+def test_a_bad_archive_writes_nothing(root: Path, packed: bytes) -> None:
+    root.mkdir()
+    (root / "set.tar.gz").write_bytes(packed)
+    with pytest.raises(InputError, match="archive"):
+        unpacked(archive("http://127.0.0.1:1", packed), root)
+    assert visible(root) == ["set.tar.gz"]
+    assert not list(root.parent.rglob("evil"))

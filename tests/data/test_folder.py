@@ -1,0 +1,125 @@
+"""Folders of pictures: class folders, flat folders, splits, and what can be wrong with them."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from intnacl.data.folder import load_folder
+from intnacl.data.pictures import Pictures, Request, decode
+from intnacl.errors import InputError
+
+Encode = Callable[..., bytes]
+
+
+def put(path: Path, data: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+
+
+def get(path: Path, split: str = "train", size: int | None = 8) -> Pictures:
+    return load_folder(Request(split=split, root=path.parent / "root", path=path, size=size))
+
+
+@pytest.fixture
+def pets(tmp_path: Path, picture: Encode) -> Path:
+    for seed, name in enumerate(["cat/1.png", "cat/2.PNG", "cat/deep/3.jpg", "dog/1.png"]):
+        kind = "JPEG" if name.endswith("jpg") else "PNG"
+        put(tmp_path / "pets" / name, picture(seed, kind=kind))
+    put(tmp_path / "pets" / "cat" / "Thumbs.db", b"")
+    put(tmp_path / "pets" / ".hidden" / "x.png", picture())
+    return tmp_path / "pets"
+
+
+def test_class_folders_give_labels(pets: Path, picture: Encode) -> None:
+    got = get(pets)
+    assert got.classes == ("cat", "dog")
+    assert got.labels is not None
+    assert got.labels.tolist() == [0, 0, 0, 1]
+    assert torch.equal(got.images[3], torch.from_numpy(decode(picture(3), 8)))
+    assert not got.skipped
+
+
+def test_a_flat_folder_is_unlabelled(tmp_path: Path, picture: Encode) -> None:
+    for seed in range(3):
+        put(tmp_path / "flat" / f"{seed}.webp", picture(seed, kind="WEBP"))
+    got = get(tmp_path / "flat")
+    assert got.images.shape == (3, 3, 8, 8)
+    assert got.labels is None
+    assert got.classes == ()
+
+
+def test_any_size_is_resized_to_32_by_default(tmp_path: Path, picture: Encode) -> None:
+    put(tmp_path / "flat" / "wide.png", picture(size=(70, 40)))
+    put(tmp_path / "flat" / "tiny.png", picture(size=(3, 5)))
+    assert get(tmp_path / "flat", size=None).images.shape == (2, 3, 32, 32)
+
+
+def test_broken_pictures_are_skipped_and_named(pets: Path, picture: Encode) -> None:
+    put(pets / "cat" / "0.png", b"")
+    put(pets / "dog" / "0.png", picture(size=(64, 64))[:200])
+    got = get(pets)
+    assert got.labels is not None
+    assert got.labels.tolist() == [0, 0, 0, 1]
+    assert sorted(got.skipped) == [str(Path("cat", "0.png")), str(Path("dog", "0.png"))]
+
+
+@pytest.mark.parametrize("test_name", ["test", "val", "validation"])
+def test_splits_share_the_training_classes(tmp_path: Path, picture: Encode, test_name: str) -> None:
+    for name in ("train/cat/1.png", "train/dog/1.png", f"{test_name}/dog/1.png"):
+        put(tmp_path / "pets" / name, picture())
+    got = get(tmp_path / "pets", "test")
+    assert got.classes == ("cat", "dog")
+    assert got.labels is not None
+    assert got.labels.tolist() == [1]
+
+
+def test_test_goes_before_val(tmp_path: Path, picture: Encode) -> None:
+    for name in ("train/cat/1.png", "val/cat/1.png", "val/cat/2.png", "test/cat/1.png"):
+        put(tmp_path / "pets" / name, picture())
+    assert len(get(tmp_path / "pets", "test").images) == 1
+
+
+def test_a_class_may_be_called_train(tmp_path: Path, picture: Encode) -> None:
+    for name in ("train/1.png", "plane/1.png"):
+        put(tmp_path / "vehicles" / name, picture())
+    assert get(tmp_path / "vehicles").classes == ("plane", "train")
+
+
+def test_a_changed_picture_is_seen(pets: Path, picture: Encode) -> None:
+    before = get(pets).images.clone()
+    (pets / "dog" / "1.png").write_bytes(picture(99))
+    os.utime(pets / "dog" / "1.png", (1, 1))
+    after = get(pets).images
+    assert torch.equal(before[:3], after[:3])
+    assert torch.equal(after[3], torch.from_numpy(decode(picture(99), 8)))
+
+
+def test_what_is_wrong_is_named(pets: Path, tmp_path: Path, picture: Encode) -> None:
+    with pytest.raises(InputError, match=r"nowhere is not a folder"):
+        get(tmp_path / "nowhere")
+    with pytest.raises(InputError, match=r"pets has no test split: put its pictures into .*train and .*test"):
+        get(pets, "test")
+    put(pets / "loose.png", picture())
+    with pytest.raises(
+        InputError, match=r"pets mixes pictures \(loose\.png, …\) and class folders \(cat, …\)"
+    ):
+        get(pets)
+    (pets / "loose.png").unlink()
+    (pets / "fish").mkdir()
+    with pytest.raises(InputError, match=r"class folder .*fish holds no picture"):
+        get(pets)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InputError, match=r"empty holds no pictures and no class folders"):
+        get(tmp_path / "empty")
+
+
+def test_wrong_splits_are_named(tmp_path: Path, picture: Encode) -> None:
+    put(tmp_path / "pets" / "train" / "cat" / "1.png", picture())
+    with pytest.raises(InputError, match=r"test does not exist; .* has train alone"):
+        get(tmp_path / "pets", "test")
+    put(tmp_path / "pets" / "test" / "bird" / "1.png", picture())
+    with pytest.raises(InputError, match=r"bird is no class of the training folder, which has cat"):
+        get(tmp_path / "pets", "test")

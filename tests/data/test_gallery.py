@@ -1,0 +1,59 @@
+"""The grid: every picture where it belongs, and a file that shows them."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from intnacl.data.gallery import draw_gallery, tile, view_columns
+from intnacl.data.recipes import RECIPES
+from intnacl.errors import InputError
+
+
+def flat(*values: int) -> torch.Tensor:
+    """One uniform 4×4 picture a value."""
+    return torch.tensor(values, dtype=torch.uint8)[:, None, None, None].expand(-1, 3, 4, 4)
+
+
+def test_tiles_stand_in_their_row_and_column() -> None:
+    canvas, xs, ys = tile(torch.stack([flat(10, 20, 30), flat(40, 50, 60)]))
+    assert canvas.shape == (3, 15, 10)
+    centres = [[int(canvas[0, int(y), int(x)]) for x in xs] for y in ys]
+    assert centres == [[10, 40], [20, 50], [30, 60]]
+    assert (canvas[:, 4] == 255).all()
+
+
+def test_the_file_shows_each_colour(tmp_path: Path) -> None:
+    red = torch.tensor([1.0, 0.0, 0.0])[None, :, None, None].expand(2, 3, 4, 4)
+    blue = (red.flip(1) * 255).to(torch.uint8)
+    draw_gallery({"red": red, "blue": blue}, ["first", "second"], tmp_path / "new" / "grid.png")
+    pixels = np.asarray(Image.open(tmp_path / "new" / "grid.png").convert("RGB"))
+    reds, blues = ((pixels == colour).all(-1) for colour in ([255, 0, 0], [0, 0, 255]))
+    assert reds.sum() == pytest.approx(blues.sum(), rel=0.05)
+    assert reds.sum() > 10_000
+    assert reds.nonzero()[1].max() < blues.nonzero()[1].min()  # red is the left column
+    assert ((pixels < 50).all(-1)).sum() > 100  # titles and captions in black
+
+
+def test_columns_are_what_training_sees() -> None:
+    images = torch.randint(0, 256, (5, 3, 8, 8), dtype=torch.uint8)
+    columns = view_columns(images, RECIPES["paper"], seed=3, extra=1, mixed=2, lam=0.25)
+    assert list(columns) == ["original", "anchor", "positive", "extra 1", "mixed 1", "mixed 2"]
+    positive = columns["positive"]
+    torch.testing.assert_close(columns["mixed 2"], 0.25 * positive + 0.75 * positive.roll(2, 0))
+    assert not torch.equal(columns["anchor"], positive)
+
+
+def test_without_augmentation_the_views_are_the_originals() -> None:
+    images = torch.randint(0, 256, (3, 3, 8, 8), dtype=torch.uint8)
+    columns = view_columns(images, RECIPES["none"], extra=0, mixed=0)
+    torch.testing.assert_close(columns["anchor"] * 255, images.float(), atol=1e-3, rtol=0)
+
+
+def test_wrong_wishes_are_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"grid\.txt' is no picture: end its name in one of \.png"):
+        draw_gallery({"red": flat(1)}, ["a"], tmp_path / "grid.txt")
+    with pytest.raises(InputError, match="extra=-1, mixed=2"):
+        view_columns(flat(1, 2, 3), RECIPES["paper"], extra=-1)

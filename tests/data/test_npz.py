@@ -1,0 +1,126 @@
+"""Arrays saved by numpy: layouts, splits, and what can be wrong with them."""
+
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+
+from intnacl.data.npz import load_npz
+from intnacl.data.pictures import Pictures, Request
+from intnacl.errors import InputError
+
+
+def pixels(*shape: int) -> npt.NDArray[np.uint8]:
+    return np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
+
+
+def get(path: Path, split: str = "train") -> Pictures:
+    return load_npz(Request(split=split, root=path, path=path))
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "set.npz"
+
+
+def test_channels_last_and_first_are_the_same(file: Path, tmp_path: Path) -> None:
+    images = pixels(4, 5, 6, 3)
+    np.savez(file, images=images, labels=np.array([0, 2, 1, 0]))
+    np.savez_compressed(tmp_path / "first.npz", images=images.transpose(0, 3, 1, 2))
+    last, first = get(file), get(tmp_path / "first.npz")
+    assert torch.equal(last.images, torch.from_numpy(images).permute(0, 3, 1, 2))
+    assert torch.equal(last.images, first.images)
+    assert last.labels is not None
+    assert last.labels.tolist() == [0, 2, 1, 0]
+    assert last.classes == ("0", "1", "2")
+    assert first.labels is None
+
+
+@pytest.mark.parametrize("shape", [(4, 5, 6), (4, 5, 6, 1), (4, 1, 5, 6)])
+def test_grey_gets_three_channels(file: Path, shape: tuple[int, ...]) -> None:
+    images = pixels(*shape)
+    np.savez(file, images=images)
+    got = get(file).images
+    assert got.shape == (4, 3, 5, 6)
+    for channel in range(3):
+        assert np.array_equal(got[:, channel].numpy(), images.reshape(4, 5, 6))
+
+
+def test_both_splits_in_one_file(file: Path) -> None:
+    np.savez(
+        file,
+        train_images=pixels(4, 5, 5, 3),
+        train_labels=np.array([[0], [1], [4], [1]], np.uint8),
+        test_images=pixels(2, 5, 5, 3),
+        test_labels=np.array([[0], [1]], np.uint8),
+    )
+    train, test = get(file), get(file, "test")
+    assert len(train.images) == 4
+    assert test.labels is not None
+    assert test.labels.tolist() == [0, 1]
+    assert test.classes == train.classes == tuple("01234")
+
+
+def test_a_folder_of_splits(tmp_path: Path) -> None:
+    np.savez(tmp_path / "train.npz", images=pixels(2, 5, 5, 3), labels=np.array([0, 3]))
+    np.savez(tmp_path / "test.npz", images=pixels(1, 5, 5, 3), labels=np.array([1]))
+    assert get(tmp_path, "test").classes == tuple("0123")
+
+
+def test_class_names(file: Path) -> None:
+    np.savez(
+        file, images=pixels(2, 5, 5, 3), labels=np.array([0, 1]), classes=np.array(["cat", "dog", "cow"])
+    )
+    assert get(file).classes == ("cat", "dog", "cow")
+    np.savez(
+        file, images=pixels(2, 5, 5, 3), labels=np.array([0, 3]), classes=np.array(["cat", "dog", "cow"])
+    )
+    with pytest.raises(InputError, match=r"set\.npz: label 3 has no name; 'classes' holds 3"):
+        get(file)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"images": pixels(2, 5, 5, 3).astype(np.float32)}, "images are float32; save them as uint8"),
+        ({"images": pixels(2, 5, 5, 4)}, r"images have shape \(2, 5, 5, 4\); wanted"),
+        ({"images": pixels(2, 75)}, r"images have shape \(2, 75\)"),
+        ({"images": pixels(0, 5, 5, 3)}, r"images have shape \(0, 5, 5, 3\)"),
+        ({"images": pixels(2, 5, 5, 3), "labels": np.array([0])}, r"labels are int64 \(1,\); wanted 2"),
+        ({"images": pixels(2, 5, 5, 3), "labels": np.array([0, -1])}, "wanted 2 integers, each 0 or more"),
+        ({"images": pixels(2, 5, 5, 3), "labels": np.array([0.0, 1.0])}, "labels are float64"),
+        ({"x": pixels(2, 5, 5, 3)}, "holds no train split: save 'train_images'"),
+        ({"images": np.array([{}, {}])}, r"damaged or no \.npz file .*allow_pickle"),
+    ],
+)
+def test_wrong_arrays_are_named(file: Path, arrays: dict[str, npt.NDArray[np.uint8]], message: str) -> None:
+    np.savez(file, **arrays)
+    with pytest.raises(InputError, match=rf"set\.npz.*{message}"):
+        get(file)
+
+
+def test_a_file_without_a_test_split_says_so(file: Path) -> None:
+    np.savez(file, images=pixels(2, 5, 5, 3))
+    with pytest.raises(InputError, match=r"set\.npz holds no test split: save .*'test_images'"):
+        get(file, "test")
+
+
+@pytest.mark.parametrize("keep", [0, 10, 100, -30])
+def test_a_truncated_file_is_named(file: Path, keep: int) -> None:
+    np.savez(file, images=pixels(2, 5, 5, 3))
+    file.write_bytes(file.read_bytes()[:keep])
+    with pytest.raises(InputError, match=r"set\.npz is damaged"):
+        get(file)
+
+
+def test_a_missing_file_is_named(file: Path) -> None:
+    with pytest.raises(InputError, match=r"set\.npz does not exist"):
+        get(file)
+
+
+def test_an_npy_file_is_no_npz(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", pixels(2, 5, 5, 3))
+    with pytest.raises(InputError, match=r"x\.npy is damaged or no \.npz"):
+        get(tmp_path / "x.npy")

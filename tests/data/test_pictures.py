@@ -1,0 +1,101 @@
+"""Decoding: whatever a picture's mode or shape, RGB squares come out, and broken ones are set apart."""
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from intnacl.data import pictures
+from intnacl.data.pictures import Item, decode, decode_all, is_picture
+from intnacl.errors import InputError
+
+
+def encoded(image: Image.Image, kind: str = "PNG", **options: object) -> bytes:
+    out = io.BytesIO()
+    image.save(out, kind, **options)
+    return out.getvalue()
+
+
+def test_a_picture_of_the_right_size_keeps_every_pixel(picture: Callable[..., bytes]) -> None:
+    data = picture(1)
+    wanted = np.asarray(Image.open(io.BytesIO(data))).transpose(2, 0, 1)
+    assert np.array_equal(decode(data, 8), wanted)
+
+
+def test_the_central_square_is_kept() -> None:
+    pixels = np.zeros((10, 30, 3), np.uint8)
+    pixels[:, 10:20] = 200
+    assert (decode(encoded(Image.fromarray(pixels)), 10) == 200).all()
+
+
+def test_a_large_picture_is_averaged_not_sampled() -> None:
+    checkers = np.indices((64, 64)).sum(0) % 2 * 255
+    small = decode(encoded(Image.fromarray(checkers.astype(np.uint8))), 8)
+    assert np.abs(small.astype(int) - 127).max() <= 2
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGBA", "CMYK"])
+def test_every_mode_becomes_rgb(mode: str) -> None:
+    image = Image.new("RGB", (8, 8), (255, 255, 255)).convert(mode)
+    out = decode(encoded(image, "TIFF"), 8)
+    assert out.shape == (3, 8, 8)
+    assert (out == 255).all()
+
+
+def test_sixteen_bit_grey_keeps_its_levels() -> None:
+    grey = np.full((8, 8), 0x4000, np.uint16)
+    assert (decode(encoded(Image.fromarray(grey)), 8) == 0x40).all()
+
+
+def test_a_transparent_palette_is_decoded_without_a_warning() -> None:
+    image = Image.new("P", (8, 8))
+    image.putpalette([10, 20, 30] * 256)
+    out = decode(encoded(image, transparency=b"\x00\x80"), 8)
+    assert out[:, 0, 0].tolist() == [10, 20, 30]
+
+
+def test_a_photograph_is_turned_upright() -> None:
+    pixels = np.zeros((8, 8, 3), np.uint8)
+    pixels[:, :4] = 255  # lying: left half white
+    exif = Image.Exif()
+    exif[0x0112] = 6  # to be turned by 90° clockwise: left becomes top
+    out = decode(encoded(Image.fromarray(pixels), exif=exif), 8)
+    assert (out[:, :4] == 255).all()
+    assert (out[:, 4:] == 0).all()
+
+
+def test_exact_refuses_another_size(picture: Callable[..., bytes]) -> None:
+    with pytest.raises(ValueError, match="is 9×8, not 8×8"):
+        decode(picture(size=(9, 8)), 8, exact=True)
+
+
+def test_broken_pictures_are_set_apart_and_the_order_kept(
+    picture: Callable[..., bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pictures, "CHUNK", 3)
+    data = [picture(seed) for seed in range(8)]
+    items = [Item(f"p{i}", data[i], i) for i in range(8)]
+    items[2] = Item("empty", b"", 2)
+    items[5] = Item("truncated", picture(5, size=(64, 64))[:300], 5)
+    items[6] = Item("text", b"not a picture at all", 6)
+    out = io.BytesIO()
+    labels, skipped = decode_all(items, len(items), out, size=8)
+    assert labels == [0, 1, 3, 4, 7]
+    assert list(skipped) == ["empty", "truncated", "text"]
+    assert skipped["empty"] == "empty"
+    assert "cannot identify" in skipped["text"]
+    assert out.getvalue() == b"".join(decode(data[i], 8).tobytes() for i in labels)
+
+
+def test_an_unreadable_file_is_an_error_not_a_broken_picture(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"cannot read .*gone\.png"):
+        decode_all([Item("gone", tmp_path / "gone.png", 0)], 1, io.BytesIO(), size=8)
+
+
+def test_names_of_pictures() -> None:
+    assert is_picture(Path("a/b.JPEG"))
+    assert not is_picture(Path("a/notes.txt"))
+    assert not is_picture(Path("a/._b.jpg"))

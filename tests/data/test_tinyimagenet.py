@@ -1,0 +1,120 @@
+"""TinyImageNet's official layout, in small."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from intnacl.data.pictures import Pictures, Request, decode
+from intnacl.data.tinyimagenet import load_tinyimagenet
+from intnacl.errors import InputError
+
+Encode = Callable[..., bytes]
+WNIDS = ("n02", "n01")  # not in alphabetical order, as the official file
+
+
+def jpeg(picture: Encode, seed: int, mode: str = "RGB") -> bytes:
+    return picture(seed, size=(64, 64), mode=mode, kind="JPEG")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, picture: Encode) -> Path:
+    top = tmp_path / "tiny-imagenet-200"
+    for seed, wnid in enumerate(WNIDS):
+        images = top / "train" / wnid / "images"
+        images.mkdir(parents=True)
+        (top / "train" / wnid / f"{wnid}_boxes.txt").write_text("boxes")
+        (images / f"{wnid}_0.JPEG").write_bytes(jpeg(picture, seed))
+        (images / f"{wnid}_1.JPEG").write_bytes(jpeg(picture, 10 + seed, "L"))
+    (top / "val" / "images").mkdir(parents=True)
+    (top / "val" / "images" / "val_0.JPEG").write_bytes(jpeg(picture, 20))
+    (top / "val" / "images" / "val_1.JPEG").write_bytes(jpeg(picture, 21))
+    (top / "val" / "val_annotations.txt").write_text(
+        "val_1.JPEG\tn02\t0\t0\t9\t9\nval_0.JPEG\tn01\t0\t0\t9\t9\n"
+    )
+    (top / "wnids.txt").write_text("\n".join(WNIDS) + "\n")
+    (top / "words.txt").write_text("n01\tgoldfish, Carassius auratus\nn02\ttabby, tabby cat\nn03\tother\n")
+    return top
+
+
+def get(folder: Path, split: str = "train") -> Pictures:
+    return load_tinyimagenet(Request(split=split, root=folder.parent))
+
+
+def test_train_follows_wnids(folder: Path, picture: Encode) -> None:
+    train = get(folder)
+    assert train.classes == ("tabby", "goldfish")
+    assert train.labels is not None
+    assert train.labels.tolist() == [0, 0, 1, 1]
+    assert torch.equal(train.images[2], torch.from_numpy(decode(jpeg(picture, 1), 64)))
+
+
+def test_grey_files_become_rgb(folder: Path) -> None:
+    grey = get(folder).images[1]
+    assert torch.equal(grey[0], grey[1])
+    assert torch.equal(grey[0], grey[2])
+
+
+def test_the_test_split_is_the_annotated_validation(folder: Path, picture: Encode) -> None:
+    test = get(folder, "test")
+    assert test.labels is not None
+    assert test.labels.tolist() == [1, 0]
+    assert torch.equal(test.images[1], torch.from_numpy(decode(jpeg(picture, 21), 64)))
+
+
+def test_the_folder_itself_will_do_as_root(folder: Path) -> None:
+    assert len(load_tinyimagenet(Request(split="train", root=folder)).images) == 4
+
+
+def test_a_changed_annotation_is_seen(folder: Path) -> None:
+    get(folder, "test")
+    (folder / "val" / "val_annotations.txt").write_text("val_1.JPEG\tn01\nval_0.JPEG\tn02\n")
+    labels = get(folder, "test").labels
+    assert labels is not None
+    assert labels.tolist() == [0, 1]
+
+
+def test_broken_and_wrong_sized_pictures_are_skipped_and_named(folder: Path, picture: Encode) -> None:
+    images = folder / "train" / "n01" / "images"
+    (images / "n01_0.JPEG").write_bytes(jpeg(picture, 1)[:100])
+    (images / "n01_1.JPEG").write_bytes(picture(size=(32, 64), kind="JPEG"))
+    train = get(folder)
+    assert train.labels is not None
+    assert train.labels.tolist() == [0, 0]
+    assert [Path(name).name for name in train.skipped] == ["n01_0.JPEG", "n01_1.JPEG"]
+    assert "is 32×64, not 64×64" in list(train.skipped.values())[1]
+
+
+def test_without_words_the_wnids_are_names(folder: Path) -> None:
+    (folder / "words.txt").unlink()
+    assert get(folder).classes == WNIDS
+
+
+def test_a_missing_set_says_what_to_put_where(tmp_path: Path) -> None:
+    with pytest.raises(
+        InputError, match=r"unzip .*tiny-imagenet-200\.zip there, so that .*wnids\.txt exists"
+    ):
+        load_tinyimagenet(Request(split="train", root=tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "message"),
+    [
+        ("val/val_annotations.txt", "val_0.JPEG\tn01\nval_1.JPEG\tn77\n", r"line 2: 'n77' is not in wnids"),
+        ("val/val_annotations.txt", "val_0.JPEG\n", r"line 1: '' is not in wnids"),
+        ("val/val_annotations.txt", "val_0.JPEG\tn01\n", r"differ in 1 files, as val_1\.JPEG"),
+        ("val/val_annotations.txt", "", r"val_annotations\.txt is empty"),
+        ("wnids.txt", "", r"wnids\.txt is empty"),
+    ],
+)
+def test_mislabelled_lists_are_named(folder: Path, file: str, text: str, message: str) -> None:
+    (folder / file).write_text(text)
+    with pytest.raises(InputError, match=message):
+        get(folder, "test")
+
+
+def test_a_class_without_pictures_is_named(folder: Path) -> None:
+    (folder / "wnids.txt").write_text("n01\nn99\n")
+    with pytest.raises(InputError, match=r"n99.images is missing or holds no picture"):
+        get(folder)
