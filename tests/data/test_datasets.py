@@ -107,7 +107,9 @@ def test_wrong_requests_say_what_is_right(pets: Path, tmp_path: Path) -> None:
         load("digits", size=32)
     with pytest.raises(InputError, match=r"size=0"):
         load(f"folder:{pets}", size=0)
-    with pytest.raises(InputError, match=r"cifar10.* is not in .*save it as .*cifar-10-python\.tar\.gz"):
+    with pytest.raises(
+        InputError, match=r"cifar-10-batches-py is not in .*save it as .*cifar-10-python\.tar\.gz"
+    ):
         load("cifar10", root=tmp_path / "empty", download=False)
 
 

@@ -64,7 +64,7 @@ def _array(path: Path, name: str) -> npt.NDArray[Any]:
 @contextmanager
 def _opened(path: Path) -> Iterator[Any]:
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             yield archive
     except FileNotFoundError:
         raise InputError(f"{path} does not exist.") from None
@@ -92,7 +92,7 @@ def _channels_first(images: npt.NDArray[Any], path: Path) -> npt.NDArray[np.uint
         raise InputError(
             f"{path}: images have shape {images.shape}; wanted (N,H,W,3) or (N,3,H,W) with N > 0."
         )
-    return np.ascontiguousarray(np.broadcast_to(stacked, (len(stacked), 3, *stacked.shape[2:])))
+    return np.repeat(stacked, 3, axis=1) if stacked.shape[1] == 1 else np.ascontiguousarray(stacked)
 
 
 def _labels(path: Path, prefix: str, count: int) -> torch.Tensor | None:
@@ -109,7 +109,7 @@ def _labels(path: Path, prefix: str, count: int) -> torch.Tensor | None:
 def _classes(places: dict[str, tuple[Path, str]], path: Path) -> tuple[str, ...]:
     """The names in `classes`, else numbers up to the largest label of both splits, so that these agree."""
     labels = [_array(p, f"{prefix}labels") for p, prefix in places.values() if f"{prefix}labels" in _names(p)]
-    needed = max(int(part.max(initial=-1)) + 1 for part in labels)
+    needed = max(int(part.max()) + 1 for part in labels if part.size and part.dtype.kind in "iu")
     named = "classes" in _names(path)
     names = tuple(str(name) for name in _array(path, "classes")) if named else tuple(map(str, range(needed)))
     if len(names) < needed:
