@@ -32,10 +32,19 @@ def test_datasets_show_draws_and_tells_the_checksum(tmp_path: Path) -> None:
     assert (tmp_path / "grid.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_datasets_show_refuses_broken_pictures_in_one_line(tmp_path: Path) -> None:
+def test_datasets_show_skips_broken_pictures_or_refuses_them(tmp_path: Path) -> None:
+    from PIL import Image
+
     (tmp_path / "pets").mkdir()
     (tmp_path / "pets" / "bad.png").write_bytes(b"")
-    result = intnacl("datasets", "show", f"folder:{tmp_path / 'pets'}", "--root", str(tmp_path), "--strict")
-    assert result.returncode == 2
-    assert "bad.png" in result.stderr
-    assert "Traceback" not in result.stderr
+    for i in range(3):
+        Image.new("RGB", (8, 8), (i, i, i)).save(tmp_path / "pets" / f"{i}.png")
+    name, out = f"folder:{tmp_path / 'pets'}", str(tmp_path / "grid.png")
+    skipping = intnacl("datasets", "show", name, "--root", str(tmp_path), "--out", out)
+    message = f"{name}, train: 1 of 4 pictures are broken: bad.png (empty)\n"
+    assert skipping.returncode == 0
+    assert skipping.stderr == f"intnacl: warning: {message}"
+    assert "3 pictures, 32×32, unlabelled, 1 broken skipped" in skipping.stdout
+    strict = intnacl("datasets", "show", name, "--root", str(tmp_path), "--out", out, "--strict")
+    assert strict.returncode == 2
+    assert strict.stderr == f"intnacl: {message}"

@@ -4,6 +4,7 @@ Commands import what they need when they run, so that `--help` answers at once.
 """
 
 import sys
+import warnings
 from pathlib import Path
 
 from cyclopts import App
@@ -116,8 +117,20 @@ def main() -> None:
     """Run the command line; a user's mistake ends in one clear line and exit code 2."""
     from intnacl.errors import InputError
 
+    warnings.formatwarning = _format_warning
     try:
         app()
     except InputError as error:
         print(f"intnacl: {error}", file=sys.stderr)
         sys.exit(2)
+
+
+def _format_warning(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+) -> str:
+    """A warning about the user's input without its place in our code; any other as Python shows it."""
+    from intnacl.errors import InputWarning
+
+    if issubclass(category, InputWarning):
+        return f"intnacl: warning: {message}\n"
+    return f"{filename}:{lineno}: {category.__name__}: {message}\n"

@@ -8,6 +8,10 @@ class InputError(ValueError):
     """A mistake in what the user gave, not in the program: the command line shows it without a traceback."""
 
 
+class InputWarning(UserWarning):
+    """Something in what the user gave was passed over: the command line shows it in one line."""
+
+
 def check_choice(argument: str, value: str, choices: Iterable[str]) -> None:
     """Raise unless `value` is one of `choices`; suggest the nearest one."""
     known = sorted(choices)

@@ -25,7 +25,7 @@ from intnacl.data.npz import load_npz
 from intnacl.data.parquet import load_parquet
 from intnacl.data.pictures import Pictures, Request
 from intnacl.data.tinyimagenet import load_tinyimagenet
-from intnacl.errors import InputError, check_choice
+from intnacl.errors import InputError, InputWarning, check_choice
 
 SPLITS = ("train", "test")
 
@@ -85,7 +85,7 @@ class Dataset:
         """One line: what it is, and its checksum."""
         count, _, height, width = self.images.shape
         classes = f"{len(self.classes)} classes" if self.labels is not None else "unlabelled"
-        broken = f", {len(self.skipped)} broken pictures skipped" if self.skipped else ""
+        broken = f", {len(self.skipped)} broken skipped" if self.skipped else ""
         facts = f"{count:,} pictures, {height}×{width}, {classes}{broken}"
         return f"{self.name}, {self.split}: {facts}; sha256 {self.checksum}"
 
@@ -189,7 +189,7 @@ def _checked(name: str, request: Request, pictures: Pictures, strict: bool) -> D
         message = _skipped_message(name, request.split, pictures)
         if strict:
             raise InputError(message)
-        warnings.warn(message, stacklevel=3)
+        warnings.warn(message, InputWarning, stacklevel=3)
     return Dataset(name=name, split=request.split, **vars(pictures))
 
 
