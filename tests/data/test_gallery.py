@@ -37,6 +37,14 @@ def test_the_file_shows_each_colour(tmp_path: Path) -> None:
     assert ((pixels < 50).all(-1)).sum() > 100  # titles and captions in black
 
 
+def test_long_captions_are_not_cut_off(tmp_path: Path) -> None:
+    draw_gallery({"original": flat(200)}, ["a very long name of a class indeed"], tmp_path / "grid.png")
+    pixels = np.asarray(Image.open(tmp_path / "grid.png").convert("L"))
+    assert (pixels[:, 0] == 255).all()
+    assert (pixels[0] == 255).all()
+    assert pixels.shape[1] > 2 * pixels.shape[0]
+
+
 def test_columns_are_what_training_sees() -> None:
     images = torch.randint(0, 256, (5, 3, 8, 8), dtype=torch.uint8)
     columns = view_columns(images, RECIPES["paper"], seed=3, extra=1, mixed=2, lam=0.25)

@@ -27,16 +27,15 @@ def draw_gallery(columns: Mapping[str, Tensor], captions: Sequence[str], path: P
     stacked_CR = torch.stack([_uint8(pictures) for pictures in columns.values()])
     assert stacked_CR.shape[1] == len(captions), (stacked_CR.shape, len(captions))
     canvas, xs, ys = tile(stacked_CR)
-    size = (CELL_INCHES * (len(xs) + 1), CELL_INCHES * (len(ys) + 0.5))
-    figure = Figure(figsize=size, layout="constrained")
-    axes = figure.subplots()
+    figure = Figure(figsize=(CELL_INCHES * len(xs), CELL_INCHES * len(ys)))
+    axes = figure.add_axes((0, 0, 1, 1))
     axes.imshow(canvas.permute(1, 2, 0).numpy(), interpolation="nearest")
     axes.set_xticks(xs, list(columns), fontsize=9)
     axes.set_yticks(ys, list(captions), fontsize=9)
     axes.tick_params(length=0, top=False, labeltop=True, bottom=False, labelbottom=False)
     axes.spines[:].set_visible(False)
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150)
+    figure.savefig(path, dpi=150, bbox_inches="tight")  # makes room for the longest caption
 
 
 def view_columns(
