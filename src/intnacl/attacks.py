@@ -1,0 +1,164 @@
+"""FGSM and PGD in the ℓ∞ ball of radius eps around x, inside the box [0, 1], on any loss.
+
+Shapes: B samples, C classes; x: (B, 3, H, W) pixels in [0, 1]; y: (B,) labels. The model maps pixels to
+logits (B, C), so its normalisation is its own business and eps always counts in pixels.
+
+The attacks differentiate with respect to x alone: parameters' `.grad`, the model's mode and the caller's
+grad mode stay as they were. They run in the dtype of x with autocast off, because half precision rounds small
+input gradients to zero and so reports robustness that is not there.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from intnacl.errors import InputError
+
+Model = Callable[[Tensor], Tensor]
+Loss = Callable[[Tensor, Tensor], Tensor]
+
+
+def cross_entropy(logits_BC: Tensor, y_B: Tensor) -> Tensor:
+    """−log softmax(logits)_y of each sample: (B, C), (B,) -> (B,)."""
+    return functional.cross_entropy(logits_BC, y_B, reduction="none")
+
+
+def input_gradient(objective: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """∇ₓ Σ objective(x), for an objective that is a scalar or one number per sample; same shape as x.
+
+    The sum over samples keeps each sample's gradient its own, and its sign does not hang on the batch size.
+    """
+    with torch.enable_grad():
+        x = x.detach().clone().requires_grad_()
+        (gradient,) = torch.autograd.grad(objective(x).sum(), x)
+    return gradient
+
+
+def fgsm(
+    model: Model, x: Tensor, y: Tensor, eps: float, *, loss: Loss = cross_entropy, clamp: bool = True
+) -> Tensor:
+    """x + eps·sign ∇ₓ loss(model(x), y), one step from x itself (Goodfellow et al. 2015).
+
+    `clamp=False` leaves the box [0, 1], as the paper's own attack does. `loss` maps (logits, y) to one number
+    per sample, or to their mean or sum: the sign is the same.
+    """
+    _check_inputs(x, y, eps)
+    with _plain_gradients(x):
+        x, y = x.detach().clone(), y.clone()
+        adversarial = x + eps * input_gradient(lambda x: loss(model(x), y), x).sign()
+    return adversarial.clamp(0, 1) if clamp else adversarial
+
+
+def pgd(
+    model: Model,
+    x: Tensor,
+    y: Tensor,
+    eps: float,
+    step_size: float,
+    steps: int,
+    restarts: int,
+    *,
+    loss: Loss = cross_entropy,
+    random_start: bool = True,
+    stop_when_fooled: bool = True,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """x ← Π(x + step_size·sign ∇ₓ loss), Π the projection onto ball and box (Madry et al. 2018).
+
+    Each restart begins at a uniform draw from the ball (at x if `random_start` is off). A sample keeps the
+    worst of x itself and the restarts' ends: a fooled one if there is any, else the one of largest loss. So
+    accuracy never ends above clean accuracy, and eps = 0 gives x back. `stop_when_fooled` freezes a sample at
+    its first success; a step above 2·eps jumps from corner to corner of the ball and would lose it again.
+
+    `loss` as in `fgsm`; one that returns a scalar must be a mean or sum over samples, since restarts are
+    compared sample by sample. Float targets (embeddings, say) know no "fooled", only the loss.
+    """
+    _check_inputs(x, y, eps)
+    _check_schedule(step_size, steps, restarts)
+    with _plain_gradients(x):
+        x, y = x.detach().clone(), y.clone()
+        low, high = (x - eps).clamp(min=0), (x + eps).clamp(max=1)
+        worst, worst_score = x, _score(model, x, y, loss)
+        for _ in range(restarts):
+            end = (x + eps * _uniform_like(x, generator)).clamp(low, high) if random_start else x
+            for _ in range(steps):
+                end = _step(model, end, y, step_size, loss, stop_when_fooled).clamp(low, high)
+            score = _score(model, end, y, loss)
+            worst = torch.where(_rows(score > worst_score, x), end, worst)
+            worst_score = torch.maximum(score, worst_score)
+    return worst
+
+
+def _step(model: Model, x: Tensor, y: Tensor, step_size: float, loss: Loss, stop_when_fooled: bool) -> Tensor:
+    """x + step_size·sign ∇ₓ loss, where fooled samples stay; the verdict comes from the same forward pass."""
+    moving = torch.ones(len(x), dtype=x.dtype, device=x.device)
+
+    def objective(x: Tensor) -> Tensor:
+        logits = model(x)
+        if stop_when_fooled:
+            moving.masked_fill_(_is_fooled(logits.detach(), y), 0)
+        return loss(logits, y)
+
+    direction = input_gradient(objective, x).sign()
+    return x + step_size * direction * _rows(moving, x)
+
+
+def _score(model: Model, x: Tensor, y: Tensor, loss: Loss) -> Tensor:
+    """How bad a candidate is, (B,): its loss, or +inf once fooled."""
+    with torch.no_grad():
+        logits = model(x)
+        losses = loss(logits, y)
+        if losses.ndim == 0:
+            losses = torch.stack([loss(logits[i : i + 1], y[i : i + 1]) for i in range(len(x))])
+    return losses.masked_fill(_is_fooled(logits, y), torch.inf)
+
+
+def _is_fooled(logits: Tensor, y: Tensor) -> Tensor:
+    if y.is_floating_point():
+        return torch.zeros(len(y), dtype=torch.bool, device=y.device)
+    return logits.argmax(dim=1) != y
+
+
+def _uniform_like(x: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Uniform in [−1, 1), drawn where the generator lives: one seed gives one draw on any device."""
+    device = x.device if generator is None else generator.device
+    return torch.rand(x.shape, generator=generator, device=device, dtype=x.dtype).to(x.device) * 2 - 1
+
+
+def _rows(mask_B: Tensor, x: Tensor) -> Tensor:
+    return mask_B.view(-1, *[1] * (x.ndim - 1))
+
+
+@contextmanager
+def _plain_gradients(x: Tensor) -> Iterator[None]:
+    """Autocast off, and gradients possible even for a caller in inference mode."""
+    with torch.inference_mode(False), torch.autocast(x.device.type, enabled=False):
+        yield
+
+
+def _check_inputs(x: Tensor, y: Tensor, eps: float) -> None:
+    if not x.is_floating_point():
+        raise InputError(
+            f"x has dtype {x.dtype}; attacks need float pixels in [0, 1]: divide uint8 images by 255."
+        )
+    if len(x) != len(y):
+        raise InputError(f"{len(x)} images but {len(y)} labels; attacks need one label per image.")
+    check_eps(eps)
+
+
+def check_eps(eps: float) -> None:
+    """Raise unless eps is a radius in pixel units, 0 ≤ eps ≤ 1."""
+    if not 0 <= eps <= 1:
+        raise InputError(
+            f"eps={eps!r} is out of range; it counts in pixels in [0, 1], so 8/255 is {8 / 255:.4f}."
+        )
+
+
+def _check_schedule(step_size: float, steps: int, restarts: int) -> None:
+    if not step_size >= 0:
+        raise InputError(f"step_size={step_size!r} must not be negative; eps / 4 is a good choice.")
+    if steps < 1 or restarts < 1:
+        raise InputError(f"steps={steps!r} and restarts={restarts!r} must both be at least 1.")

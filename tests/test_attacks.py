@@ -1,0 +1,261 @@
+"""FGSM and PGD: against two independent libraries, at their limits, and leaving everything else untouched."""
+
+import contextlib
+from copy import deepcopy
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from digits_model import held_out, trained_model
+from intnacl.attacks import cross_entropy, fgsm, input_gradient, pgd
+from intnacl.errors import InputError
+
+EPS = 0.05
+# foolbox still imports from a scipy namespace that scipy wants to drop.
+foolbox_imports = pytest.mark.filterwarnings("ignore:Please import `gaussian_filter`:DeprecationWarning")
+
+
+# (eps, step size, steps): two tuned ones, and the paper's step and number of iterations.
+SETTINGS = [(0.03, 0.0075, 40), (0.05, 0.0125, 40), (0.02, 0.01, 10)]
+
+
+@pytest.fixture
+def model() -> nn.Sequential:
+    return deepcopy(trained_model())  # the other libraries leave gradients behind
+
+
+@pytest.fixture
+def batch() -> tuple[Tensor, Tensor]:
+    images, labels = held_out(400)
+    return images / 255, labels
+
+
+def fooled(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    with torch.no_grad():
+        return model(x).argmax(dim=1) != y
+
+
+def assert_same_verdicts(model: nn.Module, ours: Tensor, theirs: Tensor, y: Tensor) -> None:
+    verdicts = fooled(model, ours, y)
+    assert 20 < verdicts.sum() < 380  # neither harmless nor hopeless, or agreement would mean nothing
+    assert (verdicts != fooled(model, theirs, y)).sum() <= 3
+
+
+def torchattacks_images(name: str, model: nn.Module, x: Tensor, y: Tensor, **settings: float) -> Tensor:
+    import torchattacks
+
+    attack = getattr(torchattacks, name)(model, **settings)
+    attack.set_device(x.device)
+    return attack(x, y)
+
+
+def foolbox_images(
+    name: str, model: nn.Module, x: Tensor, y: Tensor, eps: float, **settings: float
+) -> Tensor:
+    import foolbox
+
+    attack = getattr(foolbox.attacks, name)(**settings)
+    return attack(foolbox.PyTorchModel(model, bounds=(0, 1), device=x.device), x, y, epsilons=eps)[1]
+
+
+@pytest.mark.parametrize("eps", [0.002, 0.05, 0.3])
+def test_fgsm_is_torchattacks(model, batch, eps):
+    theirs = torchattacks_images("FGSM", model, *batch, eps=eps)
+    assert torch.equal(fgsm(model, *batch, eps), theirs)
+
+
+@foolbox_imports
+@pytest.mark.parametrize("eps", [0.002, 0.05, 0.3])
+def test_fgsm_is_foolbox(model, batch, eps):
+    theirs = foolbox_images("LinfFastGradientAttack", model, *batch, eps)
+    ours = fgsm(model, *batch, eps)
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-7)  # theirs rounds x + (x' - x) once more
+    assert torch.equal(fooled(model, ours, batch[1]), fooled(model, theirs, batch[1]))
+
+
+@pytest.mark.parametrize(("eps", "step_size", "steps"), SETTINGS)
+def test_pgd_agrees_with_torchattacks(model, batch, eps, step_size, steps):
+    theirs = torchattacks_images("PGD", model, *batch, eps=eps, alpha=step_size, steps=steps)
+    assert_same_verdicts(model, pgd(model, *batch, eps, step_size, steps, 1), theirs, batch[1])
+
+
+@foolbox_imports
+@pytest.mark.parametrize(("eps", "step_size", "steps"), SETTINGS)
+def test_pgd_agrees_with_foolbox(model, batch, eps, step_size, steps):
+    theirs = foolbox_images("LinfPGD", model, *batch, eps, abs_stepsize=step_size, steps=steps)
+    assert_same_verdicts(model, pgd(model, *batch, eps, step_size, steps, 1), theirs, batch[1])
+
+
+def test_pgd_from_zero_is_torchattacks_even_across_corners(model, batch):
+    """Without random start and early stop the iterations are the same, so the pictures agree too."""
+    theirs = torchattacks_images("PGD", model, *batch, eps=0.1, alpha=0.3, steps=9, random_start=False)
+    ours = pgd(model, *batch, 0.1, 0.3, 9, 1, random_start=False, stop_when_fooled=False)
+    taken = (ours != batch[0]).flatten(1).any(dim=1)
+    assert taken.float().mean() > 0.9
+    torch.testing.assert_close(ours[taken], theirs[taken], rtol=0, atol=1e-6)
+
+
+def test_stopping_when_fooled_keeps_successes(model, batch):
+    """Steps above 2·eps jump between corners: whoever keeps the first success fools more."""
+    x, y = batch
+
+    def verdicts(stop):
+        generator = torch.Generator().manual_seed(0)
+        attacked = pgd(model, x, y, 0.1, 0.3, 9, 1, stop_when_fooled=stop, generator=generator)
+        return fooled(model, attacked, y)
+
+    assert (verdicts(True) | ~verdicts(False)).all()
+    assert verdicts(True).sum() > verdicts(False).sum()
+
+
+def test_eps_zero_changes_nothing(model, batch):
+    assert torch.equal(fgsm(model, *batch, 0.0), batch[0])
+    assert torch.equal(pgd(model, *batch, 0.0, 0.01, 10, 2), batch[0])
+
+
+def test_pgd_stays_in_ball_and_box(model, batch):
+    x, y = batch
+    adversarial = pgd(model, x, y, EPS, 0.2, 3, 2)
+    assert (adversarial - x).abs().max() <= EPS + 1e-6
+    assert adversarial.min() >= 0
+    assert adversarial.max() <= 1
+    assert (adversarial - x).abs().max() > 0.9 * EPS
+
+
+def test_fgsm_leaves_the_box_only_when_told(model, batch):
+    outside = fgsm(model, *batch, EPS, clamp=False)
+    assert outside.min() < 0
+    assert torch.equal(fgsm(model, *batch, EPS), outside.clamp(0, 1))
+
+
+def test_fgsm_on_a_linear_model_is_the_closed_form():
+    """For logits W x the worst corner is x + eps·sign(w_other − w_true), with two classes whatever x is."""
+    weights = torch.randn(2, 12, dtype=torch.float64)
+    x = torch.full((5, 3, 2, 2), 0.5, dtype=torch.float64)
+    y = torch.tensor([0, 1, 0, 1, 1])
+    step = (weights[1 - y] - weights[y]).sign().view_as(x)
+    ours = fgsm(lambda x: x.flatten(1) @ weights.T, x, y, 0.1)
+    torch.testing.assert_close(ours, x + 0.1 * step, rtol=0, atol=0)
+
+
+def test_more_restarts_are_never_weaker(model, batch):
+    attacked = [
+        pgd(model, *batch, EPS, EPS / 4, 5, restarts, generator=torch.Generator().manual_seed(1))
+        for restarts in (1, 4)
+    ]
+    one, four = (fooled(model, x, batch[1]) for x in attacked)
+    assert (four | ~one).all()
+    kept = ~four
+    with torch.no_grad():
+        losses = [cross_entropy(model(x), batch[1])[kept] for x in attacked]
+    assert (losses[1] >= losses[0]).all()
+    assert (losses[1] > losses[0]).any()
+
+
+def test_no_attack_ends_above_clean_accuracy(model, batch):
+    x, y = batch
+    wrong = torch.where(
+        torch.arange(len(y)) % 4 == 0, (y + 1) % 10, y
+    )  # every fourth is "misclassified" already
+    clean = fooled(model, x, wrong)
+    assert (fooled(model, pgd(model, x, wrong, EPS, EPS, 3, 1), wrong) | ~clean).all()
+
+
+def test_reduction_of_the_loss_does_not_matter(model, batch):
+    def attack(loss):
+        generator = torch.Generator().manual_seed(0)
+        return pgd(model, *batch, EPS, EPS / 4, 4, 2, loss=loss, generator=generator)
+
+    expected = attack(cross_entropy)
+    for loss in (nn.functional.cross_entropy, nn.CrossEntropyLoss(reduction="sum")):
+        assert (attack(loss) != expected).float().mean() < 1e-3  # ties of a sign at rounding level
+        assert torch.equal(fgsm(model, *batch, EPS, loss=loss), fgsm(model, *batch, EPS))
+
+
+def test_float_targets_are_attacked_by_loss_alone(batch):
+    x, _ = batch
+    encoder = trained_model()[0]
+    target = encoder(x).detach()
+
+    def distance(z, target):
+        return (z - target).square().sum(dim=1)
+
+    near, far = (pgd(encoder, x, target, eps, eps / 4, 5, 2, loss=distance) for eps in (0.01, 0.05))
+    with torch.no_grad():
+        assert (distance(encoder(far), target) > distance(encoder(near), target)).float().mean() > 0.99
+
+
+def test_generator_fixes_the_draws(model, batch):
+    def attack(seed):
+        return pgd(model, *batch, EPS, EPS / 4, 2, 1, generator=torch.Generator().manual_seed(seed))
+
+    assert torch.equal(attack(3), attack(3))
+    assert not torch.equal(attack(3), attack(4))
+
+
+def test_zero_start_is_deterministic_and_one_big_step_is_fgsm(model, batch):
+    x, y = batch
+    right = ~fooled(model, x, y)
+    ours = pgd(model, x, y, EPS, EPS, 1, 1, random_start=False)
+    torch.testing.assert_close(ours[right], fgsm(model, x, y, EPS)[right], rtol=0, atol=1e-7)
+
+
+def test_model_and_gradients_are_untouched(model, batch):
+    model.train()
+    frozen = model[0].body[1].eval()
+    before = {name: tensor.clone() for name, tensor in model.named_parameters()}
+    fgsm(model, *batch, EPS)
+    pgd(model, *batch, EPS, EPS, 2, 1)
+    assert model.training
+    assert not frozen.training
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert all(torch.equal(before[name], tensor) for name, tensor in model.named_parameters())
+
+
+@pytest.mark.parametrize("mode", [contextlib.nullcontext, torch.no_grad, torch.inference_mode])
+def test_callers_grad_mode_does_not_matter(model, batch, mode):
+    x, y = batch
+    expected = fgsm(model, x, y, EPS)
+    with mode():
+        ours = fgsm(model, x.clone(), y.clone(), EPS)
+        pgd(model, x.clone(), y.clone(), EPS, EPS, 1, 1)
+    assert torch.equal(ours, expected)
+    assert not ours.requires_grad
+
+
+def test_autocast_is_off_inside(model, batch):
+    expected = fgsm(model, *batch, EPS)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(fgsm(model, *batch, EPS), expected)
+
+
+def test_input_gradient_is_the_derivative():
+    x = torch.rand(4, 3, 2, 2, dtype=torch.float64)
+    assert torch.allclose(input_gradient(lambda x: (x**3).sum(dim=(1, 2, 3)), x), 3 * x**2)
+    assert torch.allclose(input_gradient(lambda x: (x**3).sum(), x), 3 * x**2)
+
+
+@pytest.mark.parametrize("eps", [-0.1, 1.5, float("nan")])
+def test_bad_eps_is_an_error(model, batch, eps):
+    with pytest.raises(InputError, match=r"eps=.*8/255"):
+        fgsm(model, *batch, eps)
+    with pytest.raises(InputError, match="eps="):
+        pgd(model, *batch, eps, 0.01, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [({"step_size": -1.0}, "step_size"), ({"steps": 0}, "steps"), ({"restarts": 0}, "restarts")],
+)
+def test_bad_schedule_is_an_error(model, batch, settings, named):
+    with pytest.raises(InputError, match=named):
+        pgd(model, *batch, **{"eps": EPS, "step_size": 0.01, "steps": 1, "restarts": 1} | settings)
+
+
+def test_bad_images_are_an_error(model, batch):
+    x, y = batch
+    with pytest.raises(InputError, match="divide uint8 images by 255"):
+        fgsm(model, (x * 255).byte(), y, EPS)
+    with pytest.raises(InputError, match="399 labels"):
+        fgsm(model, x, y[1:], EPS)
