@@ -1,0 +1,93 @@
+"""Features of a frozen encoder, computed once, with proof that it stayed frozen.
+
+Shapes: N images, B a batch of them, F features. Images are uint8 (N, 3, H, W); an encoder maps float pixels
+in [0, 1] (B, 3, H, W) to features (B, F) and normalises inside.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from intnacl.errors import InputError
+
+
+def pixels(images: Tensor, device: torch.device | str) -> Tensor:
+    """uint8 images -> float32 pixels in [0, 1] on the device, same shape."""
+    return images.to(device).float() / 255
+
+
+def extract(
+    encoder: nn.Module,
+    images: Tensor,
+    *,
+    batch_size: int = 512,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype = torch.float32,
+) -> Tensor:
+    """Features of all images in eval mode, float32 (N, F) on `device`.
+
+    `dtype` is the precision of the forward pass: float32, or bfloat16 or float16 under autocast.
+    """
+    check_images(images)
+    device = torch.device(device)
+    encoder.to(device)
+    autocast = torch.autocast(device.type, dtype=dtype, enabled=dtype != torch.float32)
+    with frozen(encoder), torch.inference_mode(), autocast:
+        features = [encoder(pixels(batch, device)).float() for batch in torch.split(images, batch_size)]
+    features_NF = torch.cat(features).clone()
+    if features_NF.ndim != 2:
+        raise InputError(f"the encoder returned {tuple(features_NF.shape)}; a probe needs features (N, F).")
+    return features_NF
+
+
+@contextmanager
+def frozen(encoder: nn.Module) -> Iterator[None]:
+    """Eval mode for every part of the encoder, restored at the end; weights or buffers that move raise."""
+    before = state_hash(encoder)
+    with eval_mode(encoder):
+        yield
+    if state_hash(encoder) != before:
+        raise InputError(
+            "the encoder's weights or batch norm statistics changed while they should be frozen; "
+            "its forward pass must not write to parameters or buffers in eval mode."
+        )
+
+
+@contextmanager
+def eval_mode(module: nn.Module) -> Iterator[None]:
+    """Eval mode inside, each part's own mode again afterwards."""
+    modes = [(part, part.training) for part in module.modules()]
+    module.eval()
+    try:
+        yield
+    finally:
+        for part, mode in modes:
+            part.training = mode
+
+
+def state_hash(module: nn.Module) -> str:
+    """SHA-256 over names, dtypes, shapes and bytes of all parameters and buffers."""
+    digest = hashlib.sha256()
+    for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
+        digest.update(f"{name}:{tensor.dtype}:{tuple(tensor.shape)};".encode())
+        data = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+        digest.update(data.numpy().tobytes())
+    return digest.hexdigest()
+
+
+def check_images(images: Tensor, labels: Tensor | None = None) -> None:
+    """Raise unless images are uint8 (N, 3, H, W) and labels, where needed, one class ≥ 0 for each."""
+    if images.dtype != torch.uint8 or images.ndim != 4 or len(images) == 0:
+        got = f"{images.dtype} {tuple(images.shape)}"
+        raise InputError(f"images are {got}; expected torch.uint8 (N, 3, H, W) with N > 0.")
+    if labels is None:
+        return
+    if labels.shape != images.shape[:1]:
+        raise InputError(
+            f"{len(images)} images but labels of shape {tuple(labels.shape)}; expected one per image."
+        )
+    if labels.is_floating_point() or labels.min() < 0:
+        raise InputError("labels must be integer classes from 0; unlabelled data (-1) cannot be evaluated.")

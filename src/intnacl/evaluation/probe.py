@@ -1,0 +1,184 @@
+"""The linear probe: how well a linear layer on frozen features classifies.
+
+Shapes: N training and T test samples, F features, C classes. A data set is a pair of images, uint8
+(N, 3, H, W), and labels (N,). Accuracies are in percent of all test samples.
+
+Transfer is the same probe on another data set's images.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from intnacl.errors import InputError, check_choice
+from intnacl.evaluation.features import check_images, extract
+from intnacl.evaluation.logistic import Problem, adam, count_correct, exact_matmul, lbfgs, pad_columns
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProbeConfig:
+    """How the linear layer is trained; the defaults are the paper's protocol."""
+
+    solver: str = "adam"  # "adam": minibatches for `epochs`; "lbfgs": full batch for `max_iter` iterations
+    epochs: int = 1000
+    batch_size: int = 256
+    lr: float = 3e-4
+    l2: float = 0.0  # Adam: weight decay on weights and bias; L-BFGS spares the bias
+    standardize: bool = (
+        False  # to the training features' mean 0 and deviation 1; folded into the returned layer
+    )
+    max_iter: int = 200
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_choice("solver", self.solver, SOLVERS)
+        for name in ("epochs", "batch_size", "lr", "max_iter"):
+            if not getattr(self, name) > 0:
+                raise InputError(f"{name}={getattr(self, name)!r} must be positive.")
+        if not self.l2 >= 0:
+            raise InputError(f"l2={self.l2!r} must not be negative.")
+
+
+class Classifier(nn.Module):
+    """Pixels (B, 3, H, W) in [0, 1] -> logits (B, C): an encoder and the probe's linear layer."""
+
+    def __init__(self, encoder: nn.Module, linear: nn.Linear) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.linear = linear
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits of a batch of pixels."""
+        logits: Tensor = self.linear(self.encoder(x))
+        return logits
+
+
+def evaluate(
+    encoder: nn.Module,
+    train: tuple[Tensor, Tensor],
+    test: tuple[Tensor, Tensor],
+    config: ProbeConfig | None = None,
+    *,
+    batch_size: int = 512,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype = torch.float32,
+) -> tuple[Classifier, dict[str, Any]]:
+    """Probe an encoder: features of `train` and `test` once, then `fit`.
+
+    Returns the classifier in eval mode, ready to be attacked, and the figures of `fit`. `batch_size` and
+    `dtype` are those of the feature extraction.
+    """
+    check_pair(train, test)
+    train_NF, test_TF = (
+        extract(encoder, images, batch_size=batch_size, device=device, dtype=dtype)
+        for images, _ in (train, test)
+    )
+    linear, figures = fit(train_NF, train[1], test_TF, test[1], config)
+    return Classifier(encoder, linear).eval(), figures
+
+
+def fit(
+    train_NF: Tensor, train_N: Tensor, test_TF: Tensor, test_T: Tensor, config: ProbeConfig | None = None
+) -> tuple[nn.Linear, dict[str, Any]]:
+    """Train the linear layer on features and labels, where the training features live.
+
+    Figures: `accuracy` (last epoch), `train_accuracy`, `classes`; from Adam also `curve`, the test accuracy
+    after each epoch, and its maximum `best_accuracy` at `best_epoch`. Report `accuracy`: the best epoch is
+    chosen on the test set.
+    """
+    config = config or ProbeConfig()
+    if not (train_NF.isfinite().all() and test_TF.isfinite().all()):
+        raise InputError(
+            "the features hold nan or infinity: the encoder has diverged, nothing can be probed."
+        )
+    shift_F, scale_F = _moments(train_NF) if config.standardize else _identity(train_NF)
+    problem = _problem(
+        ((train_NF - shift_F) / scale_F, train_N), ((test_TF.to(shift_F) - shift_F) / scale_F, test_T)
+    )
+    with exact_matmul():
+        theta_KC, correct = SOLVERS[config.solver](problem, config)
+        figures = _figures(theta_KC, problem, correct)
+    if not theta_KC.isfinite().all():
+        raise InputError(f"the probe diverged at lr={config.lr}: lower it, or set standardize.")
+    return _linear(theta_KC, problem, shift_F, scale_F), figures
+
+
+def _solve_adam(problem: Problem, c: ProbeConfig) -> tuple[Tensor, list[int]]:
+    return adam(problem, epochs=c.epochs, batch_size=c.batch_size, lr=c.lr, l2=c.l2, seed=c.seed)
+
+
+def _solve_lbfgs(problem: Problem, c: ProbeConfig) -> tuple[Tensor, list[int]]:
+    return lbfgs(problem, max_iter=c.max_iter, l2=c.l2), []
+
+
+SOLVERS: dict[str, Callable[[Problem, ProbeConfig], tuple[Tensor, list[int]]]] = {
+    "adam": _solve_adam,
+    "lbfgs": _solve_lbfgs,
+}
+
+
+def _problem(train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor]) -> Problem:
+    device = train[0].device
+    return Problem(
+        x=pad_columns(train[0]),
+        y=train[1].to(device),
+        test_x=pad_columns(test[0]),
+        test_y=test[1].to(device),
+        features=train[0].shape[1],
+        classes=int(max(train[1].max(), test[1].max())) + 1,
+    )
+
+
+def _figures(theta_KC: Tensor, problem: Problem, correct: list[int]) -> dict[str, Any]:
+    test = count_correct(theta_KC, problem.test_x, problem.test_y)
+    train = count_correct(theta_KC, problem.x, problem.y)
+    figures = {
+        "accuracy": _percent(int(test), len(problem.test_y)),
+        "train_accuracy": _percent(int(train), len(problem.y)),
+        "classes": problem.classes,
+    }
+    return figures | _curve([_percent(count, len(problem.test_y)) for count in correct])
+
+
+def _curve(accuracies: list[float]) -> dict[str, Any]:
+    """The best epoch, counted from 1 and the first of equals, beside the whole curve."""
+    if not accuracies:
+        return {}
+    best = max(accuracies)
+    return {"best_accuracy": best, "best_epoch": accuracies.index(best) + 1, "curve": accuracies}
+
+
+def _percent(count: int, of: int) -> float:
+    return 100 * count / of
+
+
+def _moments(x_NF: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and deviation of each feature; a constant feature is only shifted."""
+    deviation_F = x_NF.std(dim=0, correction=0)
+    return x_NF.mean(dim=0), torch.where(deviation_F > 0, deviation_F, 1)
+
+
+def _identity(x_NF: Tensor) -> tuple[Tensor, Tensor]:
+    return torch.zeros_like(x_NF[0]), torch.ones_like(x_NF[0])
+
+
+def _linear(theta_KC: Tensor, problem: Problem, shift_F: Tensor, scale_F: Tensor) -> nn.Linear:
+    """θ as a layer on raw features: W = w/scale, b − W·shift."""
+    f = problem.features
+    linear = nn.Linear(f, problem.classes, device=theta_KC.device, dtype=theta_KC.dtype)
+    with torch.no_grad():
+        linear.weight.copy_(theta_KC[:f].T / scale_F)
+        linear.bias.copy_(theta_KC[f] - linear.weight @ shift_F)
+    return linear.requires_grad_(False)
+
+
+def check_pair(train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor]) -> None:
+    """Raise unless both are labelled and their pictures have one size."""
+    for images, labels in (train, test):
+        check_images(images, labels)
+    if train[0].shape[1:] != test[0].shape[1:]:
+        sizes = f"{tuple(train[0].shape[1:])} and {tuple(test[0].shape[1:])}"
+        raise InputError(f"training and test pictures are {sizes}; both splits must have the same size.")

@@ -1,0 +1,109 @@
+"""Feature extraction: right values, encoder untouched, and an error where it was not."""
+
+from copy import deepcopy
+
+import pytest
+import torch
+from torch import nn
+
+from digits_model import digits, trained_model
+from intnacl.errors import InputError
+from intnacl.evaluation.features import check_images, extract, frozen, pixels, state_hash
+
+
+@pytest.fixture
+def encoder() -> nn.Module:
+    return deepcopy(trained_model()[0])
+
+
+class Counter(nn.Module):
+    """Counts its calls in a buffer that no state dict shows: not frozen, whatever its mode."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(()), persistent=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return x.flatten(1)
+
+
+def test_features_are_the_encoders_in_eval_mode(encoder):
+    images = digits()[0][:50]
+    expected = encoder(images / 255)
+    for batch_size in (7, 50, 512):
+        features = extract(encoder.train(), images, batch_size=batch_size)
+        torch.testing.assert_close(features, expected, rtol=1e-5, atol=1e-5)
+    assert features.dtype == torch.float32
+    assert not features.requires_grad
+
+
+def test_features_can_be_trained_on(encoder):
+    features = extract(encoder, digits()[0][:8])
+    nn.Linear(64, 2)(features).sum().backward()  # inference tensors could not be saved for this
+
+
+def test_half_precision_features_come_back_in_float32(encoder):
+    images = digits()[0][:20]
+    half, full = (extract(encoder, images, dtype=dtype) for dtype in (torch.bfloat16, torch.float32))
+    assert half.dtype == torch.float32
+    assert not torch.equal(half, full)
+    torch.testing.assert_close(half, full, rtol=0.1, atol=0.1)
+
+
+def test_modes_are_restored_one_by_one(encoder):
+    encoder.train()
+    encoder.body[1].eval()
+    modes = [part.training for part in encoder.modules()]
+    before = state_hash(encoder)
+    extract(encoder, digits()[0][:8])
+    assert [part.training for part in encoder.modules()] == modes
+    assert state_hash(encoder) == before
+
+
+def test_hash_sees_weights_statistics_and_hidden_buffers(encoder):
+    hashes = {state_hash(encoder)}
+    encoder.body[0].weight.data[0, 0, 0, 0] += 1e-6
+    hashes.add(state_hash(encoder))
+    encoder.body[1].running_mean[3] += 1e-6
+    hashes.add(state_hash(encoder))
+    encoder.body[1].num_batches_tracked += 1
+    hashes.add(state_hash(encoder))
+    assert len(hashes) == 4
+    hidden = Counter()
+    before = state_hash(hidden)
+    hidden(torch.zeros(1, 3, 2, 2))
+    assert state_hash(hidden) != before
+
+
+def test_an_encoder_that_moves_is_an_error(encoder):
+    with pytest.raises(InputError, match="changed while they should be frozen"):
+        extract(Counter(), digits()[0][:8])
+    with pytest.raises(InputError, match="frozen"), frozen(encoder):
+        encoder.body[1].running_mean += 1
+
+
+def test_an_error_inside_is_not_hidden(encoder):
+    encoder.train()
+    with pytest.raises(KeyError), frozen(encoder):
+        raise KeyError
+    assert encoder.training
+
+
+def test_bad_images_and_labels_are_errors(encoder):
+    images, labels = digits()
+    for bad in (images / 255, images[0], images[:0]):
+        with pytest.raises(InputError, match=r"torch\.uint8 \(N, 3, H, W\)"):
+            extract(encoder, bad)
+    with pytest.raises(InputError, match="one per image"):
+        check_images(images, labels[1:])
+    with pytest.raises(InputError, match="unlabelled"):
+        check_images(images, torch.full_like(labels, -1))
+    with pytest.raises(InputError, match=r"features \(N, F\)"):
+        extract(nn.Identity(), images[:2])
+
+
+def test_pixels_are_in_the_unit_box():
+    assert torch.equal(
+        pixels(torch.tensor([0, 51, 255], dtype=torch.uint8), "cpu"), torch.tensor([0, 0.2, 1])
+    )
