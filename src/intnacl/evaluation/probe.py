@@ -103,7 +103,7 @@ def fit(
         figures = _figures(theta_KC, problem, correct)
     if not theta_KC.isfinite().all():
         raise InputError(f"the probe diverged at lr={config.lr}: lower it, or set standardize.")
-    return _linear(theta_KC, problem, shift_F, scale_F), figures
+    return _unscaled(theta_KC, problem, shift_F, scale_F), figures
 
 
 def _solve_adam(problem: Problem, c: ProbeConfig) -> tuple[Tensor, list[int]]:
@@ -140,10 +140,10 @@ def _figures(theta_KC: Tensor, problem: Problem, correct: list[int]) -> dict[str
         "train_accuracy": _percent(int(train), len(problem.y)),
         "classes": problem.classes,
     }
-    return figures | _curve([_percent(count, len(problem.test_y)) for count in correct])
+    return figures | summarize([_percent(count, len(problem.test_y)) for count in correct])
 
 
-def _curve(accuracies: list[float]) -> dict[str, Any]:
+def summarize(accuracies: list[float]) -> dict[str, Any]:
     """The best epoch, counted from 1 and the first of equals, beside the whole curve."""
     if not accuracies:
         return {}
@@ -165,14 +165,17 @@ def _identity(x_NF: Tensor) -> tuple[Tensor, Tensor]:
     return torch.zeros_like(x_NF[0]), torch.ones_like(x_NF[0])
 
 
-def _linear(theta_KC: Tensor, problem: Problem, shift_F: Tensor, scale_F: Tensor) -> nn.Linear:
+def _unscaled(theta_KC: Tensor, problem: Problem, shift_F: Tensor, scale_F: Tensor) -> nn.Linear:
     """θ as a layer on raw features: W = w/scale, b − W·shift."""
-    f = problem.features
-    linear = nn.Linear(f, problem.classes, device=theta_KC.device, dtype=theta_KC.dtype)
-    with torch.no_grad():
-        linear.weight.copy_(theta_KC[:f].T / scale_F)
-        linear.bias.copy_(theta_KC[f] - linear.weight @ shift_F)
-    return linear.requires_grad_(False)
+    weight_CF = theta_KC[: problem.features].T / scale_F
+    return as_linear(weight_CF, theta_KC[problem.features] - weight_CF @ shift_F).requires_grad_(False)
+
+
+def as_linear(weight_CF: Tensor, bias_C: Tensor) -> nn.Linear:
+    """A layer with these weights; nothing is drawn from the global generator."""
+    linear = nn.Linear(weight_CF.shape[1], weight_CF.shape[0], device="meta")
+    linear.weight, linear.bias = nn.Parameter(weight_CF.contiguous()), nn.Parameter(bias_C)
+    return linear
 
 
 def check_pair(train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor]) -> None:

@@ -1,0 +1,111 @@
+"""The probe under the protocol of HCL (Robinson et al. 2021): augmented pictures, batch norm in train mode.
+
+The encoder's weights stay, but each training batch is normalised by its own statistics and moves the running
+ones, with which test pictures are then classified. That is kinder than a frozen encoder, so its figure may
+stand beside the probe's for comparison, never in its place.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from intnacl.evaluation.features import eval_mode, extract, frozen
+from intnacl.evaluation.probe import Classifier, ProbeConfig, as_linear, check_pair, summarize
+
+HCL = ProbeConfig(epochs=100, batch_size=512, lr=1e-3, l2=1e-6)
+Augment = Callable[[Tensor, int], Tensor]
+
+
+def evaluate(
+    encoder: nn.Module,
+    train: tuple[Tensor, Tensor],
+    test: tuple[Tensor, Tensor],
+    augment: Augment,
+    config: ProbeConfig = HCL,
+    *,
+    device: torch.device | str = "cpu",
+) -> tuple[Classifier, dict[str, Any]]:
+    """Train a linear layer on augmented pictures with minibatch Adam; figures as in `probe.fit`.
+
+    `augment(images, step)` maps uint8 (B, 3, H, W) on the device to pixels in [0, 1]. Accuracies use the
+    running statistics as training moved them; afterwards the encoder has its own again, and
+    `accuracy_restored` is the accuracy of the returned classifier with those.
+    """
+    check_pair(train, test)
+    encoder.to(device)
+    classes = int(max(train[1].max(), test[1].max())) + 1
+    with frozen(encoder), _restored_buffers(encoder):
+        linear, accuracies = _train(encoder, train, test, augment, config, classes, device)
+    restored = _accuracy(encoder, linear, test, device)
+    figures = {"accuracy": accuracies[-1], "accuracy_restored": restored, "classes": classes}
+    return Classifier(encoder, linear).eval(), figures | summarize(accuracies)
+
+
+def _train(
+    encoder: nn.Module,
+    train: tuple[Tensor, Tensor],
+    test: tuple[Tensor, Tensor],
+    augment: Augment,
+    config: ProbeConfig,
+    classes: int,
+    device: torch.device | str,
+) -> tuple[nn.Linear, list[float]]:
+    """The layer and the test accuracy after each epoch."""
+    generator = torch.Generator().manual_seed(config.seed)
+    linear = _linear(extract(encoder, test[0][:1], device=device).shape[1], classes, generator).to(device)
+    optimizer = torch.optim.Adam(linear.parameters(), lr=config.lr, weight_decay=config.l2)
+    batch_size = min(config.batch_size, len(train[0]))
+    steps = len(train[0]) // batch_size
+    accuracies = []
+    for epoch in range(config.epochs):
+        batches = torch.split(torch.randperm(len(train[0]), generator=generator), batch_size)[:steps]
+        for step, rows in enumerate(batches, start=epoch * steps):
+            rows = rows.to(train[0].device)
+            with torch.no_grad(), _batch_norm_in_train_mode(encoder):
+                features_BF = encoder(augment(train[0][rows].to(device), step)).float()
+            loss = functional.cross_entropy(linear(features_BF), train[1][rows].to(device))
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+        accuracies.append(_accuracy(encoder, linear, test, device))
+    return linear.requires_grad_(False), accuracies
+
+
+def _accuracy(
+    encoder: nn.Module, linear: nn.Linear, test: tuple[Tensor, Tensor], device: torch.device | str
+) -> float:
+    with torch.no_grad():
+        predicted_T = linear(extract(encoder, test[0], device=device)).argmax(dim=1)
+    return 100 * int((predicted_T == test[1].to(device)).sum()) / len(test[1])
+
+
+def _linear(features: int, classes: int, generator: torch.Generator) -> nn.Linear:
+    """A layer with torch's usual start, uniform in ±1/√F, but drawn from the generator."""
+    bound = features**-0.5
+    draws_CK = torch.empty(classes, features + 1).uniform_(-bound, bound, generator=generator)
+    return as_linear(draws_CK[:, :-1], draws_CK[:, -1].clone())
+
+
+@contextmanager
+def _batch_norm_in_train_mode(encoder: nn.Module) -> Iterator[None]:
+    """Batch norm layers alone: dropout and the like stay off."""
+    with eval_mode(encoder):
+        for part in encoder.modules():
+            if isinstance(part, _BatchNorm):
+                part.train()
+        yield
+
+
+@contextmanager
+def _restored_buffers(encoder: nn.Module) -> Iterator[None]:
+    saved = {name: buffer.clone() for name, buffer in encoder.named_buffers()}
+    try:
+        yield
+    finally:
+        for name, buffer in encoder.named_buffers():
+            buffer.copy_(saved[name])

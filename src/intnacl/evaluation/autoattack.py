@@ -1,0 +1,58 @@
+"""AutoAttack (Croce & Hein 2020), standard version, through the optional package pyautoattack."""
+
+import logging
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from intnacl.errors import InputError, missing_extra
+
+TARGETS = 9  # target classes of the standard version's APGD-T and FAB-T
+
+
+def autoattack(model: nn.Module, x: Tensor, y: Tensor, eps: float, *, seed: int = 0) -> Tensor:
+    """Adversarial images in the ℓ∞ ball and the box by APGD-CE, APGD-T, FAB-T and Square: (B, 3, H, W).
+
+    Each attack sees only the samples that all before it left standing. With fewer than ten classes the
+    targeted attacks try every wrong class; their loss needs at least four classes.
+    """
+    attack_class = _load()
+    with torch.no_grad():
+        classes = model(x[:1]).shape[1]
+    if classes < 4:
+        raise InputError(
+            f"AutoAttack's targeted loss needs at least 4 classes, these are {classes}: use pgd."
+        )
+    with _isolated(x):
+        attack = attack_class(model, eps=eps, norm="Linf", version="standard", seed=seed, device=x.device)
+        attack.apgd_targeted.n_target_classes = attack.fab.n_target_classes = min(TARGETS, classes - 1)
+        adversarial, _ = attack.run_standard_evaluation(x, y, batch_size=len(x))
+    result: Tensor = adversarial.detach()
+    return result
+
+
+def _load() -> type:
+    try:
+        from pyautoattack import AutoAttack
+    except ImportError:
+        raise missing_extra("pyautoattack", "autoattack", "AutoAttack") from None
+    found: type = AutoAttack
+    return found
+
+
+@contextmanager
+def _isolated(x: Tensor) -> Iterator[None]:
+    """Full precision inside; what the package does to global generators, tracing and logs stays inside."""
+    trace, logger = sys.gettrace(), logging.getLogger("auto-attack")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    devices = [x.device] if x.is_cuda else []
+    try:
+        with torch.random.fork_rng(devices=devices), torch.autocast(x.device.type, enabled=False):
+            yield
+    finally:
+        logger.setLevel(level)
+        sys.settrace(trace)

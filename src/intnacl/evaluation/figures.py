@@ -1,0 +1,109 @@
+"""Drawings of the evaluators' figures: each function takes figures and returns a matplotlib Figure to save.
+
+Figures are made without pyplot, so nothing is kept globally and no display is needed.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Okabe & Ito's palette, which colour-blind readers can tell apart; markers say the same once more.
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
+MARKERS = "osD^vPX"
+STYLES = ("-", "--", ":", "-.")
+RIGHT, WRONG = "#007A5A", "#C00000"
+
+
+def draw_probe(curves: Mapping[str, Sequence[float]]) -> "Figure":
+    """Test accuracy after each probe epoch, one line per name; a ring marks the best, a dot the last."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6, 4), layout="constrained")
+    axes = figure.add_subplot(xlabel="probe epoch", ylabel="test accuracy (%)")
+    for i, (name, accuracies) in enumerate(curves.items()):
+        color, epochs = COLORS[i % len(COLORS)], range(1, len(accuracies) + 1)
+        best = list(accuracies).index(max(accuracies)) + 1
+        label = f"{name}: last {accuracies[-1]:.2f}, best {accuracies[best - 1]:.2f} (epoch {best})"
+        axes.plot(epochs, accuracies, color=color, linewidth=1.2, label=label)
+        axes.plot(len(accuracies), accuracies[-1], "o", color=color, markersize=5)
+        axes.plot(best, accuracies[best - 1], "o", color=color, markersize=8, fillstyle="none")
+    _finish(axes)
+    return figure
+
+
+def draw_robustness(models: Mapping[str, Mapping[str, Any]]) -> "Figure":
+    """Accuracy over eps: one colour per model, one line style per attack, starting at clean accuracy.
+
+    `models` maps a name to the figures of `robustness.evaluate` or `robustness.curve`.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6.5, 4.2), layout="constrained")
+    axes = figure.add_subplot(xlabel="eps (pixels in [0, 1])", ylabel="accuracy (%)")
+    names = dict.fromkeys(row["name"] for figures in models.values() for row in figures["attacks"])
+    for i, (model, figures) in enumerate(models.items()):
+        for j, name in enumerate(names):
+            rows = sorted((row["eps"], row["accuracy"]) for row in figures["attacks"] if row["name"] == name)
+            eps, accuracies = zip((0.0, figures["clean"]), *rows, strict=True)
+            axes.plot(
+                eps,
+                accuracies,
+                color=COLORS[i % len(COLORS)],
+                marker=MARKERS[j % len(MARKERS)],
+                linestyle=STYLES[j % len(STYLES)],
+                markersize=4,
+                label=f"{model}, {name}" if model else name,
+            )
+    axes.set_ylim(bottom=0)
+    axes.set_xlim(left=0)
+    _finish(axes)
+    return figure
+
+
+def draw_examples(found: Mapping[str, Tensor], classes: Sequence[str], *, title: str = "") -> "Figure":
+    """Rows of clean images, perturbations and attacked images; the title over a picture is the prediction.
+
+    `found` comes from `robustness.examples`. Perturbations are shown as ½ + δ/(2·max|δ|): grey is no change.
+    Right predictions are green, wrong ones red and starred.
+    """
+    from matplotlib.figure import Figure
+
+    delta = found["adversarial"] - found["clean"]
+    strength = float(delta.abs().max())
+    amplified = f"perturbation\n× {0.5 / strength:.0f}" if strength else "no perturbation"
+    rows = {
+        "clean": (found["clean"], found["predicted"]),
+        amplified: (0.5 + delta / (2 * strength or 1.0), None),
+        "attacked": (found["adversarial"], found["predicted_adversarial"]),
+    }
+    figure = Figure(figsize=(1.2 * len(delta) + 0.6, 4.6), layout="constrained")
+    grid = figure.subplots(3, len(delta), squeeze=False)
+    for axes_row, (name, (pictures, predicted)) in zip(grid, rows.items(), strict=True):
+        axes_row[0].set_ylabel(name)
+        for i, axes in enumerate(axes_row):
+            _show(axes, pictures[i])
+            if predicted is not None:
+                _name(axes, classes[int(predicted[i])], right=bool(predicted[i] == found["labels"][i]))
+    figure.suptitle(title or f"max |δ| = {strength:.4f}")
+    return figure
+
+
+def _show(axes: "Axes", picture_3HW: Tensor) -> None:
+    axes.imshow(picture_3HW.clamp(0, 1).permute(1, 2, 0).numpy(), interpolation="nearest")
+    axes.set_xticks([])
+    axes.set_yticks([])
+
+
+def _name(axes: "Axes", name: str, *, right: bool) -> None:
+    axes.set_title(name if right else f"{name}*", fontsize=9, color=RIGHT if right else WRONG)
+
+
+def _finish(axes: "Axes") -> None:
+    axes.grid(alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(fontsize=8, frameon=False)

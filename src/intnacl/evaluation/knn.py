@@ -1,0 +1,78 @@
+"""Weighted k-nearest-neighbour classification of features, as in instance discrimination (Wu et al. 2018).
+
+    score_c(x) = Σ_{i ∈ k nearest of x, y_i = c} exp(cos(x, x_i) / temperature)
+
+Shapes: N training and T test samples, B test samples of a tile, F features, C classes.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from intnacl.errors import InputError
+from intnacl.evaluation.features import extract
+from intnacl.evaluation.probe import check_pair
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnnConfig:
+    """The neighbours and their weights."""
+
+    k: int = 200
+    temperature: float = 0.1
+    tile: int = 1024  # test samples compared with all training samples at once: memory is tile × N
+
+    def __post_init__(self) -> None:
+        for name in ("k", "temperature", "tile"):
+            if not getattr(self, name) > 0:
+                raise InputError(f"{name}={getattr(self, name)!r} must be positive.")
+
+
+def evaluate(
+    encoder: nn.Module,
+    train: tuple[Tensor, Tensor],
+    test: tuple[Tensor, Tensor],
+    config: KnnConfig | None = None,
+    *,
+    batch_size: int = 512,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype = torch.float32,
+) -> dict[str, Any]:
+    """kNN accuracy of an encoder on (images, labels), in percent: features once, then `score`."""
+    check_pair(train, test)
+    train_NF, test_TF = (
+        extract(encoder, images, batch_size=batch_size, device=device, dtype=dtype)
+        for images, _ in (train, test)
+    )
+    return score(train_NF, train[1], test_TF, test[1], config)
+
+
+def score(
+    train_NF: Tensor, train_N: Tensor, test_TF: Tensor, test_T: Tensor, config: KnnConfig | None = None
+) -> dict[str, Any]:
+    """Figures: `accuracy` in percent of all test samples, `k`, and the number of `classes`."""
+    config = config or KnnConfig()
+    classes = int(max(train_N.max(), test_T.max())) + 1
+    predicted_T = predict(train_NF, train_N, test_TF, config, classes=classes)
+    correct = int((predicted_T == test_T.to(predicted_T.device)).sum())
+    return {"accuracy": 100 * correct / len(test_T), "k": config.k, "classes": classes}
+
+
+def predict(train_NF: Tensor, train_N: Tensor, test_TF: Tensor, config: KnnConfig, *, classes: int) -> Tensor:
+    """The class of largest score for each test sample: (T,), where the training features live."""
+    if config.k > len(train_NF):
+        raise InputError(f"k={config.k} neighbours of {len(train_NF)} training samples: choose a smaller k.")
+    train_NF, labels_N = functional.normalize(train_NF, dim=1), train_N.to(train_NF.device)
+    tiles = torch.split(functional.normalize(test_TF.to(train_NF), dim=1), config.tile)
+    return torch.cat([_vote(train_NF, labels_N, tile_BF, config, classes) for tile_BF in tiles])
+
+
+def _vote(train_NF: Tensor, labels_N: Tensor, tile_BF: Tensor, config: KnnConfig, classes: int) -> Tensor:
+    """The vote of one tile; exp(−(1 − cos)/t) is the weight up to a constant, and cannot overflow."""
+    cosine_Bk, neighbour_Bk = (tile_BF @ train_NF.T).topk(config.k, dim=1)
+    weight_Bk = ((cosine_Bk - 1) / config.temperature).exp()
+    score_BC = tile_BF.new_zeros(len(tile_BF), classes)
+    return score_BC.scatter_add_(1, labels_N[neighbour_Bk], weight_Bk).argmax(dim=1)

@@ -1,0 +1,191 @@
+"""Accuracy under attack, in [0, 1] pixel space and float32, with checks against its usual traps.
+
+Shapes: N images, uint8 (N, 3, H, W), labels (N,), n ≤ N of them attacked. A classifier maps pixels in [0, 1]
+to logits. Accuracies are in percent of the attacked images.
+"""
+
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from intnacl.attacks import cross_entropy, input_gradient
+from intnacl.evaluation.features import check_images, eval_mode, pixels
+from intnacl.evaluation.named_attacks import AttackConfig, named_attack, run
+
+EPS_CURVE = (0.002, 0.004, 0.008, 0.016, 8 / 255, 0.032)
+
+
+def evaluate(
+    classifier: nn.Module,
+    images: Tensor,
+    labels: Tensor,
+    attacks: Sequence[AttackConfig],
+    *,
+    batch_size: int = 256,
+    device: torch.device | str = "cpu",
+) -> dict[str, Any]:
+    """Clean accuracy, accuracy under each attack, and the worst case at each eps.
+
+    Figures: `clean` and `images`; `attacks`, a list of {name, eps, steps, step_size, restarts, images,
+    accuracy}; `worst_case`, rows of the same kind that count a sample as right only if it is right clean and
+    under every attack of that eps; `zero_gradients`, the percentage of samples whose loss does not depend on
+    the pixels at all; `warnings`, sentences about figures that should not be trusted.
+    """
+    check_images(images, labels)
+    classifier.to(device)
+    warnings = _mode_warnings(classifier)
+    order = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))
+    images, labels = images[order.to(images.device)], labels[order.to(labels.device)]
+    with eval_mode(classifier):
+        clean_N = _right(classifier, images, labels, None, batch_size, device)
+        right = [_right(classifier, images, labels, config, batch_size, device) for config in attacks]
+        zero = zero_gradients(classifier, images[:1024], labels[:1024], batch_size=batch_size, device=device)
+    rows = [_row(config, right_n) for config, right_n in zip(attacks, right, strict=True)]
+    return {
+        "clean": _percent(clean_N),
+        "images": len(images),
+        "attacks": rows,
+        "worst_case": _worst_case(clean_N, attacks, right),
+        "zero_gradients": zero,
+        "warnings": warnings + _gradient_warnings(zero) + accuracy_warnings(rows),
+    }
+
+
+def curve(
+    classifier: nn.Module,
+    images: Tensor,
+    labels: Tensor,
+    names: Iterable[str] = ("fgsm", "pgd", "pgd_tuned"),
+    eps: Iterable[float] = EPS_CURVE,
+    *,
+    batch_size: int = 256,
+    device: torch.device | str = "cpu",
+) -> dict[str, Any]:
+    """`evaluate` for named attacks over a range of eps."""
+    radii = sorted(set(eps))
+    attacks = [named_attack(name, radius) for name in names for radius in radii]
+    return evaluate(classifier, images, labels, attacks, batch_size=batch_size, device=device)
+
+
+def examples(
+    classifier: nn.Module,
+    images: Tensor,
+    labels: Tensor,
+    config: AttackConfig,
+    *,
+    device: torch.device | str = "cpu",
+) -> dict[str, Tensor]:
+    """What a picture grid shows of these images: clean and adversarial pixels, labels, both predictions."""
+    check_images(images, labels)
+    x, y = pixels(images, device), labels.to(device)
+    classifier.to(device)
+    with eval_mode(classifier), torch.no_grad():
+        adversarial = run(config, classifier, x, y, torch.Generator().manual_seed(config.seed))
+        predicted = [classifier(batch).argmax(dim=1) for batch in (x, adversarial)]
+    found = {"clean": x, "adversarial": adversarial, "labels": y}
+    found |= {"predicted": predicted[0], "predicted_adversarial": predicted[1]}
+    return {name: tensor.cpu() for name, tensor in found.items()}
+
+
+def zero_gradients(
+    classifier: nn.Module,
+    images: Tensor,
+    labels: Tensor,
+    *,
+    batch_size: int = 256,
+    device: torch.device | str = "cpu",
+) -> float:
+    """Percentage of samples whose input gradient is exactly zero: no gradient attack can move them."""
+    zero = 0
+    for rows in torch.split(torch.arange(len(images)), batch_size):
+        x, y = pixels(images[rows], device), labels[rows].to(device)
+        gradient = input_gradient(lambda x, y=y: cross_entropy(classifier(x), y), x)  # type: ignore[misc]
+        zero += int((gradient.flatten(1) == 0).all(dim=1).sum())
+    return 100 * zero / len(images)
+
+
+def accuracy_warnings(rows: Sequence[dict[str, Any]], tolerance: float = 0.5) -> list[str]:
+    """Warn where accuracy rises with eps, or lies above FGSM's, by more than `tolerance` points."""
+    found = []
+    for name in dict.fromkeys(row["name"] for row in rows):
+        ordered = sorted((row for row in rows if row["name"] == name), key=lambda row: float(row["eps"]))
+        for small, large in pairwise(ordered):
+            if _is_above(large, small, tolerance):
+                rise = f"{_at(small)} to {_at(large)}"
+                found.append(f"{name}: accuracy rises with eps, from {rise}; the attack is not at its best.")
+    one_step = {row["eps"]: row for row in rows if row["name"] == "fgsm"}
+    for row in rows:
+        if row["eps"] in one_step and _is_above(row, one_step[row["eps"]], tolerance):
+            gap = f"{_at(row)} is above FGSM's {_at(one_step[row['eps']])}"
+            found.append(f"{row['name']}: {gap}; iterating should not weaken an attack.")
+    return found
+
+
+def _is_above(row: dict[str, Any], other: dict[str, Any], tolerance: float) -> bool:
+    return bool(row["images"] == other["images"] and row["accuracy"] > other["accuracy"] + tolerance)
+
+
+def _at(row: dict[str, Any]) -> str:
+    return f"{row['accuracy']:.1f} % at eps {row['eps']:.4g}"
+
+
+def _mode_warnings(classifier: nn.Module) -> list[str]:
+    training = [name or "the model itself" for name, part in classifier.named_modules() if part.training]
+    if not training:
+        return []
+    return [f"the model was in train mode ({training[0]} first); it was evaluated in eval mode instead."]
+
+
+def _gradient_warnings(zero: float, tolerance: float = 1.0) -> list[str]:
+    if zero <= tolerance:
+        return []
+    return [f"{zero:.1f} % of samples have a zero input gradient; gradient attacks overrate this model."]
+
+
+def _right(
+    classifier: nn.Module,
+    images: Tensor,
+    labels: Tensor,
+    config: AttackConfig | None,
+    batch_size: int,
+    device: torch.device | str,
+) -> Tensor:
+    """Which of the first `config.images` images stay right under the attack (None: no attack)."""
+    count = len(images) if config is None or config.images is None else min(config.images, len(images))
+    generator = torch.Generator().manual_seed(config.seed) if config else None
+    right = []
+    for rows in torch.split(torch.arange(count), batch_size):
+        x, y = pixels(images[rows], device), labels[rows].to(device)
+        if config is not None:
+            x = run(config, classifier, x, y, generator)
+        with torch.no_grad():
+            right.append((classifier(x).argmax(dim=1) == y).cpu())
+    return torch.cat(right)
+
+
+def _row(config: AttackConfig, right_n: Tensor) -> dict[str, Any]:
+    keys = ("name", "eps", "steps", "step_size", "restarts")
+    return {key: getattr(config, key) for key in keys} | {
+        "images": len(right_n),
+        "accuracy": _percent(right_n),
+    }
+
+
+def _worst_case(
+    clean_N: Tensor, attacks: Sequence[AttackConfig], right: Sequence[Tensor]
+) -> list[dict[str, Any]]:
+    """One row per eps, over the images that all of its attacks saw."""
+    rows = []
+    for eps in sorted({config.eps for config in attacks}):
+        verdicts = [clean_N] + [r for config, r in zip(attacks, right, strict=True) if config.eps == eps]
+        count = min(len(verdict) for verdict in verdicts)
+        worst = torch.stack([verdict[:count] for verdict in verdicts]).all(dim=0)
+        rows.append(_row(AttackConfig(name="worst_case", method="fgsm", eps=eps), worst))
+    return rows
+
+
+def _percent(right_n: Tensor) -> float:
+    return 100 * int(right_n.sum()) / len(right_n)

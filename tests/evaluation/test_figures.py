@@ -1,0 +1,80 @@
+"""The drawings show the figures they were given."""
+
+import io
+import sys
+
+import pytest
+import torch
+from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
+
+from digits_model import held_out, trained_model
+from intnacl.evaluation.figures import draw_examples, draw_probe, draw_robustness
+from intnacl.evaluation.named_attacks import named_attack
+from intnacl.evaluation.robustness import examples
+
+
+def png(figure: Figure) -> bytes:
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=60)
+    return buffer.getvalue()
+
+
+def test_probe_curve_shows_every_epoch_and_names_best_and_last():
+    figure = draw_probe({"simclr": [10.0, 30.0, 20.0], "intnacl": [15.0, 25.0, 40.0]})
+    (axes,) = figure.axes
+    lines = [line for line in axes.lines if len(line.get_xdata()) > 1]
+    assert [list(line.get_ydata()) for line in lines] == [[10, 30, 20], [15, 25, 40]]
+    assert [list(line.get_xdata()) for line in lines] == [[1, 2, 3], [1, 2, 3]]
+    labels = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert labels[0] == "simclr: last 20.00, best 30.00 (epoch 2)"
+    assert png(figure).startswith(b"\x89PNG")
+
+
+def test_robustness_curve_starts_clean_and_is_sorted():
+    rows = [
+        {"name": name, "eps": eps, "accuracy": accuracy}
+        for name, eps, accuracy in [("fgsm", 0.02, 40.0), ("fgsm", 0.01, 60.0), ("pgd", 0.01, 55.0)]
+    ]
+    figure = draw_robustness({"simclr": {"clean": 90.0, "attacks": rows}})
+    fgsm, pgd = figure.axes[0].lines
+    assert list(fgsm.get_xdata()) == [0, 0.01, 0.02]
+    assert list(fgsm.get_ydata()) == [90, 60, 40]
+    assert list(pgd.get_ydata()) == [90, 55]
+    assert fgsm.get_linestyle() != pgd.get_linestyle()
+    assert png(figure).startswith(b"\x89PNG")
+
+
+def test_examples_show_pictures_perturbation_and_predictions():
+    images, labels = held_out(5)
+    found = examples(trained_model(), images, labels, named_attack("fgsm", 0.2))
+    assert (found["predicted_adversarial"] != labels).any()
+    figure = draw_examples(found, [f"digit {i}" for i in range(10)])
+    assert len(figure.axes) == 15
+    clean, perturbation, attacked = (figure.axes[row * 5] for row in range(3))
+    shown = [torch.from_numpy(axes.images[0].get_array().data) for axes in (clean, perturbation, attacked)]
+    torch.testing.assert_close(shown[0], found["clean"][0].permute(1, 2, 0))
+    torch.testing.assert_close(shown[2], found["adversarial"][0].permute(1, 2, 0))
+    assert shown[1].min() >= 0
+    assert 0.9 < shown[1].max() <= 1
+    assert perturbation.get_ylabel().startswith("perturbation")
+    for axes, guess, label in zip(figure.axes[10:], found["predicted_adversarial"], labels, strict=True):
+        assert axes.get_title() == f"digit {guess}" + "*" * bool(guess != label)
+        assert (to_hex(axes.title.get_color()) == "#c00000") == bool(guess != label)
+    assert png(figure).startswith(b"\x89PNG")
+
+
+def test_no_perturbation_is_plain_grey():
+    images, labels = held_out(2)
+    figure = draw_examples(examples(trained_model(), images, labels, named_attack("fgsm", 0.0)), "0123456789")
+    assert (figure.axes[2].images[0].get_array() == 0.5).all()
+    assert png(figure)
+
+
+@pytest.mark.parametrize("module", ["intnacl.evaluation.figures", "intnacl.evaluation.robustness"])
+def test_import_needs_no_matplotlib(module):
+    import subprocess
+
+    heavy = "{'matplotlib', 'pyautoattack', 'sklearn'}"
+    code = f"import sys; import {module}; assert not {heavy} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,136 @@
+"""The probe: its figures, its classifier, its settings, and what it refuses."""
+
+from copy import deepcopy
+
+import pytest
+import torch
+from torch import nn
+
+from digits_model import digits, trained_model
+from intnacl.errors import InputError
+from intnacl.evaluation.features import extract, pixels, state_hash
+from intnacl.evaluation.probe import Classifier, ProbeConfig, evaluate, fit
+
+QUICK = ProbeConfig(epochs=15, batch_size=64, lr=3e-3)
+
+
+@pytest.fixture
+def encoder() -> nn.Module:
+    return deepcopy(trained_model()[0])
+
+
+@pytest.fixture
+def data():
+    images, labels = digits()
+    return (images[:1397], labels[:1397]), (images[1397:], labels[1397:])
+
+
+@pytest.fixture
+def features(encoder, data):
+    return [item for images, labels in data for item in (extract(encoder, images), labels)]
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        QUICK,
+        ProbeConfig(epochs=15, batch_size=64, lr=3e-3, standardize=True),
+        ProbeConfig(solver="lbfgs", l2=1e-3),
+    ],
+)
+def test_classifier_has_the_accuracy_it_reports(encoder, data, config):
+    """Pixels in, logits out, standardisation folded in: counting its mistakes gives the figure back."""
+    before = state_hash(encoder)
+    classifier, figures = evaluate(encoder.train(), *data, config)
+    assert encoder.training is False  # part of an evaluated classifier now
+    assert state_hash(encoder) == before
+    for (images, labels), name in zip(data, ("train_accuracy", "accuracy"), strict=True):
+        correct = (classifier(pixels(images, "cpu")).argmax(dim=1) == labels).sum().item()
+        assert figures[name] == pytest.approx(
+            100 * correct / len(labels), abs=0.26
+        )  # one of 400 may tip over
+    assert figures["accuracy"] > 85
+    assert figures["classes"] == 10
+
+
+def test_last_epoch_is_reported_and_best_stands_beside(features):
+    _, figures = fit(*features, QUICK)
+    assert len(figures["curve"]) == 15
+    assert figures["accuracy"] == figures["curve"][-1]
+    assert figures["best_accuracy"] == max(figures["curve"])
+    assert figures["curve"][figures["best_epoch"] - 1] == figures["best_accuracy"]
+    assert all(
+        accuracy < figures["best_accuracy"] for accuracy in figures["curve"][: figures["best_epoch"] - 1]
+    )
+
+
+def test_learning_shows_on_the_curve(features):
+    _, figures = fit(*features, ProbeConfig(epochs=30, batch_size=256, lr=1e-3))
+    assert figures["curve"][0] < figures["accuracy"] - 10
+
+
+def test_seed_decides_everything(features):
+    layers = [fit(*features, ProbeConfig(epochs=2, seed=seed))[0].weight for seed in (0, 0, 1)]
+    assert torch.equal(layers[0], layers[1])
+    assert not torch.equal(layers[0], layers[2])
+    torch.manual_seed(5)  # the global generator is neither used nor moved
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    fit(*features, ProbeConfig(epochs=1))
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_standardizing_makes_units_irrelevant(features):
+    train, train_labels, test, test_labels = features
+    scale = torch.logspace(-2, 2, train.shape[1])
+    config = ProbeConfig(epochs=5, lr=1e-2, standardize=True)
+    plain, _ = fit(train, train_labels, test, test_labels, config)
+    scaled, _ = fit(train * scale + 3, train_labels, test * scale + 3, test_labels, config)
+    agreement = (plain(test).argmax(dim=1) == scaled(test * scale + 3).argmax(dim=1)).float().mean()
+    assert agreement > 0.99
+
+
+def test_lbfgs_reaches_a_lower_loss_than_adam(features):
+    train, labels = features[:2]
+
+    def loss(config):
+        return nn.functional.cross_entropy(fit(*features, config)[0](train), labels)
+
+    assert loss(ProbeConfig(solver="lbfgs", l2=1e-4)) < loss(QUICK)
+
+
+def test_classifier_is_encoder_then_linear(encoder):
+    linear = nn.Linear(64, 10)
+    x = torch.rand(4, 3, 8, 8)
+    assert torch.equal(Classifier(encoder, linear)(x), linear(encoder(x)))
+
+
+def test_defaults_are_the_papers_protocol():
+    config = ProbeConfig()
+    assert (config.solver, config.epochs, config.batch_size, config.lr) == ("adam", 1000, 256, 3e-4)
+    assert (config.l2, config.standardize) == (0, False)
+
+
+@pytest.mark.parametrize(
+    ("bad", "named"),
+    [
+        ({"solver": "lbgfs"}, "did you mean 'lbfgs'"),
+        ({"epochs": 0}, "epochs=0"),
+        ({"lr": -1.0}, "lr"),
+        ({"l2": -1.0}, "l2"),
+    ],
+)
+def test_bad_settings_are_errors(bad, named):
+    with pytest.raises(InputError, match=named):
+        ProbeConfig(**bad)
+
+
+def test_bad_data_are_errors(encoder, data, features):
+    (images, labels), test = data
+    with pytest.raises(InputError, match="unlabelled"):
+        evaluate(encoder, (images, torch.full_like(labels, -1)), test)
+    with pytest.raises(InputError, match=r"\(3, 8, 8\) and \(3, 4, 4\)"):
+        evaluate(encoder, (images, labels), (test[0][..., :4, :4], test[1]))
+    features[0][5, 5] = torch.nan
+    with pytest.raises(InputError, match="nan"):
+        fit(*features)

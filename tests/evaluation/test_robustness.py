@@ -1,0 +1,158 @@
+"""Robust accuracy: rows, worst case, selections of images, and warnings that come when they should."""
+
+from copy import deepcopy
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from digits_model import held_out, trained_model
+from intnacl.errors import InputError
+from intnacl.evaluation import robustness
+from intnacl.evaluation.named_attacks import named_attack
+from intnacl.evaluation.robustness import accuracy_warnings, curve, evaluate, examples, zero_gradients
+
+EPS = 0.05
+
+
+@pytest.fixture
+def model() -> nn.Sequential:
+    return deepcopy(trained_model())
+
+
+@pytest.fixture
+def data():
+    return held_out(200)
+
+
+def count_right(model: nn.Module, images: Tensor, labels: Tensor) -> float:
+    with torch.no_grad():
+        return 100 * (model(images / 255).argmax(dim=1) == labels).float().mean().item()
+
+
+class Scaled(nn.Module):
+    """The same decisions from logits so large that softmax saturates and gradients vanish."""
+
+    def __init__(self, model: nn.Module, factor: float) -> None:
+        super().__init__()
+        self.model, self.factor = model, factor
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.model(x) * self.factor
+
+
+@pytest.mark.parametrize("name", ["fgsm", "pgd", "pgd_tuned"])
+def test_eps_zero_is_clean_accuracy(model, data, name):
+    figures = evaluate(model, *data, [named_attack(name, 0.0)])
+    assert figures["attacks"][0]["accuracy"] == figures["clean"] == pytest.approx(count_right(model, *data))
+    assert figures["worst_case"][0]["accuracy"] == figures["clean"]
+
+
+def test_rows_say_what_was_run(model, data):
+    figures = evaluate(model, *data, [named_attack("fgsm", EPS), named_attack("pgd", EPS)], batch_size=64)
+    fgsm_row, pgd_row = figures["attacks"]
+    assert list(pgd_row) == ["name", "eps", "steps", "step_size", "restarts", "images", "accuracy"]
+    assert list(pgd_row.values())[:-1] == ["pgd", EPS, 10, 0.01, 2, 200]
+    assert 0 < pgd_row["accuracy"] <= fgsm_row["accuracy"] + 0.5 < figures["clean"]
+    assert figures["images"] == 200
+    assert figures["warnings"] == []
+    assert figures["zero_gradients"] == 0
+
+
+def test_worst_case_is_over_samples_not_over_figures(monkeypatch):
+    """Brightening fools the dark half, darkening the bright half: 50 % and 50 % make 0 %."""
+    images = torch.tensor([100, 150], dtype=torch.uint8).repeat(20).view(40, 1, 1, 1).expand(-1, 3, 2, 2)
+    labels = torch.tensor([0, 1]).repeat(20)
+
+    class Threshold(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            brightness = x.mean(dim=(1, 2, 3)) - 125 / 255
+            return torch.stack([-brightness, brightness], dim=1)
+
+    moves = {"brighten": 0.2, "darken": -0.2}
+    monkeypatch.setattr(robustness, "run", lambda config, model, x, y, generator: x + moves[config.name])
+    attacks = [named_attack("fgsm", 0.2, name=name) for name in moves]
+    figures = evaluate(Threshold().eval(), images, labels, attacks)
+    assert figures["clean"] == 100
+    assert [row["accuracy"] for row in figures["attacks"]] == [50, 50]
+    assert [row["accuracy"] for row in figures["worst_case"]] == [0]
+
+
+def test_selections_are_nested_and_counted(model, data):
+    attacks = [named_attack("fgsm", EPS), named_attack("fgsm", EPS, images=50, name="few")]
+    figures = evaluate(model, *data, attacks)
+    assert [row["images"] for row in figures["attacks"]] == [200, 50]
+    assert figures["worst_case"][0]["images"] == 50
+    few = figures["attacks"][1]["accuracy"]
+    assert figures["worst_case"][0]["accuracy"] <= few
+    shuffled = torch.arange(200).flip(0)
+    sorted_figures = evaluate(model, data[0][shuffled], data[1][shuffled], attacks)
+    assert sorted_figures["attacks"][0] == figures["attacks"][0]
+
+
+def test_same_seed_same_figures(model, data):
+    attacks = [named_attack("pgd", EPS, steps=1)]
+    assert evaluate(model, *data, attacks) == evaluate(model, *data, attacks)
+
+
+def test_curve_falls_and_is_sorted(model, data):
+    figures = curve(model, *data, ["fgsm", "pgd_tuned"], [0.1, 0.01, 0.03])
+    for name in ("fgsm", "pgd_tuned"):
+        rows = [row for row in figures["attacks"] if row["name"] == name]
+        assert [row["eps"] for row in rows] == [0.01, 0.03, 0.1]
+        assert rows[0]["accuracy"] > rows[1]["accuracy"] > rows[2]["accuracy"]
+    assert [row["eps"] for row in figures["worst_case"]] == [0.01, 0.03, 0.1]
+
+
+def test_train_mode_is_warned_about_and_not_used(model, data):
+    expected = evaluate(model, *data, [named_attack("fgsm", EPS)])
+    model[0].body[4].train()
+    figures = evaluate(model, *data, [named_attack("fgsm", EPS)])
+    assert "train mode (0.body.4 first)" in figures["warnings"][0]
+    assert figures["attacks"] == expected["attacks"]
+    assert model[0].body[4].training
+    assert not model.training
+
+
+def test_vanishing_gradients_are_warned_about(model, data):
+    masked = Scaled(model, 1e5).eval()
+    share = zero_gradients(masked, *data)
+    assert share > 50
+    figures = evaluate(masked, *data, [named_attack("pgd", EPS)])
+    assert f"{share:.1f} % of samples have a zero input gradient" in figures["warnings"][0]
+    assert (
+        figures["attacks"][0]["accuracy"]
+        > evaluate(model, *data, [named_attack("pgd", EPS)])["attacks"][0]["accuracy"]
+    )
+
+
+def test_rising_accuracy_and_weak_iteration_are_warned_about():
+    def row(name, eps, accuracy, images=100):
+        return {"name": name, "eps": eps, "accuracy": accuracy, "images": images}
+
+    falling = [row("fgsm", 0.01, 50), row("fgsm", 0.02, 40), row("pgd", 0.01, 49), row("pgd", 0.02, 30)]
+    assert accuracy_warnings(falling) == []
+    (warning,) = accuracy_warnings([*falling, row("fgsm", 0.005, 30)])
+    assert "fgsm: accuracy rises with eps, from 30.0 % at eps 0.005 to 50.0 % at eps 0.01" in warning
+    (warning,) = accuracy_warnings([row("fgsm", 0.01, 50), row("pgd", 0.01, 55)])
+    assert "pgd: 55.0 % at eps 0.01 is above FGSM's 50.0 %" in warning
+    assert accuracy_warnings([row("fgsm", 0.01, 50), row("pgd", 0.01, 55, images=10)]) == []
+    assert accuracy_warnings([row("pgd", 0.01, 50.0), row("pgd", 0.02, 50.4)]) == []
+
+
+def test_examples_hold_what_a_picture_needs(model, data):
+    images, labels = data[0][:6], data[1][:6]
+    found = examples(model, images, labels, named_attack("fgsm", EPS))
+    assert torch.equal(found["clean"], images / 255)
+    assert (found["adversarial"] - found["clean"]).abs().max() <= EPS + 1e-6
+    with torch.no_grad():
+        assert torch.equal(found["predicted"], model(found["clean"]).argmax(dim=1))
+        assert torch.equal(found["predicted_adversarial"], model(found["adversarial"]).argmax(dim=1))
+    assert torch.equal(found["labels"], labels)
+
+
+def test_bad_data_are_errors(model, data):
+    with pytest.raises(InputError, match="uint8"):
+        evaluate(model, data[0] / 255, data[1], [])
+    with pytest.raises(InputError, match="unlabelled"):
+        evaluate(model, data[0], torch.full_like(data[1], -1), [])
