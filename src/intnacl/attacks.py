@@ -96,13 +96,13 @@ def _step(model: Model, x: Tensor, y: Tensor, step_size: float, loss: Loss, stop
     """x + step_size·sign ∇ₓ loss, where fooled samples stay; the verdict comes from the same forward pass."""
     moving = torch.ones(len(x), dtype=x.dtype, device=x.device)
 
-    def objective(x: Tensor) -> Tensor:
+    def _objective(x: Tensor) -> Tensor:
         logits = model(x)
         if stop_when_fooled:
             moving.masked_fill_(_is_fooled(logits.detach(), y), 0)
         return loss(logits, y)
 
-    direction = input_gradient(objective, x).sign()
+    direction = input_gradient(_objective, x).sign()
     return x + step_size * direction * _rows(moving, x)
 
 

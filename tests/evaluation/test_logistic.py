@@ -135,6 +135,19 @@ def test_matmul_precision_is_restored():
         torch.set_float32_matmul_precision(before)
 
 
+def test_matmul_precision_is_restored_under_the_newer_setting():
+    matmul = torch.backends.cuda.matmul
+    if not hasattr(matmul, "fp32_precision"):
+        pytest.skip("needs torch 2.9")
+    before, matmul.fp32_precision = matmul.fp32_precision, "tf32"
+    try:
+        with exact_matmul():
+            assert matmul.fp32_precision == "ieee"
+        assert matmul.fp32_precision == "tf32"
+    finally:
+        matmul.fp32_precision = before
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("l2", [0.0, 0.1])
 def test_the_cuda_graph_computes_what_the_cpu_does(l2):

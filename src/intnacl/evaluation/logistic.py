@@ -13,6 +13,7 @@ batch, and on a GPU the whole epoch with its test accuracy is one CUDA graph.
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -78,6 +79,7 @@ class _Epoch:
         self.optimizer = _optimizer(self.theta_KC, self.grad_KC, lr, l2)
 
     def run(self) -> None:
+        """Shuffle by `order`, take every step, count the right test samples."""
         x_NK = self.problem.x.index_select(0, self.order)
         y_N1 = self.problem.y.index_select(0, self.order)[:, None]
         for start in range(0, len(x_NK), self.batch):
@@ -87,6 +89,7 @@ class _Epoch:
         self.correct.copy_(count_correct(self.theta_KC, self.problem.test_x, self.problem.test_y))
 
     def reset(self, theta_KC: Tensor) -> None:
+        """Back to this θ with a fresh optimiser, in the same memory."""
         self.theta_KC.copy_(theta_KC)
         for state in self.optimizer.state.values():
             for tensor in state.values():
@@ -144,14 +147,14 @@ def lbfgs(problem: Problem, *, max_iter: int, l2: float) -> Tensor:
         line_search_fn="strong_wolfe",
     )
 
-    def closure() -> Tensor:
+    def _closure() -> Tensor:
         loss = functional.cross_entropy(problem.x @ theta_KC, problem.y)
         loss = loss + l2 / 2 * theta_KC[: problem.features].square().sum()
         (theta_KC.grad,) = torch.autograd.grad(loss, theta_KC)
         return loss
 
     with torch.enable_grad():
-        optimizer.step(closure)  # type: ignore[no-untyped-call]
+        optimizer.step(_closure)  # type: ignore[no-untyped-call]
     return theta_KC.detach()
 
 
@@ -171,9 +174,17 @@ def count_correct(theta_KC: Tensor, x_NK: Tensor, y_N: Tensor) -> Tensor:
 @contextmanager
 def exact_matmul() -> Iterator[None]:
     """Full float32 matrix products inside, whatever TF32 setting the program trains with."""
-    precision = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest")
+    matmul = torch.backends.cuda.matmul
+    try:
+        before, exact = torch.get_float32_matmul_precision(), "highest"
+        set_precision: Callable[[str], None] = torch.set_float32_matmul_precision
+    except (
+        RuntimeError
+    ):  # the program uses the newer setting of each backend, and torch forbids mixing the two
+        before, exact = matmul.fp32_precision, "ieee"
+        set_precision = partial(setattr, matmul, "fp32_precision")
+    set_precision(exact)
     try:
         yield
     finally:
-        torch.set_float32_matmul_precision(precision)
+        set_precision(before)
