@@ -30,7 +30,7 @@ class PerImage(Dataset[Tensor]):
     """One view of one picture by torchvision on PIL, as in a per-image data loader."""
 
     def __init__(self, images: Tensor, config: AugmentConfig) -> None:
-        import torchvision.transforms as T  # noqa: N812
+        import torchvision.transforms as T
 
         size = tuple(images.shape[2:])
         steps = [
@@ -71,7 +71,7 @@ def torchvision_per_image(images: Tensor, config: AugmentConfig, workers: int) -
 
 
 def torchvision_per_batch(images: Tensor, config: AugmentConfig) -> View:
-    import torchvision.transforms.v2 as T  # noqa: N812
+    import torchvision.transforms.v2 as T
 
     steps = [
         T.ToDtype(torch.float32, scale=True),
@@ -87,7 +87,7 @@ def torchvision_per_batch(images: Tensor, config: AugmentConfig) -> View:
 
 
 def kornia_per_batch(images: Tensor, config: AugmentConfig) -> View:
-    import kornia.augmentation as K  # noqa: N812
+    import kornia.augmentation as K
 
     steps = [
         K.RandomResizedCrop(tuple(images.shape[2:]), config.crop_scale, config.crop_ratio),

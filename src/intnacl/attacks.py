@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from intnacl.errors import InputError
+from intnacl.losses.integrated import IntNaClLoss
 
 Model = Callable[[Tensor], Tensor]
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -162,3 +163,64 @@ def _check_schedule(step_size: float, steps: int, restarts: int) -> None:
         raise InputError(f"step_size={step_size!r} must not be negative; eps / 4 is a good choice.")
     if steps < 1 or restarts < 1:
         raise InputError(f"steps={steps!r} and restarts={restarts!r} must both be at least 1.")
+
+
+def adversarial_view(
+    encoder: nn.Module,
+    x: Tensor,
+    eps: float,
+    *,
+    steps: int = 1,
+    random_start: Tensor | None = None,
+    temperature: float = 0.5,
+    gather: bool = False,
+    clamp: bool = False,
+) -> Tensor:
+    """The training view x_adv: `steps` sign steps from x that maximise the SimCLR loss of (x, x_adv).
+
+    x_adv = x + eps·sign ∇ L_SimCLR(z, f(x_adv)) with z = f(x) held fixed, f the encoder as it stands (in the
+    adversarial batch norm, train mode). Several steps are of 2·eps / steps each and stay in the ball. The
+    first gradient is taken at x + eps·`random_start` (numbers in [−1, 1], shape of x), or at x itself. The
+    default leaves the box [0, 1] where it must, as the reference does. Parameters get no gradient, and none
+    of their hooks fires, so that a surrounding DDP does not notice.
+    """
+    check_eps(eps)
+    criterion = IntNaClLoss(temperature=temperature, gather=gather)
+    step_size = eps if steps == 1 else 2 * eps / steps
+    moved = x if random_start is None else x + eps * random_start
+    fixed: Tensor | None = None
+    with _without_parameter_gradients(encoder):
+        if random_start is not None:
+            with torch.no_grad():
+                fixed = encoder(x)
+        for _ in range(steps):
+            # From x itself, one forward pass gives both embeddings.
+            gradient, z = _gradient_and_embedding(encoder, moved, fixed, criterion)
+            fixed = z if fixed is None else fixed
+            moved = (moved + step_size * gradient.sign()).clamp(x - eps, x + eps)
+    return moved.clamp(0, 1) if clamp else moved
+
+
+def _gradient_and_embedding(
+    encoder: nn.Module, x: Tensor, fixed: Tensor | None, criterion: IntNaClLoss
+) -> tuple[Tensor, Tensor]:
+    """∇ₓ of the criterion between `fixed` (f(x) itself if None) and f(x), and f(x)."""
+    with torch.enable_grad():
+        x = x.detach().requires_grad_()
+        z: Tensor = encoder(x)
+        loss = criterion(z.detach() if fixed is None else fixed, z)
+        (gradient,) = torch.autograd.grad(loss, x)
+    return gradient, z.detach()
+
+
+@contextmanager
+def _without_parameter_gradients(module: nn.Module) -> Iterator[None]:
+    """Parameters that need no gradient inside the block: nothing is computed for them."""
+    wanted = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    for parameter in wanted:
+        parameter.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for parameter in wanted:
+            parameter.requires_grad_(True)

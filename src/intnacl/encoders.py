@@ -1,0 +1,258 @@
+"""Encoders: pixels in [0, 1] to features, and the projection head that training puts on top.
+
+Normalisation lives inside, so that attacks act on pixels. Every batch norm is a `ViewBatchNorm`: it can keep
+the views of a step apart and hold a second set of layers for adversarial views.
+
+Shapes: B pictures, V views of them, F features, D embedding size.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from intnacl.errors import InputError, check_choice, missing_extra
+from intnacl.norms import Groups, ViewBatchNorm, arrange, convert
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncoderConfig:
+    """Which encoder, head and batch norm; the defaults are the paper's for CIFAR."""
+
+    name: str = "resnet18"
+    """resnet18, resnet34, resnet50 (CIFAR stem), small (8×8 digits), or timm:NAME."""
+    head: str = "paper"
+    """"paper": F–F–64 without batch norm; "hcl": F–512–128 with."""
+    init: str = "default"
+    """"default": PyTorch's; "he": He-normal convolutions, as torchvision's ResNets have."""
+    norm: str = "per_view"
+    """"per_view": each view has statistics of its own; "joint": all clean views share theirs; "none"."""
+    adversarial_momentum: float = 0.01
+    """Of the running statistics of the adversarial batch norm."""
+    sync: bool = False
+    """Whether batch norm takes its statistics over all ranks."""
+    mean: tuple[float, float, float] = (0.5, 0.5, 0.5)
+    std: tuple[float, float, float] = (0.5, 0.5, 0.5)
+    """Pixels enter the network as (x − mean) / std."""
+
+    def __post_init__(self) -> None:
+        if not self.name.startswith("timm:"):
+            check_choice("encoder name", self.name, [*RESNETS, "small", "timm:NAME"])
+        check_choice("head", self.head, HEADS)
+        check_choice("init", self.init, ("default", "he"))
+        check_choice("norm", self.norm, ("per_view", "joint", "none"))
+        if min(self.std) <= 0:
+            raise InputError(f"std={self.std!r} must be positive.")
+
+
+class Block(nn.Module):
+    """Two 3×3 convolutions and a shortcut; names as in torchvision, so that state dicts are exchangeable."""
+
+    expansion = 1
+
+    def __init__(self, inside: int, width: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = _conv(inside, width, 3, stride)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.conv2 = _conv(width, width, 3, 1)
+        self.bn2 = nn.BatchNorm2d(width)
+        self.downsample = _shortcut(inside, width * self.expansion, stride)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """relu(bn(conv(relu(bn(conv(x))))) + shortcut(x))."""
+        y = torch.relu(self.bn1(self.conv1(x)))
+        return torch.relu(self.bn2(self.conv2(y)) + self.downsample(x))
+
+
+class Bottleneck(nn.Module):
+    """1×1, 3×3, 1×1 convolutions and a shortcut."""
+
+    expansion = 4
+
+    def __init__(self, inside: int, width: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = _conv(inside, width, 1, 1)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.conv2 = _conv(width, width, 3, stride)
+        self.bn2 = nn.BatchNorm2d(width)
+        self.conv3 = _conv(width, width * self.expansion, 1, 1)
+        self.bn3 = nn.BatchNorm2d(width * self.expansion)
+        self.downsample = _shortcut(inside, width * self.expansion, stride)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """relu(bn(conv(relu(bn(conv(relu(bn(conv(x)))))))) + shortcut(x))."""
+        y = torch.relu(self.bn1(self.conv1(x)))
+        y = torch.relu(self.bn2(self.conv2(y)))
+        return torch.relu(self.bn3(self.conv3(y)) + self.downsample(x))
+
+
+class ResNet(nn.Module):
+    """A ResNet for small pictures: 3×3 stride-1 stem, no max-pooling, features are the averages."""
+
+    def __init__(self, block: type[Block] | type[Bottleneck], depths: tuple[int, int, int, int]) -> None:
+        super().__init__()
+        self.conv1 = _conv(3, 64, 3, 1)
+        self.bn1 = nn.BatchNorm2d(64)
+        inside = 64
+        stages = []
+        for stage, (depth, width) in enumerate(zip(depths, (64, 128, 256, 512), strict=True)):
+            strides = [1 if stage == 0 else 2] + [1] * (depth - 1)
+            outside = width * block.expansion
+            blocks = [
+                block(i, width, s) for i, s in zip([inside] + [outside] * (depth - 1), strides, strict=True)
+            ]
+            stages.append(nn.Sequential(*blocks))
+            inside = outside
+        self.layer1, self.layer2, self.layer3, self.layer4 = stages
+        self.num_features = inside
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, 3, H, W) -> (B, F)."""
+        x = torch.relu(self.bn1(self.conv1(x)))
+        features: Tensor = self.layer4(self.layer3(self.layer2(self.layer1(x)))).mean((2, 3))
+        return features
+
+
+class SmallNet(nn.Module):
+    """Three convolutions for 8×8 pictures on a CPU."""
+
+    num_features = 128
+
+    def __init__(self) -> None:
+        super().__init__()
+        widths = ((3, 32, 1), (32, 64, 2), (64, 128, 1))
+        layers: list[nn.Module] = []
+        for inside, outside, stride in widths:
+            layers += [_conv(inside, outside, 3, stride), nn.BatchNorm2d(outside), nn.ReLU()]
+        self.layers = nn.Sequential(*layers)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, 3, H, W) -> (B, 128)."""
+        features: Tensor = self.layers(x).mean((2, 3))
+        return features
+
+
+class Encoder(nn.Module):
+    """Pixels (B, 3, H, W) in [0, 1] -> features (B, F)."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, backbone: nn.Module, config: EncoderConfig) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.feature_dim = int(backbone.num_features)  # type: ignore[arg-type]
+        for name in ("mean", "std"):
+            self.register_buffer(name, torch.tensor(getattr(config, name)).view(3, 1, 1), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Features of pixels."""
+        features: Tensor = self.backbone((x - self.mean) / self.std)
+        return features
+
+
+class ContrastiveModel(nn.Module):
+    """An encoder under a projection head: V·B stacked pictures -> embeddings (V·B, D)."""
+
+    def __init__(self, config: EncoderConfig, *, image_size: int = 32, adversarial: bool = False) -> None:
+        super().__init__()
+        self.config = config
+        self.encoder = Encoder(_backbone(config, image_size), config)
+        self.head = HEADS[config.head](self.encoder.feature_dim)
+        if config.init == "he":
+            self.apply(_he_normal)
+        convert(
+            self, config.norm, adversarial=adversarial, momentum=config.adversarial_momentum, sync=config.sync
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Embeddings, not normalised: the loss does that."""
+        z: Tensor = self.head(self.encoder(x))
+        return z
+
+    def see(self, clean: int, adversarial: int = 0) -> None:
+        """Tell the batch norms that the next batches stack so many clean, then adversarial views."""
+        per_view = self.config.norm == "per_view"
+        groups: Groups = ((1, False),) * clean if per_view or not clean else ((clean, False),)
+        arrange(self, groups + ((1, True),) * adversarial)
+
+
+def build_model(config: EncoderConfig, *, image_size: int, adversarial: bool, seed: int) -> ContrastiveModel:
+    """A new model whose weights are a function of the seed; the caller's random state stays as it was."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return ContrastiveModel(config, image_size=image_size, adversarial=adversarial)
+
+
+def _conv(inside: int, outside: int, kernel: int, stride: int) -> nn.Conv2d:
+    return nn.Conv2d(inside, outside, kernel, stride, kernel // 2, bias=False)
+
+
+def _shortcut(inside: int, outside: int, stride: int) -> nn.Module:
+    if stride == 1 and inside == outside:
+        return nn.Identity()
+    return nn.Sequential(_conv(inside, outside, 1, stride), nn.BatchNorm2d(outside))
+
+
+def _paper_head(features: int) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(features, features), nn.ReLU(), nn.Linear(features, 64))
+
+
+def _hcl_head(features: int) -> nn.Sequential:
+    hidden = nn.Linear(features, 512, bias=False)
+    return nn.Sequential(hidden, nn.BatchNorm1d(512), nn.ReLU(), nn.Linear(512, 128))
+
+
+def _he_normal(module: nn.Module) -> None:
+    if isinstance(module, nn.Conv2d):
+        nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+
+def _backbone(config: EncoderConfig, image_size: int) -> nn.Module:
+    if config.name.startswith("timm:"):
+        return _timm_backbone(config.name.removeprefix("timm:"), image_size)
+    if config.name == "small":
+        return SmallNet()
+    block, depths = RESNETS[config.name]
+    return ResNet(block, depths)
+
+
+def _timm_backbone(name: str, image_size: int) -> nn.Module:
+    """Any timm model without its classifier, its stem adapted to pictures of up to 64 pixels."""
+    try:
+        import timm
+    except ImportError:
+        raise missing_extra("timm", "timm", f"encoder 'timm:{name}'") from None
+    if name not in timm.list_models():
+        check_choice("timm model", name, timm.list_models(f"*{name[:3]}*") or timm.list_models("resnet*"))
+    options: dict[str, Any] = {}
+    if name.startswith(("vit_", "deit", "beit")):
+        options = {"img_size": image_size, "patch_size": max(2, image_size // 8)}
+    model: nn.Module = timm.create_model(name, pretrained=False, num_classes=0, **options)
+    if image_size <= 64 and not options:
+        _adapt_stem(model)
+    return model
+
+
+def _adapt_stem(model: nn.Module) -> None:
+    """Give the first convolution stride 1 (and at most 3×3), and drop a max-pool right after it."""
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Conv2d):
+            kernel = min(3, module.kernel_size[0])
+            stem = nn.Conv2d(
+                module.in_channels, module.out_channels, kernel, 1, kernel // 2, bias=module.bias is not None
+            )
+            model.set_submodule(name, stem)
+            break
+    if isinstance(getattr(model, "maxpool", None), nn.Module):
+        model.maxpool = nn.Identity()
+
+
+RESNETS: dict[str, tuple[type[Block] | type[Bottleneck], tuple[int, int, int, int]]] = {
+    "resnet18": (Block, (2, 2, 2, 2)),
+    "resnet34": (Block, (3, 4, 6, 3)),
+    "resnet50": (Bottleneck, (3, 4, 6, 3)),
+}
+HEADS = {"paper": _paper_head, "hcl": _hcl_head}
+__all__ = ["ContrastiveModel", "Encoder", "EncoderConfig", "ViewBatchNorm", "build_model"]
