@@ -56,7 +56,8 @@ class PerImage(Dataset[Tensor]):
 
 
 def torchvision_per_image(images: Tensor, config: AugmentConfig, workers: int) -> Burst:
-    data = PerImage(images.cpu().repeat(-(-2048 // len(images)), 1, 1, 1)[:2048], config)
+    count = 64 * 16 * workers
+    data = PerImage(images.cpu().repeat(-(-count // len(images)), 1, 1, 1)[:count], config)
     loader = DataLoader(data, batch_size=64, num_workers=workers)
 
     def burst() -> float:
@@ -64,8 +65,7 @@ def torchvision_per_image(images: Tensor, config: AugmentConfig, workers: int) -
         for _ in range(4 * workers):  # the workers' start, and what they made ready meanwhile
             next(batches)
         start = time.perf_counter()
-        count = sum(len(views) for views in batches)
-        return count / (time.perf_counter() - start)
+        return sum(len(views) for views in batches) / (time.perf_counter() - start)
 
     return burst
 
@@ -104,7 +104,7 @@ def kornia_per_batch(images: Tensor, config: AugmentConfig) -> View:
 def ours(images: Tensor, config: AugmentConfig, dtype: torch.dtype, compiled: bool) -> View:
     rows = torch.arange(len(images), device=images.device)
     step = torch.zeros((), dtype=torch.int64, device=images.device)
-    function = torch.compile(augment, fullgraph=True) if compiled else augment
+    function = torch.compile(augment, fullgraph=True, dynamic=False) if compiled else augment
 
     def view() -> Tensor:
         step.add_(1)
@@ -129,7 +129,7 @@ def replayed(view: View) -> View:
 def bursts_of(view: View, batch: int, device: str) -> Burst:
     """Bursts of calls, after a warm-up that compiles."""
     wait = torch.cuda.synchronize if device == "cuda" else lambda: None
-    calls = 100 if device == "cuda" else 4
+    calls = 100 if device == "cuda" else 2
     for _ in range(3):
         view()
     wait()
