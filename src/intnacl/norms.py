@@ -20,7 +20,7 @@ Groups = tuple[tuple[int, bool], ...]
 class ViewBatchNorm(nn.BatchNorm2d):
     """Batch norm by groups of views. In eval mode, and with one clean group, it is `nn.BatchNorm2d`.
 
-    y = γ (x − μ_g) / sqrt(σ²_g + ε) + β with mean and variance of the sample's group g; the running
+    y = γ (x − μ_g) / sqrt(σ²_g + ε) + β with the mean and variance of its group g; the running
     statistics take the groups one after the other. Adversarial groups have γ, β and running statistics of their own.
     """
 
