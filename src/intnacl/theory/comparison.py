@@ -1,0 +1,108 @@
+"""NCA beside the alternatives on a small labelled table: leave-one-out accuracy and seconds, in one run.
+
+Shapes: B points, F input features, D components.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from sklearn.datasets import load_breast_cancer, load_digits, load_iris, load_wine
+from sklearn.decomposition import PCA
+from sklearn.neighbors import NeighborhoodComponentsAnalysis
+from sklearn.preprocessing import StandardScaler
+
+from intnacl.errors import InputError, check_choice
+from intnacl.theory.nca import NCA
+from intnacl.theory.neighbours import leave_one_out_accuracy
+
+Array = npt.NDArray[Any]
+TABLES: dict[str, Callable[..., tuple[Array, Array]]] = {
+    "iris": load_iris,
+    "wine": load_wine,
+    "breast_cancer": load_breast_cancer,
+    "digits": load_digits,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparisonConfig:
+    """One comparison; scikit-learn and this package get the same start, iterations and tolerance."""
+
+    dataset: str = "digits"
+    """iris, wine, breast_cancer or digits; features are standardised."""
+    n_components: int = 2
+    """Dimensions of the learned space."""
+    max_iter: int = 50
+    """Iterations of L-BFGS, or epochs when there is a batch size."""
+    batch_size: int | None = None
+    """None: the whole set at once."""
+    device: str = "auto"
+    """Of this package's NCA: auto, cpu, cuda."""
+    seed: int = 0
+    """Of starts and batches."""
+
+    def __post_init__(self) -> None:
+        check_choice("dataset", self.dataset, TABLES)
+        if self.n_components < 1 or self.max_iter < 1:
+            raise InputError(
+                f"n_components={self.n_components}, max_iter={self.max_iter}: both must be 1 or more."
+            )
+
+
+class Space(NamedTuple):
+    """Where a method puts the points, and how long it took to find out."""
+
+    points: Array
+    """(B, D)."""
+    seconds: float
+
+
+def load_table(name: str) -> tuple[Array, Array]:
+    """Standardised features (B, F) and class indices (B,) of one of `TABLES`."""
+    check_choice("dataset", name, TABLES)
+    X_BF, y_B = TABLES[name](return_X_y=True)
+    return StandardScaler().fit_transform(X_BF), y_B
+
+
+def learn_spaces(X_BF: Array, y_B: Array, config: ComparisonConfig) -> dict[str, Space]:
+    """Each method's space of the same points."""
+    D, seed, steps = config.n_components, config.seed, config.max_iter
+    if X_BF.shape[1] < D:
+        raise InputError(f"n_components={D} exceeds the {X_BF.shape[1]} features of {config.dataset}.")
+    ours: dict[str, Any] = {
+        "max_iter": steps,
+        "batch_size": config.batch_size,
+        "device": config.device,
+        "random_state": seed,
+    }
+    methods = {
+        "PCA": PCA(D, random_state=seed),
+        "NCA, scikit-learn": NeighborhoodComponentsAnalysis(D, max_iter=steps, random_state=seed),
+        "NCA, total variation": NCA(D, objective="tv", **ours),
+        "NCA, KL": NCA(D, objective="kl", **ours),
+    }
+    return {"input": Space(X_BF, 0.0)} | {name: _fit(method, X_BF, y_B) for name, method in methods.items()}
+
+
+def _fit(method: Any, X_BF: Array, y_B: Array) -> Space:
+    start = time.perf_counter()
+    z_BD = method.fit(X_BF, y_B).transform(X_BF)
+    return Space(np.asarray(z_BD), time.perf_counter() - start)
+
+
+def measure(spaces: dict[str, Space], y_B: Array) -> dict[str, dict[str, float]]:
+    """Leave-one-out accuracy of 1 and 5 neighbours in each space, in percent, and seconds."""
+    labels_B = torch.as_tensor(y_B)
+    return {
+        name: {
+            f"{k}-NN": 100 * leave_one_out_accuracy(torch.as_tensor(space.points), labels_B, k)
+            for k in (1, 5)
+        }
+        | {"seconds": space.seconds}
+        for name, space in spaces.items()
+    }

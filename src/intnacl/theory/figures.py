@@ -1,0 +1,120 @@
+"""The pictures of `intnacl nca` and `intnacl bounds`."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from sklearn.decomposition import PCA
+
+from intnacl.theory.comparison import Space
+
+INK = {"measured": "#1b6ca8", "second": "#e07b39", "paper": "#9a9a9a", "proved": "#2a2a2a", "bad": "#b3202c"}
+
+
+def draw_spaces(
+    spaces: dict[str, Space], accuracy: dict[str, dict[str, float]], y: npt.NDArray[Any], path: Path
+) -> None:
+    """A panel a space, by its first two principal components if it has more; colours are classes."""
+    figure = Figure(figsize=(3.2 * len(spaces), 3.4), layout="constrained")
+    for axes, (name, space) in zip(figure.subplots(1, len(spaces)), spaces.items(), strict=True):
+        z = space.points if space.points.shape[1] <= 2 else PCA(2).fit_transform(space.points)
+        z = z if z.shape[1] == 2 else np.hstack([z, np.zeros_like(z)])
+        axes.scatter(*z.T, c=y, cmap="tab10", s=6, linewidths=0)
+        axes.set(title=f"{name}\n1-NN {accuracy[name]['1-NN']:.1f} %, 5-NN {accuracy[name]['5-NN']:.1f} %")
+        axes.set(xticks=[], yticks=[])
+    _save(figure, path)
+
+
+def draw_bounds(measured: dict[str, Any], path: Path) -> None:
+    """Deviations over n, m and M, their tail, Lemma B.3 over M, and the complexity of the losses over M."""
+    figure = Figure(figsize=(13, 7.6), layout="constrained")
+    top, bottom = figure.subplots(2, 3)
+    for axes, name in zip(top, ("n", "m", "M"), strict=True):
+        draw_deviation(axes, measured[name], name)
+    figure.legend(*top[0].get_legend_handles_labels(), fontsize=8.5, loc="outside upper center", ncols=5)
+    draw_tail(bottom[0], measured["tail"])
+    draw_lemma(bottom[1], measured["lemma"]["exclusive or"], "Lemma B.3 on exclusive or, K = 2")
+    draw_complexity(bottom[2], measured["complexity"])
+    _save(figure, path)
+
+
+def draw_deviation(axes: Axes, rows: list[dict[str, float]], name: str) -> None:
+    """Measured |L_Unbiased − L_Debiased| and mean Δ below the bounds, on logarithmic axes."""
+    x = [row["value"] for row in rows]
+    axes.plot(x, [row["paper"] for row in rows], "--", color=INK["paper"], label="Theorem B.1")
+    axes.plot(x, [row["proved"] for row in rows], color=INK["proved"], label="proved bound")
+    axes.plot(x, [row["spread"] for row in rows], "o-", color=INK["measured"], label="measured mean Δ, g1")
+    axes.errorbar(
+        x, [row["gap"] for row in rows], [2 * row["gap_error"] for row in rows],
+        fmt="s:", color=INK["measured"], alpha=0.7, capsize=2, label="measured |difference|, g1 (± 2 s.e.)",
+    )  # fmt: skip
+    axes.plot(
+        x,
+        [row["plain_gap"] for row in rows],
+        "^-",
+        color=INK["bad"],
+        label="measured |difference|, g0: biased",
+    )
+    _powers(axes, x)
+    axes.set(yscale="log", xlabel=name, title=f"Deviation from the unbiased loss over {name}")
+    axes.set_ylim(1e-4, 10)
+
+
+def draw_tail(axes: Axes, rows: list[dict[str, float]]) -> None:
+    """P(Δ ≥ ε), measured and bounded."""
+    x = [row["value"] for row in rows]
+    axes.plot(x, [row["paper"] for row in rows], "--", color=INK["paper"], label="Lemma B.2")
+    axes.plot(x, [row["proved"] for row in rows], color=INK["proved"], label="proved bound")
+    axes.plot(x, [row["measured"] for row in rows], color=INK["measured"], label="measured")
+    axes.set(xlabel="ε", ylabel="P(Δ ≥ ε)", title="Tail of the deviation")
+    axes.legend(fontsize=7.5)
+
+
+def draw_lemma(axes: Axes, rows: list[dict[str, float]], title: str) -> None:
+    """L_Unbiased over M at N = K − 1, where it falls below the supervised losses, and at √e(K − 1)."""
+    x = [row["value"] for row in rows]
+    axes.plot(x, [row["unbiased"] for row in rows], "o-", color=INK["bad"], label="L_Unbiased, N = K − 1")
+    axes.plot(
+        x, [row["unbiased_enough"] for row in rows], "s-", color=INK["measured"],
+        label="L_Unbiased, N = K − 1 (M = 1), √e (K − 1) (M ≥ 2)",
+    )  # fmt: skip
+    axes.axhline(rows[0]["sup_mean"], ls="--", color=INK["proved"], label="L_Sup^μ")
+    axes.axhline(rows[0]["sup"], ls=":", color=INK["second"], label="L_Sup")
+    _powers(axes, x)
+    axes.set(xlabel="M", title=title, ylim=(-0.02, None))
+    axes.legend(fontsize=7.5)
+
+
+def draw_complexity(axes: Axes, rows: list[dict[str, float]]) -> None:
+    """R(losses) relative to M = 1, beside the 1/M of Theorems 3.1 and B.4."""
+    x = [row["value"] for row in rows]
+    for denominator, ink in (("MN", INK["measured"]), ("N", INK["second"])):
+        values = (
+            torch.tensor([[row[denominator], 2 * row[f"{denominator}_error"]] for row in rows])
+            / rows[0][denominator]
+        )
+        label = f"measured, {'·'.join(denominator)}·G"
+        axes.errorbar(
+            x, values[:, 0].tolist(), values[:, 1].tolist(), fmt="o-", color=ink, capsize=2, label=label
+        )
+    axes.plot(x, [1 / M for M in x], "--", color=INK["paper"], label="1/M of the theorems' λ")
+    _powers(axes, x)
+    axes.set(yscale="log", xlabel="M", title="Complexity of the losses (M = 1 is 1)")
+    axes.legend(fontsize=7.5)
+
+
+def _powers(axes: Axes, values: list[float]) -> None:
+    """A logarithmic axis marked at the values themselves."""
+    axes.set_xscale("log")
+    axes.set_xticks(values, [f"{value:g}" for value in values])
+    axes.minorticks_off()
+
+
+def _save(figure: Figure, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # No date or version inside: equal numbers give equal bytes.
+    figure.savefig(path, dpi=110, metadata={"Software": None})

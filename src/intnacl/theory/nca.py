@@ -1,0 +1,228 @@
+"""Neighbourhood Components Analysis as a scikit-learn estimator, on torch.
+
+    min_A Σ_i ℓ(q_i, Σ_{j: c_j = c_i} p_ij),   p_ij = e^(−‖Ax_i−Ax_j‖²) / Σ_{k≠i} e^(−‖Ax_i−Ax_k‖²)
+
+with q_i = 1 and ℓ the KL divergence (the paper's choice) or the total variation distance. The map is the
+matrix A or any torch module; the whole set takes L-BFGS, minibatches take Adam.
+
+Shapes: B points, F input features, D components.
+"""
+
+from copy import deepcopy
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from scipy.optimize import minimize
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import Tensor, nn
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
+
+from intnacl.errors import InputError, check_choice
+from intnacl.theory.neighbours import OBJECTIVES, leave_one_out_accuracy, neighbour_loss
+from intnacl.theory.starts import STARTS
+
+Array = npt.NDArray[Any]
+
+
+class NCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
+    """Learn the map under which a point's nearest neighbours share its class (eq. NCA).
+
+    Args:
+        n_components: Rows of A; None keeps the number of features.
+        objective: "tv" minimises mean 1 − p_i, as scikit-learn does; "kl" minimises mean −log p_i.
+        init: Start of A: "auto", "lda", "pca", "identity" or "random".
+        encoder: A torch module used in place of A; it is copied, and the fitted copy is `encoder_`.
+        batch_size: None for the whole set with L-BFGS; else Adam on shuffled batches, where a point's
+            neighbours are the other points of its batch.
+        max_iter: L-BFGS iterations, or epochs of Adam.
+        tol: L-BFGS stops when the loss falls by less than this, or the summed gradient is smaller.
+        learning_rate: Adam's.
+        n_neighbors: Neighbours that vote in `score`.
+        device: "auto" (a GPU if there is one), "cpu", "cuda", …
+        random_state: Seed or generator of starts and batches.
+
+    Attributes:
+        components_: A, (D, F); only for the linear map.
+        encoder_: The fitted module; for the linear map an `nn.Linear` that holds A.
+        n_iter_: L-BFGS iterations or epochs done.
+        loss_: Mean objective at the last evaluation.
+
+    Examples:
+        >>> from sklearn.datasets import load_iris
+        >>> X, y = load_iris(return_X_y=True)
+        >>> nca = NCA(n_components=2, random_state=0).fit(X, y)
+        >>> nca.transform(X).shape
+        (150, 2)
+    """
+
+    def __init__(
+        self,
+        n_components: int | None = None,
+        *,
+        objective: str = "tv",
+        init: str = "auto",
+        encoder: nn.Module | None = None,
+        batch_size: int | None = None,
+        max_iter: int = 50,
+        tol: float = 1e-5,
+        learning_rate: float = 1e-2,
+        n_neighbors: int = 1,
+        device: str = "auto",
+        random_state: int | np.random.RandomState | None = None,
+    ) -> None:
+        self.n_components = n_components
+        self.objective = objective
+        self.init = init
+        self.encoder = encoder
+        self.batch_size = batch_size
+        self.max_iter = max_iter
+        self.tol = tol
+        self.learning_rate = learning_rate
+        self.n_neighbors = n_neighbors
+        self.device = device
+        self.random_state = random_state
+
+    def fit(self, X: npt.ArrayLike, y: npt.ArrayLike) -> Self:
+        """Learn the map from points X (B, F) and their classes y (B,)."""
+        X_BF, y_B = validate_data(self, X, y, dtype=(np.float64, np.float32), ensure_min_samples=2)
+        check_classification_targets(y_B)
+        self.classes_, labels_B = np.unique(y_B, return_inverse=True)
+        self._check(X_BF)
+        rng = check_random_state(self.random_state)
+        x_BF = self._tensor(X_BF)
+        self.encoder_ = self._start(X_BF, labels_B, rng).to(x_BF)
+        c_B = torch.as_tensor(labels_B, device=x_BF.device)
+        learn = self._lbfgs if self.batch_size is None else self._adam
+        self.loss_, self.n_iter_ = learn(x_BF, c_B, rng)
+        if self.encoder is None:
+            self.components_ = next(self.encoder_.parameters()).detach().cpu().numpy()
+        self._n_features_out = self._embed(x_BF[:1]).shape[1]
+        return self
+
+    def transform(self, X: npt.ArrayLike) -> Array:
+        """The learned map of points X (B, F): (B, D)."""
+        check_is_fitted(self)
+        X_BF = validate_data(self, X, dtype=(np.float64, np.float32), reset=False)
+        z_BD: Array = self._embed(self._tensor(X_BF)).cpu().numpy()
+        return z_BD.astype(X_BF.dtype, copy=False)
+
+    def score(self, X: npt.ArrayLike, y: npt.ArrayLike) -> float:
+        """Leave-one-out accuracy of `n_neighbors` nearest neighbours among the points X themselves."""
+        check_is_fitted(self)
+        X_BF, y_B = validate_data(self, X, y, dtype=(np.float64, np.float32), reset=False)
+        if len(X_BF) <= self.n_neighbors:
+            raise InputError(
+                f"{len(X_BF)} points leave {len(X_BF) - 1} neighbours for each, fewer than "
+                f"n_neighbors={self.n_neighbors}: score more points or lower n_neighbors."
+            )
+        labels_B = torch.as_tensor(np.unique(y_B, return_inverse=True)[1])
+        return leave_one_out_accuracy(self._embed(self._tensor(X_BF)).cpu(), labels_B, self.n_neighbors)
+
+    def _check(self, X_BF: Array) -> None:
+        """Raise for settings that this data cannot serve."""
+        check_choice("objective", self.objective, OBJECTIVES)
+        check_choice("init", self.init, STARTS)
+        B, F = X_BF.shape
+        if len(self.classes_) < 2:
+            raise InputError(
+                f"y holds one class, {self.classes_.tolist()}; NCA separates two or more: check the labels."
+            )
+        if self.n_components is not None and not 1 <= self.n_components <= F:
+            raise InputError(
+                f"n_components={self.n_components} must lie in 1…{F}, the number of features of X."
+            )
+        discriminants = min(F, len(self.classes_) - 1)
+        if self.init == "lda" and (self.n_components or F) > discriminants:
+            raise InputError(
+                f"init='lda' gives at most {discriminants} components here: lower n_components or take 'pca'."
+            )
+        if not 1 <= self.n_neighbors < B:
+            raise InputError(
+                f"n_neighbors={self.n_neighbors} must lie in 1…{B - 1}: X has {B} points (n_samples={B})."
+            )
+        if self.batch_size is not None and self.batch_size < 2:
+            raise InputError(
+                f"batch_size={self.batch_size} leaves a point without neighbours; take 2 or more, or None."
+            )
+        if self.encoder is not None and not any(weight.requires_grad for weight in self.encoder.parameters()):
+            raise InputError(f"encoder={self.encoder} has no weights to learn.")
+        if self.encoder is not None and self.n_components is not None:
+            raise InputError(
+                f"n_components={self.n_components} is for the linear map: an encoder has its own output size."
+            )
+        if self.max_iter < 1:
+            raise InputError(f"max_iter={self.max_iter} must be 1 or more.")
+
+    def _tensor(self, X_BF: Array) -> Tensor:
+        auto = "cuda" if torch.cuda.is_available() else "cpu"
+        try:
+            return torch.tensor(X_BF, device=auto if self.device == "auto" else self.device)
+        except (RuntimeError, AssertionError) as error:
+            raise InputError(
+                f"device={self.device!r} cannot be used here; take 'auto' or 'cpu'. {error}"
+            ) from error
+
+    def _start(self, X_BF: Array, labels_B: Array, rng: np.random.RandomState) -> nn.Module:
+        if self.encoder is not None:
+            return deepcopy(self.encoder)
+        start_DF = STARTS[self.init](X_BF, labels_B, self.n_components or X_BF.shape[1], rng)
+        D, F = start_DF.shape
+        if self.n_components not in (None, D):
+            raise InputError(
+                f"init={self.init!r} finds {D} directions, n_components={self.n_components}: take 'pca'."
+            )
+        linear = nn.Linear(F, D, bias=False, dtype=torch.float64)
+        linear.weight.data.copy_(torch.as_tensor(start_DF.copy()))
+        return linear
+
+    @torch.no_grad()
+    def _embed(self, x_BF: Tensor) -> Tensor:
+        z_BD: Tensor = self.encoder_.eval()(x_BF.to(next(self.encoder_.parameters())))
+        return z_BD
+
+    def _loss(self, x_BF: Tensor, c_B: Tensor) -> Tensor:
+        return neighbour_loss(self.encoder_(x_BF), c_B, self.objective)
+
+    def _lbfgs(self, x_BF: Tensor, c_B: Tensor, rng: np.random.RandomState) -> tuple[float, int]:
+        """SciPy's L-BFGS on the flattened weights: about one evaluation an iteration."""
+        weights = [weight for weight in self.encoder_.train().parameters() if weight.requires_grad]
+
+        def _loss_and_gradient(flat: Array) -> tuple[float, Array]:
+            vector_to_parameters(torch.as_tensor(flat).to(weights[0]), weights)
+            loss = self._loss(x_BF, c_B)
+            gradient = parameters_to_vector(torch.autograd.grad(loss, weights))
+            return loss.item(), gradient.double().cpu().numpy()
+
+        start = parameters_to_vector(weights).detach().double().cpu().numpy()
+        # The loss is a mean: with its tolerance divided by B, the gradient's rule is that of the sum.
+        options = {"maxiter": self.max_iter, "ftol": self.tol, "gtol": self.tol / len(x_BF)}
+        best = minimize(_loss_and_gradient, start, jac=True, method="L-BFGS-B", options=options)
+        vector_to_parameters(torch.as_tensor(best.x).to(weights[0]), weights)
+        return float(best.fun), int(best.nit)
+
+    def _adam(self, x_BF: Tensor, c_B: Tensor, rng: np.random.RandomState) -> tuple[float, int]:
+        optimiser = torch.optim.Adam(self.encoder_.train().parameters(), self.learning_rate)
+        losses = [x_BF.new_zeros(())]
+        for _ in range(self.max_iter):
+            order_B = torch.as_tensor(rng.permutation(len(x_BF)), device=x_BF.device)
+            batches = [rows for rows in torch.split(order_B, self.batch_size or 2) if len(rows) > 1]
+            losses = [self._adam_step(optimiser, x_BF[rows], c_B[rows]) for rows in batches]
+        return torch.stack(losses).mean().item(), self.max_iter
+
+    def _adam_step(self, optimiser: torch.optim.Optimizer, x_BF: Tensor, c_B: Tensor) -> Tensor:
+        optimiser.zero_grad()
+        loss = self._loss(x_BF, c_B)
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimiser.step()
+        return loss.detach()
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.required = True
+        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        return tags

@@ -1,0 +1,136 @@
+"""Appendix A as numbers: NCA's objective, step by step (S1)–(S5), is the contrastive loss for any M."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from intnacl import IntNaClLoss
+from intnacl.losses.nacl import nca_rows
+from intnacl.losses.negatives import Pair
+from intnacl.theory.neighbours import OBJECTIVES, neighbour_logits, neighbour_loss
+
+B, D = 6, 5
+
+
+def views(count: int) -> list[Tensor]:
+    return [torch.randn(B, D, dtype=torch.float64) for _ in range(count)]
+
+
+def neighbourhoods(h: list[Tensor]) -> list[tuple[Tensor, Tensor, Tensor]]:
+    """Each row of the pair (z0, z1) with its M positives and its N = 2B − 2 negatives, unit norm."""
+    z = [normalize(view, dim=1) for view in h]
+    rows, images = torch.cat(z[:2]), torch.arange(B).repeat(2)
+    return [
+        (
+            rows[r],
+            torch.stack([z[1 if r < B else 0][r % B], *(view[r % B] for view in z[2:])]),
+            rows[images != r % B],
+        )
+        for r in range(2 * B)
+    ]
+
+
+def s1(x: Tensor, positives: Tensor, negatives: Tensor) -> Tensor:
+    """Stochastic neighbours under f/√2: distances, the sum over j outside the fraction."""
+    others = torch.cat([positives, negatives])
+    total = torch.exp(-0.5 * (x - others).square().sum(1)).sum()
+    return -torch.log(sum(torch.exp(-0.5 * (x - y).square().sum()) / total for y in positives))
+
+
+def s2(x: Tensor, positives: Tensor, negatives: Tensor) -> Tensor:
+    """The squares multiplied out."""
+
+    def kernel(y: Tensor) -> Tensor:
+        return torch.exp(y @ x - 0.5 * x @ x - 0.5 * y.square().sum(1))
+
+    return -torch.log((kernel(positives) / kernel(torch.cat([positives, negatives])).sum()).sum())
+
+
+def s3(x: Tensor, positives: Tensor, negatives: Tensor) -> Tensor:
+    """Norms are t⁻¹ (1 at t = 1): both sides carry the same factor."""
+    scale = x @ x
+    others = torch.cat([positives, negatives])
+    return -torch.log((torch.exp(positives @ x - scale) / torch.exp(others @ x - scale).sum()).sum())
+
+
+def s4(x: Tensor, positives: Tensor, negatives: Tensor) -> Tensor:
+    """The neighbours are the positives and the rest."""
+    own = torch.exp(positives @ x).sum()
+    return -torch.log(own / (own + torch.exp(negatives @ x).sum()))
+
+
+def s5(x: Tensor, positives: Tensor, negatives: Tensor) -> Tensor:
+    """The rest as N·g0, the mean over N negatives."""
+    own, g0 = torch.exp(positives @ x).sum(), torch.exp(negatives @ x).mean()
+    return -torch.log(own / (own + len(negatives) * g0))
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.5])
+@pytest.mark.parametrize("M", [1, 2, 5])
+def test_every_step_is_the_contrastive_loss(M: int, temperature: float) -> None:
+    h = views(M + 1)
+    expected = IntNaClLoss(num_positives=M, temperature=temperature)(h[0], h[1], extra=h[2:]).item()
+    scaled = [[part / math.sqrt(temperature) for part in hood] for hood in neighbourhoods(h)]
+    for step in (s1, s2, s3, s4, s5):
+        assert torch.stack([step(*hood) for hood in scaled]).mean().item() == pytest.approx(
+            expected, rel=1e-12
+        )
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.5])
+@pytest.mark.parametrize("M", [1, 2, 5])
+def test_nca_with_batch_neighbours_is_the_contrastive_loss(M: int, temperature: float) -> None:
+    """The estimator's own objective on f/√(2t); an anchor's neighbours are its positives and negatives."""
+    h = views(M + 1)
+    expected = IntNaClLoss(num_positives=M, temperature=temperature)(h[0], h[1], extra=h[2:]).item()
+    losses = []
+    for x, positives, negatives in neighbourhoods(h):
+        points = torch.cat([x[None], positives, negatives]) / math.sqrt(2 * temperature)
+        other = (torch.arange(len(points)) > M)[None]
+        losses.append(OBJECTIVES["kl"](neighbour_logits(points[:1], points, 0), other)[0])
+    assert torch.cat(losses).mean().item() == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.5])
+def test_simclr_is_nca_whose_classes_are_the_images(temperature: float) -> None:
+    """M = 1: one call of NCA's objective on the stacked views, value and gradient."""
+    h = [view.requires_grad_() for view in views(2)]
+    z = torch.cat([normalize(view, dim=1) for view in h])
+    nca = neighbour_loss(z / math.sqrt(2 * temperature), torch.arange(B).repeat(2), "kl")
+    simclr = IntNaClLoss.preset("simclr", temperature=temperature)(*h)
+    assert nca.item() == pytest.approx(simclr.item(), rel=1e-12)
+    for ours, theirs in zip(torch.autograd.grad(nca, h), torch.autograd.grad(simclr, h), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("M", [1, 3])
+def test_nca_on_all_views_is_the_row_loss_of_the_package(M: int) -> None:
+    """Every view an anchor and a neighbour: M positives and N = (M+1)(B−1) negatives a row."""
+    z = torch.cat([normalize(view, dim=1) for view in views(M + 1)])
+    image = torch.arange(B).repeat(M + 1)
+    similarity = z @ z.T
+    same = (image[:, None] == image[None]) & ~torch.eye(len(z), dtype=torch.bool)
+    positive = similarity[same].reshape(len(z), M)
+    negatives = similarity.masked_fill(image[:, None] == image[None], -torch.inf).logsumexp(1)
+    expected = nca_rows(Pair(positive[:, 0], negatives), positive[:, 1:], "N").mean().item()
+    assert neighbour_loss(z / math.sqrt(2), image, "kl").item() == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("M", [2, 4])
+def test_the_proofs_denominator_counts_every_negative_m_times(M: int) -> None:
+    h = views(M + 1)
+    loss = IntNaClLoss(num_positives=M, temperature=1.0, denominator="MN")(h[0], h[1], extra=h[2:]).item()
+    hoods = [(x, positives, negatives.repeat(M, 1)) for x, positives, negatives in neighbourhoods(h)]
+    assert torch.stack([s1(*hood) for hood in hoods]).mean().item() == pytest.approx(loss, rel=1e-12)
+
+
+def test_equal_positives_are_one_positive_only_with_the_proofs_denominator() -> None:
+    pair = Pair(torch.randn(8), torch.randn(8) + 3)
+    one = nca_rows(pair, torch.empty(8, 0), "MN")
+    for M in (2, 8):
+        repeated = pair.positive_R[:, None].expand(8, M - 1)
+        torch.testing.assert_close(nca_rows(pair, repeated, "MN"), one)
+        assert (nca_rows(pair, repeated, "N") < one - 0.1).all()

@@ -1,0 +1,47 @@
+"""The comparison: every method on the same points, figures by name, clear errors."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from intnacl.errors import InputError
+from intnacl.theory.comparison import TABLES, ComparisonConfig, Space, learn_spaces, load_table, measure
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_tables_are_standardised(name: str) -> None:
+    X, y = load_table(name)
+    np.testing.assert_allclose(X.mean(0), 0, atol=1e-9)
+    assert len(X) == len(y)
+    assert y.min() == 0
+
+
+def test_learned_spaces_beat_principal_components() -> None:
+    X, y = load_table("wine")
+    figures = measure(learn_spaces(X, y, ComparisonConfig(dataset="wine")), y)
+    assert list(figures) == ["input", "PCA", "NCA, scikit-learn", "NCA, total variation", "NCA, KL"]
+    for name in ("NCA, total variation", "NCA, KL"):
+        assert figures[name]["1-NN"] > figures["PCA"]["1-NN"] + 2
+        assert figures[name]["seconds"] > 0
+
+
+def test_measure_is_in_percent() -> None:
+    line = Space(np.array([[0.0], [0.1], [5.0], [5.1], [0.05]]), 0.0)
+    figures = measure({"line": Space(np.vstack([line.points] * 2), 0.0)}, np.array([0, 0, 1, 1, 1] * 2))
+    assert figures["line"]["1-NN"] == 100.0  # each point lies on its own copy
+    assert figures["line"]["5-NN"] == 80.0  # of five neighbours, the point between the zeros sees four zeros
+
+
+@pytest.mark.parametrize(
+    "settings", [{"n_components": 0}, {"n_components": 5}, {"max_iter": 0}, {"dataset": "irs"}]
+)
+def test_bad_settings_are_named(settings: dict[str, Any]) -> None:
+    ((name, value),) = settings.items()
+    with pytest.raises(InputError, match=f"{name}={value!r}"):
+        learn_spaces(*load_table("iris"), ComparisonConfig(**{"dataset": "iris"} | settings))
+
+
+def test_unknown_table_is_named() -> None:
+    with pytest.raises(InputError, match=r"dataset='irs'.*did you mean 'iris'"):
+        load_table("irs")

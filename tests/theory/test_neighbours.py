@@ -1,0 +1,109 @@
+"""NCA's objective against loops, by finite differences, at its limits, and in any tile size."""
+
+import math
+
+import pytest
+import torch
+from sklearn.datasets import load_iris
+from sklearn.model_selection import LeaveOneOut, cross_val_score
+from sklearn.neighbors import KNeighborsClassifier
+from torch import Tensor
+
+from intnacl.errors import InputError
+from intnacl.theory import neighbours
+from intnacl.theory.neighbours import OBJECTIVES, leave_one_out_accuracy, neighbour_loss
+
+
+def points(count: int = 12, classes: int = 3) -> tuple[Tensor, Tensor]:
+    return torch.randn(count, 4, dtype=torch.float64), torch.arange(count) % classes
+
+
+def looped(z: Tensor, labels: Tensor, objective: str) -> float:
+    """The definition, word by word."""
+    losses = []
+    for i in range(len(z)):
+        kernel = {k: math.exp(-float((z[i] - z[k]).square().sum())) for k in range(len(z)) if k != i}
+        own = [kernel[j] for j in kernel if labels[j] == labels[i]]
+        if own:
+            p = sum(own) / sum(kernel.values())
+            losses.append(-math.log(p) if objective == "kl" else 1 - p)
+    return sum(losses) / len(losses)
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize("tile", [1, 30, 10_000])
+def test_equals_the_loops_in_any_tile(objective: str, tile: int) -> None:
+    z, labels = points()
+    assert neighbour_loss(z, labels, objective, tile).item() == pytest.approx(
+        looped(z, labels, objective), rel=1e-12
+    )
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize("tile", [30, 10_000])
+def test_gradient_by_finite_differences(objective: str, tile: int) -> None:
+    z, labels = points()
+    labels[0] = 7  # a point alone in its class is nobody's positive, and everybody's negative
+    assert torch.autograd.gradcheck(lambda z: neighbour_loss(z, labels, objective, tile), z.requires_grad_())
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_a_point_alone_in_its_class_is_no_anchor(objective: str) -> None:
+    z, labels = points()
+    labels[0] = 7
+    assert neighbour_loss(z, labels, objective).item() == pytest.approx(
+        looped(z, labels, objective), rel=1e-12
+    )
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_no_pair_of_a_class_gives_nought(objective: str) -> None:
+    z = torch.randn(3, 2, requires_grad=True)
+    loss = neighbour_loss(z, torch.arange(3), objective)
+    loss.backward()
+    assert loss.item() == 0
+    assert z.grad is not None
+    assert not z.grad.any()
+
+
+def test_kl_pulls_where_the_probability_underflows() -> None:
+    z = torch.tensor([[0.0], [1e3], [1.0]], requires_grad=True)  # p_0 = e^(−10⁶) is no float
+    loss = neighbour_loss(z, torch.tensor([0, 0, 1]), "kl")
+    loss.backward()
+    assert loss.item() == pytest.approx((1e6 - 1 + 0) / 2 + (1e6 - 999**2) / 2, rel=1e-5)
+    assert z.grad is not None
+    assert z.grad[0] < 0 < z.grad[1]
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_equal_points_choose_evenly(objective: str) -> None:
+    loss = neighbour_loss(torch.zeros(9, 2), torch.arange(9) % 3, objective)
+    assert loss.item() == pytest.approx(-math.log(2 / 8) if objective == "kl" else 6 / 8, rel=1e-6)
+
+
+def test_no_tile_exceeds_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = []
+    compute = neighbours.neighbour_logits
+
+    def record(*arguments: Tensor) -> Tensor:
+        sizes.append(compute(*arguments).numel())
+        return compute(*arguments)
+
+    monkeypatch.setattr(neighbours, "neighbour_logits", record)
+    neighbour_loss(torch.randn(100, 2), torch.arange(100) % 2, tile=1000)
+    assert max(sizes) <= 1000
+    assert sum(sizes) == 100 * 100
+
+
+def test_unknown_objective_names_the_choices() -> None:
+    with pytest.raises(InputError, match=r"objective='kll'.*did you mean 'kl'"):
+        neighbour_loss(*points(), "kll")
+
+
+@pytest.mark.parametrize("neighbours", [1, 5])
+def test_leave_one_out_agrees_with_scikit_learn(neighbours: int) -> None:
+    X, y = load_iris(return_X_y=True)
+    expected = cross_val_score(KNeighborsClassifier(neighbours), X, y, cv=LeaveOneOut()).mean()
+    assert leave_one_out_accuracy(torch.tensor(X), torch.tensor(y), neighbours) == pytest.approx(
+        expected, abs=1e-12
+    )
