@@ -46,7 +46,8 @@ def our_run(images: Tensor, config: AugmentConfig, seed: int) -> Tensor:
 def summary(views: Tensor) -> Summary:
     """Of a channel's pixels: mean, variance, histogram; of the pictures: their means and contrasts."""
     pixels = views.transpose(0, 1).flatten(1)
-    bins = torch.stack([torch.histc(channel, 64, 0, 1) / channel.numel() for channel in pixels])
+    # torchvision's blur leaves some whites at 1 + 1e-7, which histc would not count.
+    bins = torch.stack([torch.histc(channel.clamp(0, 1), 64, 0, 1) / channel.numel() for channel in pixels])
     means, deviations = views.mean((2, 3)), views.std((2, 3))
     return {
         "channel mean": pixels.mean(1),

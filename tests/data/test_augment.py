@@ -180,7 +180,9 @@ def statistics(x):
 
 def histogram_distance(a, b):
     """Total variation between the pixel histograms, mean over channels."""
-    counts = [[torch.histc(x[:, c], 64, 0, 1) / x[:, c].numel() for c in range(3)] for x in (a, b)]
+    counts = [
+        [torch.histc(x[:, c].clamp(0, 1), 64, 0, 1) / x[:, c].numel() for c in range(3)] for x in (a, b)
+    ]
     return float(sum((p - q).abs().sum() / 2 for p, q in zip(*counts, strict=True)) / 3)
 
 
