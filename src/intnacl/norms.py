@@ -6,6 +6,7 @@ know where one view ends and the next begins.
 Shapes: V views of B pictures, C channels.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,13 +16,14 @@ from torch import Tensor, nn
 
 Groups = tuple[tuple[int, bool], ...]
 """Runs of views that share statistics: (number of views, whether they are adversarial)."""
+Normalize = Callable[[Tensor, nn.BatchNorm2d], Tensor]
 
 
 class ViewBatchNorm(nn.BatchNorm2d):
     """Batch norm by groups of views. In eval mode, and with one clean group, it is `nn.BatchNorm2d`.
 
-    y = γ (x − μ_g) / sqrt(σ²_g + ε) + β with the mean and variance of its group g; the running
-    statistics take the groups one after the other. Adversarial groups have γ, β and running statistics of their own.
+    y = γ (x − μ_g) / sqrt(σ²_g + ε) + β with the mean and variance of its group g; running statistics take
+    the groups one after the other. Adversarial groups have γ, β and running statistics of their own.
     """
 
     def __init__(self, features: int, *, adversarial: bool, momentum: float, sync: bool) -> None:
@@ -35,22 +37,58 @@ class ViewBatchNorm(nn.BatchNorm2d):
 
     def forward(self, x: Tensor) -> Tensor:
         """(V·B, C, …) -> the same shape."""
-        if not self.training or len(self.groups) == 1:
-            return self._normalize(x, self.groups[0][1])
+        layers = [self._layer(attacked) for _, attacked in self.groups]
+        if not self.training:
+            return _built_in(x, layers[0], training=False)
+        if self.sync and dist.is_initialized():
+            return self._by_parts(x, layers, _over_ranks)
+        if torch.compiler.is_compiling() and len({views for views, _ in self.groups}) == 1:
+            return _all_groups(x, layers)
+        return self._by_parts(x, layers, _built_in)
+
+    def _layer(self, attacked: bool) -> nn.BatchNorm2d:
+        return self.adversarial if attacked and self.adversarial is not None else self
+
+    def _by_parts(self, x: Tensor, layers: list[nn.BatchNorm2d], normalize: Normalize) -> Tensor:
         share = len(x) // sum(views for views, _ in self.groups)
         parts = torch.split(x, [views * share for views, _ in self.groups])
-        return torch.cat(
-            [self._normalize(part, attacked) for part, (_, attacked) in zip(parts, self.groups, strict=True)]
-        )
+        done = [normalize(part, layer) for part, layer in zip(parts, layers, strict=True)]
+        return done[0] if len(done) == 1 else torch.cat(done)
 
-    def _normalize(self, x: Tensor, attacked: bool) -> Tensor:
-        layer: nn.BatchNorm2d = self.adversarial if attacked and self.adversarial is not None else self
-        if self.training and self.sync and dist.is_initialized():
-            return _over_ranks(x, layer)
-        return F.batch_norm(
-            x, layer.running_mean, layer.running_var, layer.weight, layer.bias, self.training,
-            layer.momentum or 0.0, layer.eps,
-        )  # fmt: skip
+
+def _built_in(x: Tensor, layer: nn.BatchNorm2d, training: bool = True) -> Tensor:
+    momentum = layer.momentum or 0.0
+    statistics = (layer.running_mean, layer.running_var)
+    return F.batch_norm(x, *statistics, layer.weight, layer.bias, training, momentum, layer.eps)
+
+
+def _all_groups(x: Tensor, layers: list[nn.BatchNorm2d]) -> Tensor:
+    """All groups at once, for the compiler: one reduction and one pass over x, however many groups.
+
+    Moments are taken about the running mean, so that var = E(x − r)² − (E(x − r))² does not cancel.
+    """
+    size = (len(layers), -1, *x.shape[1:])
+    axes = (1, *range(3, x.ndim + 1))
+    column = (len(layers), 1, x.shape[1], *[1] * (x.ndim - 2))
+    weight_GC, bias_GC, around_GC = (
+        torch.stack([getattr(layer, name) for layer in layers]) for name in ("weight", "bias", "running_mean")
+    )
+    shifted = x.view(size).to(weight_GC.dtype) - around_GC.view(column)
+    mean_GC = shifted.mean(axes)
+    var_GC = (shifted.square().mean(axes) - mean_GC.square()).clamp(min=0)
+    _update(layers, mean_GC.detach() + around_GC, var_GC.detach(), x.numel() // (len(layers) * x.shape[1]))
+    scale_GC = weight_GC * (var_GC + layers[0].eps).rsqrt()
+    y = shifted * scale_GC.view(column) + (bias_GC - mean_GC * scale_GC).view(column)
+    return y.to(x.dtype).view(x.shape)
+
+
+def _update(layers: list[nn.BatchNorm2d], mean_GC: Tensor, var_GC: Tensor, count: int) -> None:
+    """Move the running statistics, unbiased, one group after the other."""
+    for layer, mean_C, var_C in zip(layers, mean_GC, var_GC, strict=True):
+        assert layer.running_mean is not None
+        assert layer.running_var is not None
+        layer.running_mean.lerp_(mean_C, layer.momentum or 0.0)
+        layer.running_var.lerp_(var_C * count / (count - 1), layer.momentum or 0.0)
 
 
 def convert(module: nn.Module, norm: str, **options: Any) -> None:
@@ -75,16 +113,12 @@ def _over_ranks(x: Tensor, layer: nn.BatchNorm2d) -> Tensor:
     from torch.distributed.nn.functional import all_reduce
 
     axes = [axis for axis in range(x.ndim) if axis != 1]
-    wide = x.double() if x.dtype == torch.float64 else x.float()
-    count = wide.new_tensor([wide.numel() / wide.shape[1]])
-    sums = torch.cat([wide.sum(axes), wide.square().sum(axes), count])
-    total, total_square, n = all_reduce(sums).split([wide.shape[1], wide.shape[1], 1])  # type: ignore[no-untyped-call]
-    mean, var = total / n, total_square / n - (total / n).square()
-    with torch.no_grad():
-        for running, new in ((layer.running_mean, mean), (layer.running_var, var * n / (n - 1))):
-            assert running is not None
-            running.lerp_(new.to(running.dtype), layer.momentum or 0.0)
-    scale = layer.weight * (var + layer.eps).rsqrt()
-    shape = [1, -1] + [1] * (x.ndim - 2)
-    y: Tensor = wide * scale.view(shape) + (layer.bias - mean * scale).view(shape)
+    column = [1, -1] + [1] * (x.ndim - 2)
+    wide = x.to(layer.weight.dtype)
+    count = dist.get_world_size() * x.numel() // x.shape[1]
+    mean_C = all_reduce(wide.sum(axes)) / count  # type: ignore[no-untyped-call]
+    centred = wide - mean_C.view(column)
+    var_C = all_reduce(centred.square().sum(axes)) / count  # type: ignore[no-untyped-call]
+    _update([layer], mean_C.detach()[None], var_C.detach()[None], count)
+    y: Tensor = centred * (layer.weight * (var_C + layer.eps).rsqrt()).view(column) + layer.bias.view(column)
     return y.to(x.dtype)

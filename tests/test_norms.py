@@ -1,0 +1,89 @@
+"""Batch norm by groups of views: equal to torch's on each group, eager and compiled."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from intnacl.norms import Groups, ViewBatchNorm, _all_groups, arrange, convert
+
+B, C = 4, 3
+
+
+def layer(groups: Groups, adversarial: bool = True) -> ViewBatchNorm:
+    norm = ViewBatchNorm(C, adversarial=adversarial, momentum=0.01, sync=False).double()
+    nn.init.normal_(norm.weight)
+    norm.groups = groups
+    return norm
+
+
+@pytest.mark.parametrize(
+    "groups",
+    [((1, False),), ((1, False), (1, False)), ((2, False), (1, True)), ((1, False), (1, False), (1, True))],
+)
+@pytest.mark.parametrize("shape", [(5, 5), ()], ids=["pictures", "vectors"])
+def test_each_group_is_normalised_by_itself(groups: Groups, shape: tuple[int, ...]) -> None:
+    views = sum(count for count, _ in groups)
+    x = torch.randn(views * B, C, *shape, dtype=torch.float64) * 3 + 1
+    norm = layer(groups)
+    expected, start = [], 0
+    for count, attacked in groups:
+        part = x[start : start + count * B]
+        own = norm.adversarial if attacked else norm
+        expected.append(F.batch_norm(part, None, None, own.weight, own.bias, True))
+        start += count * B
+    torch.testing.assert_close(norm(x), torch.cat(expected))
+
+
+def test_running_statistics_take_the_groups_in_turn_and_keep_the_sets_apart() -> None:
+    x = torch.randn(3 * B, C, 5, 5, dtype=torch.float64)
+    norm, plain, attacked = (
+        layer(((1, False), (1, False), (1, True))),
+        nn.BatchNorm2d(C),
+        nn.BatchNorm2d(C, momentum=0.01),
+    )
+    norm(x)
+    for part in (x[:B], x[B : 2 * B]):
+        plain.double()(part)
+    attacked.double()(x[2 * B :])
+    torch.testing.assert_close(norm.running_mean, plain.running_mean)
+    torch.testing.assert_close(norm.running_var, plain.running_var)
+    torch.testing.assert_close(norm.adversarial.running_var, attacked.running_var)
+
+
+@pytest.mark.parametrize("groups", [((1, False), (1, False)), ((1, False), (1, True))])
+def test_the_form_for_the_compiler_equals_torch(groups: Groups) -> None:
+    x = (torch.randn(2 * B, C, 5, 5, dtype=torch.float64) * 2 + 5).requires_grad_()
+    first, second = layer(groups), layer(groups)
+    second.load_state_dict(first.state_dict())
+    eager, together = first(x), _all_groups(x, [second._layer(attacked) for _, attacked in groups])
+    torch.testing.assert_close(eager, together)
+    weights = torch.randn_like(eager)
+    grads = [torch.autograd.grad((y * weights).sum(), x)[0] for y in (eager, together)]
+    torch.testing.assert_close(*grads)
+    for a, b in zip(first.buffers(), second.buffers(), strict=True):
+        torch.testing.assert_close(a, b, check_dtype=False) if a.is_floating_point() else None
+
+
+def test_large_means_do_not_cancel_once_the_running_mean_is_near() -> None:
+    norm = layer(((1, False),)).float()
+    x = torch.randn(64, C, 4, 4) + 1000
+    norm.running_mean.fill_(1000)
+    expected = F.batch_norm(x.double(), None, None, norm.weight.double(), norm.bias.double(), True).float()
+    torch.testing.assert_close(_all_groups(x, [norm]), expected, rtol=1e-3, atol=1e-3)
+
+
+def test_eval_mode_is_plain_batch_norm_of_the_clean_set() -> None:
+    norm = layer(((1, False), (1, False))).eval()
+    x = torch.randn(6, C, 5, 5, dtype=torch.float64)
+    expected = F.batch_norm(x, norm.running_mean, norm.running_var, norm.weight, norm.bias)
+    torch.testing.assert_close(norm(x), expected)
+
+
+def test_convert_replaces_every_batch_norm_and_arrange_reaches_all() -> None:
+    net = nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4), nn.Sequential(nn.BatchNorm1d(4)))
+    convert(net, "per_view", adversarial=False, momentum=0.01, sync=False)
+    arrange(net, ((1, False), (1, True)))
+    assert net[1].groups == net[2][0].groups == ((1, False), (1, True))
+    convert(bare := nn.Sequential(nn.BatchNorm2d(4)), "none")
+    assert isinstance(bare[0], nn.Identity)
