@@ -7,9 +7,9 @@ import sys
 import warnings
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from cyclopts import App
+from cyclopts import App, Parameter
 
 app = App(name="intnacl", help="Contrastive representation learning that is accurate and robust.")
 
@@ -247,6 +247,83 @@ def _print_table(title: str, rows: dict[str, dict[str, float]], digits: int = 2)
     for name, figures in rows.items():
         table.add_row(name, *(f"{figures[column]:.{digits}f}" for column in columns))
     Console().print(table)
+
+
+@app.command
+def pretrain(
+    *,
+    dataset: str | None = None,
+    root: Path | None = None,
+    preset: str | None = None,
+    epochs: int | None = None,
+    batch_size: int | None = None,
+    lr: float | None = None,
+    num_positives: int | None = None,
+    lam: float | None = None,
+    alpha: float | None = None,
+    seed: int | None = None,
+    device: str = "auto",
+    out: Path | None = None,
+    config: Path | None = None,
+    recipe: str | None = None,
+    set_: Annotated[tuple[str, ...], Parameter(name="--set", consume_multiple=True)] = (),
+    max_minutes: float | None = None,
+) -> None:
+    """Train an encoder with any loss of the family; the same command on the same --out goes on.
+
+    **Examples**
+
+    ```
+    intnacl pretrain                                             # SimCLR on the embedded digits
+    intnacl pretrain --dataset cifar100 --preset intnacl --out runs/c100
+    intnacl pretrain --dataset folder:~/pictures --epochs 200 --set encoder.name=resnet34
+    intnacl pretrain --preset debiased_hardneg --set loss.temperature=0.2 train.optimizer=lars
+    torchrun --nproc-per-node 8 -m intnacl pretrain --dataset cifar100 --batch-size 1024
+    ```
+
+    Parameters
+    ----------
+    dataset
+        A name of `intnacl datasets`; digits by default.
+    root
+        Folder of the data sets; by default $INTNACL_DATA, else ~/.cache/intnacl.
+    preset
+        simclr, debiased, hardneg, debiased_hardneg, adv, intcl or intnacl.
+    epochs
+        Passes over the data set.
+    batch_size
+        Pictures of a batch, over all ranks.
+    lr
+        Learning rate.
+    num_positives
+        M, the positives of a picture.
+    lam
+        λ, the picture's own share in a mixed view.
+    alpha
+        α, the weight of the robust term.
+    seed
+        Of weights, batches and views.
+    device
+        auto, cpu, cuda, cuda:1 …
+    out
+        Run folder; by default one below runs/ that is named after the run.
+    config
+        A TOML file of settings, below the flags.
+    recipe
+        paper, tinyimagenet or digits; by default the data set's.
+    set_
+        Any setting by its dotted name: loss.temperature=0.2 encoder.head=hcl …
+    max_minutes
+        Stop cleanly after so many minutes; the same command goes on later.
+    """
+    from intnacl.commands import flags, pretrain_command
+
+    overrides = flags(
+        set_, dataset=dataset, root=root and str(root), seed=seed,
+        **{"train.epochs": epochs, "train.batch_size": batch_size, "train.lr": lr},
+        **{"loss.num_positives": num_positives, "loss.lam": lam, "loss.alpha": alpha},
+    )  # fmt: skip
+    sys.exit(pretrain_command(overrides, config, preset, recipe, device, out, max_minutes))
 
 
 def main() -> None:

@@ -1,0 +1,209 @@
+"""A run's configuration: the owners' dataclasses side by side, and the ways to change them.
+
+Layers, each over the one before: the recipe of the data set, a TOML file, the preset, flags. Unknown keys and
+ill-typed values are errors that name the nearest key. What is written to `config.json` is what runs.
+"""
+
+import json
+import tomllib
+import types
+import typing
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from intnacl.data.recipes import RECIPES as AUGMENTATIONS
+from intnacl.data.recipes import AugmentConfig
+from intnacl.encoders import EncoderConfig
+from intnacl.errors import InputError, check_choice
+from intnacl.evaluation.probe import ProbeConfig
+from intnacl.losses.integrated import PRESETS, LossConfig
+from intnacl.training.objectives import AdversaryConfig
+from intnacl.training.trainer import TrainConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationConfig:
+    """What is measured after training."""
+
+    transfer: tuple[str, ...] = ()
+    """Further data sets to probe."""
+    eps: tuple[float, ...] = (0.002,)
+    """Attack radii in pixels of [0, 1]; the first is the one of `accuracy` in result.json."""
+    attacks: tuple[str, ...] = ("fgsm", "pgd")
+    """fgsm, pgd (the paper's), pgd_tuned, autoattack."""
+    images: int | None = None
+    """How many test pictures are attacked; None: all."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """Everything a run depends on."""
+
+    recipe: str = "custom"
+    """The name of the recipe as long as views, encoder and optimiser are its own, else "custom"."""
+    objective: str = "contrastive"
+    """contrastive or supervised."""
+    dataset: str = "digits"
+    root: str | None = None
+    """Folder of the data sets; None: $INTNACL_DATA, else ~/.cache/intnacl."""
+    size: int | None = None
+    """Side of the pictures, for sets that are resized."""
+    seed: int = 0
+    loss: LossConfig = field(default_factory=LossConfig)
+    augment: AugmentConfig = field(default_factory=AugmentConfig)
+    adversary: AdversaryConfig = field(default_factory=AdversaryConfig)
+    encoder: EncoderConfig = field(default_factory=EncoderConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+    probe: ProbeConfig = field(default_factory=ProbeConfig)
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+
+    def __post_init__(self) -> None:
+        check_choice("objective", self.objective, ("contrastive", "supervised"))
+
+
+# Overrides of the defaults, which are the paper's for CIFAR.
+RECIPES: dict[str, dict[str, Any]] = {
+    "paper": {},
+    "tinyimagenet": {"train.batch_size": 128, "probe.epochs": 200},
+    "digits": {
+        # 8×8 grey digits on a CPU: no mirror images, gentler crops, a small net, a larger rate.
+        "augment.crop_scale": (0.4, 1.0),
+        "augment.flip_p": 0.0,
+        "augment.strength": 0.5,
+        "augment.grayscale_p": 0.0,
+        "encoder.name": "small",
+        "train.epochs": 60,
+        "train.lr": 1e-3,
+        "probe.solver": "lbfgs",
+        "evaluation.eps": (0.02, 0.05, 0.1),
+    },
+}
+RECIPE_OF = {"digits": "digits", "tinyimagenet": "tinyimagenet"}  # "paper" for all other data sets
+# Settings that change how fast, how often or where, never what comes out: a run may go on with others.
+FREE = {
+    "root", "train.compile", "train.cuda_graph", "train.monitor_epochs", "train.save_minutes",
+    "train.save_steps", "train.keep", "train.tensorboard",
+}  # fmt: skip
+
+
+def resolve(
+    overrides: Mapping[str, Any] | None = None,
+    *,
+    file: Path | None = None,
+    preset: str | None = None,
+    recipe: str | None = None,
+    device: torch.device | None = None,
+) -> RunConfig:
+    """The configuration of recipe, file, preset and overrides (dotted keys, strings or values)."""
+    given = dict(overrides or {})
+    from_file = read_toml(file) if file else {}
+    preset = preset or from_file.pop("preset", None)
+    dataset = given.get("dataset", from_file.get("dataset", RunConfig.dataset))
+    recipe = recipe or from_file.pop("recipe", None) or RECIPE_OF.get(dataset, "paper")
+    check_choice("recipe", recipe, RECIPES)
+    if preset is not None:
+        check_choice("preset", preset, PRESETS)
+    loss = {f"loss.{k}": v for k, v in PRESETS[preset or "simclr"].items()}
+    base = _override(RunConfig(recipe=recipe), RECIPES[recipe])
+    config = _override(base, from_file | loss | given if preset else loss | from_file | given)
+    same = all(getattr(config, part) == getattr(base, part) for part in ("augment", "encoder", "adversary"))
+    config = config if same else replace(config, recipe="custom")
+    return replace(config, train=config.train.on(device)) if device else config
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """A TOML file as dotted keys."""
+    try:
+        return dict(_flatten(tomllib.loads(path.read_text())))
+    except OSError as error:
+        raise InputError(f"config file {path}: {error.strerror}.") from error
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"config file {path} is no TOML: {error}.") from error
+
+
+def to_dict(config: RunConfig) -> dict[str, Any]:
+    """Plain values, as in `config.json`."""
+    plain: dict[str, Any] = json.loads(json.dumps(asdict(config)))
+    return plain
+
+
+def from_dict(values: Mapping[str, Any]) -> RunConfig:
+    """The configuration that `to_dict` wrote."""
+    return _override(RunConfig(), dict(_flatten(values)))
+
+
+def differences(old: RunConfig, new: RunConfig) -> list[str]:
+    """Settings that make two runs different, as lines `key: old -> new`."""
+    a, b = dict(_flatten(to_dict(old))), dict(_flatten(to_dict(new)))
+    keys = sorted((a.keys() | b.keys()) - FREE)
+    return [f"{key}: {a.get(key)!r} -> {b.get(key)!r}" for key in keys if a.get(key) != b.get(key)]
+
+
+def settings(config: Any = None, prefix: str = "") -> Iterator[str]:
+    """Every dotted key there is."""
+    for f in fields(config or RunConfig()):
+        value = getattr(config or RunConfig(), f.name)
+        if is_dataclass(value):
+            yield from settings(value, f"{prefix}{f.name}.")
+        else:
+            yield f"{prefix}{f.name}"
+
+
+def _override(config: RunConfig, changes: Mapping[str, Any]) -> RunConfig:
+    """The configuration with dotted keys changed; each part is built, and so checked, once."""
+    parts: dict[str, dict[str, Any]] = {}
+    for key, value in changes.items():
+        if key == "augment" and isinstance(value, str):  # a named augmentation
+            check_choice("augment", value, AUGMENTATIONS)
+            config = replace(config, augment=AUGMENTATIONS[value])
+            continue
+        check_choice("setting", key, settings())
+        part, _, name = key.rpartition(".")
+        owner = getattr(config, part) if part else config
+        parts.setdefault(part, {})[name] = _typed(value, typing.get_type_hints(type(owner))[name], key)
+    top = parts.pop("", {})
+    built = {part: replace(getattr(config, part), **values) for part, values in parts.items()}
+    return replace(config, **built, **top)
+
+
+def _flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _flatten(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _typed(value: Any, wanted: Any, key: str) -> Any:
+    """The value as the field's type; strings of the command line are read."""
+    if typing.get_origin(wanted) in (types.UnionType, typing.Union):
+        if value is None or (isinstance(value, str) and value.lower() == "none"):
+            return None
+        (wanted,) = (kind for kind in typing.get_args(wanted) if kind is not type(None))
+    if typing.get_origin(wanted) is tuple:
+        kinds = typing.get_args(wanted)
+        items = value.split(",") if isinstance(value, str) else list(value)
+        return tuple(_typed(item, kinds[0], key) for item in items)
+    try:
+        return _scalar(value, wanted)
+    except (ValueError, TypeError):
+        raise InputError(f"{key}={value!r} is not {_NOUNS[wanted]}.") from None
+
+
+_NOUNS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
+
+
+def _scalar(value: Any, kind: type) -> Any:
+    if kind is bool:
+        if isinstance(value, bool):
+            return value
+        return {"true": True, "1": True, "false": False, "0": False}[str(value).lower()]
+    if kind is str and not isinstance(value, str):
+        raise TypeError
+    if kind is int and (isinstance(value, bool) or (isinstance(value, float) and value != int(value))):
+        raise TypeError
+    return kind(value)

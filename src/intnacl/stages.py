@@ -1,0 +1,145 @@
+"""The stages of a run in its folder: pretraining here, measurements in `evaluation`. Each can be resumed.
+
+A run folder is the whole record: `config.json`, `log.jsonl`, `checkpoints/`, `encoder.safetensors`,
+`curves.png`, `result.json`.
+"""
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from intnacl.config import RunConfig, differences, from_dict, to_dict
+from intnacl.data import load
+from intnacl.data.aside import new_file
+from intnacl.data.datasets import Dataset
+from intnacl.data.recipes import RECIPES as AUGMENTATIONS
+from intnacl.errors import InputError
+from intnacl.evaluation import knn
+from intnacl.training.checkpoint import disk_errors
+from intnacl.training.curves import draw_curves
+from intnacl.training.distributed import Ranks
+from intnacl.training.journal import Journal
+from intnacl.training.objectives import Contrastive, Objective, Supervised
+from intnacl.training.steps import DTYPES
+from intnacl.training.stopping import Stop
+from intnacl.training.trainer import Trainer
+from intnacl.weights import save_encoder
+
+ENCODER, CONFIG = "encoder.safetensors", "config.json"
+
+
+def pretrain(config: RunConfig, folder: Path, here: Ranks, stop: Stop) -> str | None:
+    """Train the encoder of a run to the end (None) or until told to stop (the reason).
+
+    The same call on the same folder goes on where it was; a finished run is left as it is.
+    """
+    config = replace(config, train=config.train.on(here.device))
+    if here.main:
+        open_folder(folder, config)
+    if (folder / ENCODER).exists():
+        return None
+    train = load(config.dataset, "train", config.root, size=config.size)
+    objective = build_objective(config, train, here)
+    monitor = None if train.labels is None else KnnMonitor(config, train, here.device)
+    trainer = Trainer(
+        objective, train.images, train.labels, config.train,
+        folder=folder, seed=config.seed, here=here, monitor=monitor,
+    )  # fmt: skip
+    with Journal(
+        folder, epochs=config.train.epochs, active=here.main, tensorboard=config.train.tensorboard
+    ) as journal:
+        reason = trainer.run(stop, journal)
+    if reason is None and here.main:
+        draw_curves(journal.path, folder / "curves.png")
+        with disk_errors(folder / ENCODER):
+            save_encoder(objective.encoder, config.encoder, train.images.shape[-1], folder / ENCODER)
+    return reason
+
+
+def build_objective(config: RunConfig, train: Dataset, here: Ranks) -> Objective:
+    """The model and the way from a batch to its loss."""
+    side = train.images.shape[-1]
+    dtype = DTYPES[config.train.precision]
+    if config.objective == "supervised":
+        if train.labels is None:
+            raise InputError(f"dataset {config.dataset!r} has no labels: supervised training needs them.")
+        return Supervised(
+            len(train.classes), config.encoder, config.augment,
+            image_size=side, seed=config.seed, view_dtype=dtype,
+        )  # fmt: skip
+    return Contrastive(
+        config.loss, config.encoder, config.augment, config.adversary,
+        image_size=side, seed=config.seed, world=here.world, view_dtype=dtype,
+    )  # fmt: skip
+
+
+def open_folder(folder: Path, config: RunConfig) -> None:
+    """Begin a run folder, or make sure that it belongs to the same configuration."""
+    path = folder / CONFIG
+    if path.exists():
+        changed = differences(read_config(folder), config)
+        if changed:
+            raise InputError(
+                f"{folder} holds a run with another configuration:\n  " + "\n  ".join(changed)
+                + "\nTake another --out, or the settings it has."
+            )  # fmt: skip
+        return
+    with disk_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        with new_file(path) as handle:
+            handle.write(json.dumps(to_dict(config), indent=1).encode())
+
+
+def read_config(folder: Path) -> RunConfig:
+    """The configuration of a run folder."""
+    path = folder / CONFIG
+    if not path.exists():
+        raise InputError(
+            f"{folder} is no run folder: it has no {CONFIG}. `intnacl pretrain --out {folder}` makes one."
+        )
+    try:
+        return from_dict(json.loads(path.read_text()))
+    except json.JSONDecodeError as error:
+        raise InputError(f"{path} is damaged: {error}.") from error
+
+
+class KnnMonitor:
+    """The kNN accuracy of the encoder in training, on at most 10,000 training and 2,000 test pictures."""
+
+    def __init__(self, config: RunConfig, train: Dataset, device: torch.device) -> None:
+        test = load(config.dataset, "test", config.root, size=config.size)
+        assert train.labels is not None
+        assert test.labels is not None
+        self.train = (train.images[:10_000], train.labels[:10_000])
+        self.test = (test.images[:2_000], test.labels[:2_000])
+        self.config = knn.KnnConfig(k=min(200, len(self.train[0]) // len(train.classes)))
+        self.device = device
+
+    def __call__(self, encoder: nn.Module) -> dict[str, float]:
+        """{"knn": percent}."""
+        figures = knn.evaluate(encoder, self.train, self.test, self.config, device=self.device)
+        return {"knn": figures["accuracy"]}
+
+
+def default_folder(config: RunConfig) -> Path:
+    """runs/DATASET-LOSS-SEED, where --out is not given."""
+    loss = config.loss
+    name = config.objective if config.objective == "supervised" else _loss_name(config)
+    dataset = config.dataset.replace(os.sep, "_").replace(":", "_")
+    return Path("runs") / f"{dataset}-{name}-{loss.num_positives}-seed{config.seed}"
+
+
+def _loss_name(config: RunConfig) -> str:
+    from intnacl.losses.integrated import PRESETS, LossConfig
+
+    for name, row in PRESETS.items():
+        if replace(LossConfig(**row), temperature=config.loss.temperature) == config.loss:
+            return name
+    return f"{config.loss.nacl}-{config.loss.negatives}"
+
+
+__all__ = ["AUGMENTATIONS", "build_objective", "default_folder", "open_folder", "pretrain", "read_config"]

@@ -1,0 +1,110 @@
+"""Checkpoints: written aside, fsynced, renamed; the newest whole one is found, damaged ones are skipped.
+
+A checkpoint is a folder `step-000001234` with `model.safetensors`, `optimizer.pt` (tensors only) and
+`state.json`, which holds the step, what the trainer wants to know, and the checksums of the other two.
+"""
+
+import hashlib
+import json
+import shutil
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from intnacl.data.aside import new_folder
+from intnacl.errors import InputError, InputWarning
+
+MODEL, OPTIMIZER, STATE = "model.safetensors", "optimizer.pt", "state.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    """Everything a run needs to go on: what is random is a function of the seed and the step."""
+
+    step: int
+    model: dict[str, Tensor]
+    optimizer: dict[str, Any]
+    info: dict[str, Any]
+
+
+def save(folder: Path, checkpoint: Checkpoint) -> Path:
+    """Write a checkpoint below `folder`, whole or not at all."""
+    path = folder / f"step-{checkpoint.step:09d}"
+    if path.exists() and not _damage(path):
+        return path
+    shutil.rmtree(path, ignore_errors=True)
+    with disk_errors(path):
+        folder.mkdir(parents=True, exist_ok=True)
+        with new_folder(path) as partial:
+            save_file({name: t.contiguous() for name, t in checkpoint.model.items()}, partial / MODEL)
+            torch.save(checkpoint.optimizer, partial / OPTIMIZER)
+            sums = {name: _checksum(partial / name) for name in (MODEL, OPTIMIZER)}
+            state = {"step": checkpoint.step, "checksums": sums, "info": checkpoint.info}
+            (partial / STATE).write_text(json.dumps(state, indent=1))
+    return path
+
+
+@contextmanager
+def disk_errors(path: Path) -> Iterator[None]:
+    """Turn a full or unwritable disk into a message that says what to do."""
+    try:
+        yield
+    except (OSError, SafetensorError, RuntimeError) as error:
+        reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
+        raise InputError(
+            f"{path} could not be written: {reason}. What was saved before is whole: make room or mend the "
+            "permissions, then run the same command again to go on."
+        ) from error
+
+
+def newest(folder: Path, device: torch.device | str = "cpu") -> Checkpoint | None:
+    """The newest whole checkpoint below `folder`, or None; damaged ones are named in a warning."""
+    for path in sorted(folder.glob("step-*"), reverse=True):
+        reason = _damage(path)
+        if reason is None:
+            return load(path, device)
+        warnings.warn(f"checkpoint {path} is damaged ({reason}) and is skipped.", InputWarning, stacklevel=2)
+    return None
+
+
+def load(path: Path, device: torch.device | str = "cpu") -> Checkpoint:
+    """Read a checkpoint. Only tensors and plain values are ever built from its bytes: no code of it runs."""
+    state = json.loads((path / STATE).read_text())
+    return Checkpoint(
+        step=state["step"],
+        model=load_file(path / MODEL, device=str(device)),
+        optimizer=torch.load(path / OPTIMIZER, map_location=device, weights_only=True),
+        info=state["info"],
+    )
+
+
+def prune(folder: Path, keep: int, best: int | None) -> None:
+    """Delete all checkpoints but the last `keep` and the one of step `best`."""
+    for path in sorted(folder.glob("step-*"))[:-keep]:
+        if int(path.name.removeprefix("step-")) != best:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _checksum(path: Path) -> str:
+    with path.open("rb") as handle:
+        return hashlib.file_digest(handle, "blake2b").hexdigest()
+
+
+def _damage(path: Path) -> str | None:
+    """Why a checkpoint cannot be used, or None."""
+    try:
+        sums = json.loads((path / STATE).read_text())["checksums"]
+        for name in (MODEL, OPTIMIZER):
+            if _checksum(path / name) != sums[name]:
+                return f"{name} does not match its checksum"
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        return f"{type(error).__name__}: {error}"
+    return None

@@ -1,0 +1,97 @@
+"""Ranks: start and stop under `torchrun`, DDP, and decisions that all ranks share."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from intnacl.errors import InputError
+
+
+class LostRankError(RuntimeError):
+    """Another rank died or cannot be reached."""
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """This process among all of the run."""
+
+    rank: int
+    world: int
+    device: torch.device
+
+    @property
+    def main(self) -> bool:
+        """Whether this process writes files and speaks."""
+        return self.rank == 0
+
+
+@contextmanager
+def ranks(device: str = "auto") -> Iterator[Ranks]:
+    """One process, or one of those that `torchrun` started; the process group ends with the block."""
+    world, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
+    here = pick_device(device, int(os.environ.get("LOCAL_RANK", "0")))
+    if world == 1:
+        yield Ranks(0, 1, here)
+        return
+    backend = "nccl" if here.type == "cuda" else "gloo"
+    dist.init_process_group(backend, timeout=timedelta(minutes=10))
+    try:
+        yield Ranks(rank, world, here)
+    except RuntimeError as error:
+        raise _explain(error, rank) from error
+    finally:
+        dist.destroy_process_group()
+
+
+def pick_device(name: str, local_rank: int = 0) -> torch.device:
+    """`auto` is the GPU of this rank where there is one, else the CPU; any other name is torch's."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise InputError(f"device={name!r} is unknown: take auto, cpu, cuda, cuda:1 …") from None
+    if device.type == "cuda":
+        if not torch.cuda.is_available():
+            raise InputError(
+                f"device={name!r}: this machine has no GPU that torch can use; take --device cpu."
+            )
+        device = torch.device("cuda", local_rank if device.index is None else device.index)
+        torch.cuda.set_device(device)
+    return device
+
+
+def wrap_ddp(module: nn.Module, device: torch.device) -> nn.Module:
+    """The module under DDP; batch norm statistics stay each rank's own unless they are synchronised."""
+    ids = [device.index] if device.type == "cuda" else None
+    return nn.parallel.DistributedDataParallel(module, device_ids=ids, broadcast_buffers=False)
+
+
+def any_rank(flag: bool, here: Ranks) -> bool:
+    """Whether the flag is up on any rank: the same answer everywhere."""
+    if here.world == 1:
+        return flag
+    up = torch.tensor(float(flag), device=here.device)
+    dist.all_reduce(up, dist.ReduceOp.MAX)
+    return bool(up.item())
+
+
+def barrier(here: Ranks) -> None:
+    """Wait until every rank is here."""
+    any_rank(False, here)
+
+
+def _explain(error: RuntimeError, rank: int) -> RuntimeError:
+    lost = ("Connection closed", "Connection reset", "Broken pipe", "timed out", "Timed out", "NCCL", "peer")
+    if any(word in str(error) for word in lost):
+        return LostRankError(
+            f"rank {rank} lost contact with another rank, which died or cannot be reached. Nothing since the "
+            "last checkpoint is kept; run the same command again (or torchrun with --max-restarts) to go on."
+        )
+    return error

@@ -1,0 +1,103 @@
+"""What a run tells: `log.jsonl` always, a live bar on a terminal, one plain line an epoch elsewhere."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from intnacl.errors import missing_extra
+
+
+class Journal:
+    """Records of a run by epoch. Only the main rank has one that writes; others are silent."""
+
+    def __init__(self, folder: Path, *, epochs: int, active: bool = True, tensorboard: bool = False) -> None:
+        self.path = folder / "log.jsonl"
+        self.epochs, self.active = epochs, active
+        self._bar = _bar(epochs) if active and sys.stderr.isatty() else None
+        self._board = _board(folder) if active and tensorboard else None
+
+    def __enter__(self) -> "Journal":
+        if self._bar:
+            self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar:
+            self._bar.stop()
+        if self._board:
+            self._board.close()
+
+    def rewind(self, step: int) -> None:
+        """Forget the epochs after `step`: a resumed run writes them again."""
+        if self.active:
+            kept = [r for r in records(self.path) if r["step"] <= step]
+            self.path.write_text("".join(json.dumps(r) + "\n" for r in kept))
+
+    def progress(self, epochs_done: float, terms: dict[str, float], images_per_s: float) -> None:
+        """Move the bar."""
+        if self._bar:
+            self._bar.update(
+                self._bar.task_ids[0],
+                completed=epochs_done,
+                terms=_terms(terms),
+                speed=f"{images_per_s:,.0f} images/s",
+            )
+
+    def epoch(self, record: dict[str, Any]) -> None:
+        """Write the record of an epoch."""
+        if not self.active:
+            return
+        with self.path.open("a") as log:
+            log.write(json.dumps(record) + "\n")
+        if self._board:
+            for name, value in record.items():
+                self._board.add_scalar(name, value, record["epoch"])
+        if not self._bar:
+            shown = {k: v for k, v in record.items() if k not in ("epoch", "step", "seconds", "images_per_s")}
+            speed = f"{record['images_per_s']:,.0f} images/s"
+            print(f"epoch {record['epoch']}/{self.epochs}  {_terms(shown)}  {speed}", flush=True)
+
+    def say(self, text: str) -> None:
+        """A sentence for the user."""
+        if self._bar:
+            self._bar.console.print(text)
+        elif self.active:
+            print(text, flush=True)
+
+
+def records(path: Path) -> list[dict[str, Any]]:
+    """The records of a log; a last line that a kill cut short is left out."""
+    found = []
+    for line in path.read_text().splitlines() if path.exists() else []:
+        try:
+            found.append(json.loads(line))
+        except json.JSONDecodeError:
+            break
+    return found
+
+
+def _terms(terms: dict[str, float]) -> str:
+    return "  ".join(f"{name} {value:.4g}" for name, value in terms.items())
+
+
+def _bar(epochs: int) -> Any:
+    from rich import progress
+    from rich.console import Console
+
+    columns = (
+        progress.TextColumn("epoch {task.completed:.1f}/{task.total}"), progress.BarColumn(),
+        progress.TextColumn("{task.fields[terms]}"), progress.TextColumn("{task.fields[speed]}"),
+        progress.TimeRemainingColumn(),
+    )  # fmt: skip
+    bar = progress.Progress(*columns, console=Console(stderr=True))
+    bar.add_task("training", total=epochs, terms="", speed="")
+    return bar
+
+
+def _board(folder: Path) -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise missing_extra("tensorboard", "tensorboard", "train.tensorboard=true") from None
+    return SummaryWriter(str(folder / "tensorboard"))

@@ -1,0 +1,176 @@
+"""From a batch to its loss: contrastive or supervised, each with its model.
+
+Shapes: B pictures of this rank's batch (after h halo rows, see `data.views`), C×H×W pixels.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from intnacl.attacks import adversarial_view
+from intnacl.data import draws
+from intnacl.data.augment import AugmentConfig, augment
+from intnacl.data.views import Views, make_views
+from intnacl.encoders import ContrastiveModel, Encoder, EncoderConfig, build_model
+from intnacl.errors import InputError
+from intnacl.losses.integrated import IntNaClLoss, LossConfig
+
+START = 0xFFFFFFFE  # in the generator's place of the view: the stream of the adversary's random starts
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdversaryConfig:
+    """The adversarial training view (used when the loss has alpha > 0)."""
+
+    eps: float = 0.015
+    """Radius in pixels of [0, 1]."""
+    steps: int = 1
+    random_start: bool = False
+    clamp: bool = False
+    """Whether the view is kept in [0, 1]."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.eps <= 1:
+            raise InputError(
+                f"adversary eps={self.eps!r} must be above 0 and at most 1: it counts in pixels."
+            )
+        if self.steps < 1:
+            raise InputError(f"adversary steps={self.steps!r} must be 1 or more.")
+
+
+class Objective(nn.Module):
+    """A model and the way from a batch to its loss, in parts that can be compiled or distributed.
+
+    `halo` is how many rows of the global batch before this rank's own each batch must bring along.
+    """
+
+    model: nn.Module
+    encoder: Encoder
+    embeds: str
+    """The part that DDP wraps: the one whose parameters get gradients."""
+    halo: int = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        # A plain dict, not registered: the parts are other faces of the model.
+        self.parts: dict[str, Any] = {}
+        self._plain: dict[str, Any] = {}
+
+    def forward(self, images: Tensor, labels: Tensor | None, rows: Tensor, step: Tensor) -> dict[str, Tensor]:
+        """The terms of the batch's loss; "loss" is the one to minimise."""
+        raise NotImplementedError
+
+    def distribute(self, wrap: Callable[[nn.Module], nn.Module]) -> None:
+        """Put the model under DDP."""
+        self.parts[self.embeds] = wrap(self.model)
+
+    def compile_parts(self, compiler: Callable[[Any], Any] | None) -> None:
+        """Replace all parts by compiled ones; None brings the plain ones back."""
+        self._plain = self._plain or dict(self.parts)
+        self.parts = {name: compiler(part) if compiler else part for name, part in self._plain.items()}
+
+
+class Contrastive(Objective):
+    """Views of a batch, their embeddings in one pass, and a loss of the family."""
+
+    embeds = "embed"
+
+    def __init__(
+        self,
+        loss: LossConfig,
+        encoder: EncoderConfig,
+        augment: AugmentConfig,
+        adversary: AdversaryConfig,
+        *,
+        image_size: int,
+        seed: int,
+        world: int = 1,
+        view_dtype: torch.dtype = torch.float32,
+    ) -> None:
+        super().__init__()
+        self.loss = IntNaClLoss(**vars(loss) | {"gather": world > 1})
+        self.needed = self.loss.views_needed
+        adversarial = self.needed.adversarial > 0
+        self.model: ContrastiveModel = build_model(
+            encoder, image_size=image_size, adversarial=adversarial, seed=seed
+        )
+        self.encoder = self.model.encoder
+        self.augment, self.adversary, self.seed, self.view_dtype = augment, adversary, seed, view_dtype
+        self.halo = self.needed.mixed if world > 1 else 0
+        self.parts = {
+            "embed": self.model, "attack": self.model, "criterion": self.loss.terms, "views": self._views,
+        }  # fmt: skip
+
+    def forward(self, images: Tensor, labels: Tensor | None, rows: Tensor, step: Tensor) -> dict[str, Tensor]:
+        views = self.parts["views"](images, rows, step)
+        x = [*views.plain, *views.extra, *views.mixed]
+        clean = len(x)
+        if self.needed.adversarial:
+            x.append(self._attack(views.plain[0], rows[self.halo :], step))
+        self.model.see(clean, len(x) - clean)
+        z = list(self.parts["embed"](torch.cat(x)).chunk(len(x)))
+        extra, mixed = z[2 : 2 + self.needed.extra], z[2 + self.needed.extra : clean]
+        adversarial = z[clean] if len(z) > clean else None
+        terms: dict[str, Tensor] = self.parts["criterion"](
+            z[0], z[1], extra=extra, mixed=mixed, adversarial=adversarial
+        )
+        return terms
+
+    def _views(self, images: Tensor, rows: Tensor, step: Tensor) -> Views:
+        _, extra, mixed, _ = self.needed
+        return make_views(
+            images, self.augment, seed=self.seed, step=step, rows=rows, extra=extra, mixed=mixed,
+            lam=self.loss.config.lam, halo=self.halo, dtype=self.view_dtype,
+        )  # fmt: skip
+
+    def _attack(self, x: Tensor, rows: Tensor, step: Tensor) -> Tensor:
+        start = None
+        if self.adversary.random_start:
+            pixels = draws.uniform(self.seed, step, START, rows, x[0].numel())
+            start = (2 * pixels.to(x.dtype) - 1).view_as(x)
+        self.model.see(0, 1)
+        config = self.loss.config
+        return adversarial_view(
+            self.parts["attack"], x, self.adversary.eps, steps=self.adversary.steps, random_start=start,
+            temperature=config.temperature, gather=config.gather, clamp=self.adversary.clamp,
+        )  # fmt: skip
+
+
+class Supervised(Objective):
+    """Cross-entropy of a linear layer on the encoder, trained end to end: the supervised baseline."""
+
+    embeds = "logits"
+
+    def __init__(
+        self,
+        classes: int,
+        encoder: EncoderConfig,
+        augment: AugmentConfig,
+        *,
+        image_size: int,
+        seed: int,
+        view_dtype: torch.dtype = torch.float32,
+    ) -> None:
+        super().__init__()
+        contrastive = build_model(encoder, image_size=image_size, adversarial=False, seed=seed)
+        self.encoder = contrastive.encoder
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            self.model = nn.Sequential(self.encoder, nn.Linear(self.encoder.feature_dim, classes))
+        self.augment, self.seed, self.view_dtype = augment, seed, view_dtype
+        self.parts = {"logits": self.model, "views": self._views}
+
+    def forward(self, images: Tensor, labels: Tensor | None, rows: Tensor, step: Tensor) -> dict[str, Tensor]:
+        assert labels is not None
+        logits = self.parts["logits"](self.parts["views"](images, rows, step)).float()
+        correct = (logits.detach().argmax(1) == labels).float().mean()
+        return {"accuracy": 100 * correct, "loss": F.cross_entropy(logits, labels)}
+
+    def _views(self, images: Tensor, rows: Tensor, step: Tensor) -> Tensor:
+        return augment(
+            images, self.augment, seed=self.seed, step=step, view=0, rows=rows, dtype=self.view_dtype
+        )

@@ -1,0 +1,121 @@
+"""Optimisers and learning rates. A rate is a tensor on the device, so that a captured graph can follow it."""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from intnacl.errors import InputError, check_choice
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizerConfig:
+    """How weights move; the defaults are the paper's."""
+
+    optimizer: str = "adam"
+    """adam, adamw, sgd or lars."""
+    lr: float = 3e-4
+    weight_decay: float = 0.0
+    momentum: float = 0.9
+    """Of sgd and lars."""
+    schedule: str = "constant"
+    """constant, or cosine to zero; both after a linear warm-up."""
+    warmup_epochs: float = 0.0
+    clip: float | None = None
+    """Largest norm of the gradient; None: as it is."""
+
+    def __post_init__(self) -> None:
+        check_choice("optimizer", self.optimizer, BUILDERS)
+        check_choice("schedule", self.schedule, ("constant", "cosine"))
+        for name in ("lr", "weight_decay", "momentum", "warmup_epochs"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise InputError(f"train.{name}={getattr(self, name)!r} must be a number >= 0.")
+        if self.clip is not None and not self.clip > 0:
+            raise InputError(f"train.clip={self.clip!r} must be above 0, or left out.")
+
+
+class LARS(Optimizer):
+    """Layer-wise adaptive rates (You et al. 2017): v ← μv + η (g + wd·w); w ← w − lr·v.
+
+    η = 0.001·‖w‖ / ‖g + wd·w‖ for matrices and kernels. Biases and norms, which are vectors, have η = 1 and
+    no weight decay.
+    """
+
+    def __init__(
+        self, params: Iterable[Any], lr: Tensor | float, momentum: float, weight_decay: float
+    ) -> None:
+        super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """One update of every parameter that has a gradient."""
+        assert closure is None
+        for group in self.param_groups:
+            for w in group["params"]:
+                if w.grad is not None:
+                    self._update(w, group)
+
+    def _update(self, w: Tensor, group: dict[str, Any]) -> None:
+        g = w.grad
+        assert g is not None
+        if w.ndim > 1:
+            g = g + group["weight_decay"] * w
+            norms = w.norm(), g.norm()
+            g = g * torch.where((norms[0] > 0) & (norms[1] > 0), 0.001 * norms[0] / norms[1], 1.0)
+        state = self.state[w]
+        if "momentum_buffer" not in state:
+            state["momentum_buffer"] = torch.zeros_like(w)
+        velocity = state["momentum_buffer"].mul_(group["momentum"]).add_(g)
+        w.sub_(group["lr"] * velocity)
+
+
+def build_optimizer(module: nn.Module, config: OptimizerConfig, device: torch.device) -> Optimizer:
+    """The optimiser of all parameters, its rate a tensor on the device."""
+    parameters = [p for p in module.parameters() if p.requires_grad]
+    rate = torch.tensor(config.lr, device=device)
+    return BUILDERS[config.optimizer](parameters, rate, config, device.type == "cuda")
+
+
+def rate_at(config: OptimizerConfig, step: int, steps: int, warmup_steps: int) -> float:
+    """The learning rate of a step: linear warm-up, then constant or half a cosine to zero."""
+    if step < warmup_steps:
+        return config.lr * (step + 1) / warmup_steps
+    if config.schedule == "constant":
+        return config.lr
+    done = (step - warmup_steps) / max(1, steps - warmup_steps)
+    return config.lr * 0.5 * (1 + math.cos(math.pi * done))
+
+
+def set_rate(optimizer: Optimizer, rate: float) -> None:
+    """Write the rate in place, where a captured graph reads it."""
+    for group in optimizer.param_groups:
+        group["lr"].fill_(rate)
+
+
+def _adam(params: list[nn.Parameter], rate: Tensor, config: OptimizerConfig, cuda: bool) -> Optimizer:
+    # capturable: the step counter lives on the device; fused: one kernel. Both are CUDA's.
+    return torch.optim.Adam(
+        params, rate, weight_decay=config.weight_decay, capturable=cuda, fused=cuda or None
+    )
+
+
+def _adamw(params: list[nn.Parameter], rate: Tensor, config: OptimizerConfig, cuda: bool) -> Optimizer:
+    return torch.optim.AdamW(
+        params, rate, weight_decay=config.weight_decay, capturable=cuda, fused=cuda or None
+    )
+
+
+def _sgd(params: list[nn.Parameter], rate: Tensor, config: OptimizerConfig, cuda: bool) -> Optimizer:
+    momentum, decay = config.momentum, config.weight_decay
+    return torch.optim.SGD(params, rate, momentum, weight_decay=decay, fused=cuda or None)
+
+
+def _lars(params: list[nn.Parameter], rate: Tensor, config: OptimizerConfig, cuda: bool) -> Optimizer:
+    return LARS(params, rate, config.momentum, config.weight_decay)
+
+
+BUILDERS = {"adam": _adam, "adamw": _adamw, "sgd": _sgd, "lars": _lars}

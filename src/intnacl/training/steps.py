@@ -1,0 +1,154 @@
+"""One update of the weights, as fast as the machine allows: compiled, and on a GPU one captured CUDA graph.
+
+Shapes: k batches an update, R = h + B rows of a rank's batch with its halo, T terms of the loss.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from intnacl.errors import InputError
+from intnacl.training.objectives import Objective
+
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32, "fp64": torch.float64}
+WARM_UPS = 3  # before a capture: libraries choose their algorithms, optimisers make their state
+
+
+class Stepper:
+    """Runs updates on data that lives on the device; nothing here waits for the GPU."""
+
+    def __init__(
+        self,
+        objective: Objective,
+        optimizer: Optimizer,
+        images: Tensor,
+        labels: Tensor | None,
+        rows: Tensor,
+        *,
+        batches: int,
+        precision: str,
+        clip: float | None,
+    ) -> None:
+        self.objective, self.optimizer = objective, optimizer
+        self.images, self.labels, self.rows = images, labels, rows
+        self.precision, self.clip = precision, clip
+        self.names: list[str] = []
+        device = images.device
+        self.scaler = torch.amp.GradScaler(device.type, enabled=precision == "fp16")
+        self._index_kR = torch.zeros(batches, len(rows), dtype=torch.int64, device=device)
+        self._clock = torch.zeros((), dtype=torch.int64, device=device)
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._captured_T: Tensor | None = None
+
+    def __call__(self, index_kR: Tensor, first_batch: int) -> Tensor:
+        """One update on the pictures `index_kR`, batch `first_batch` of the run first: the terms (T,)."""
+        self._index_kR.copy_(index_kR)
+        self._clock.fill_(first_batch)
+        if self._graph is None:
+            return self._update()
+        self._graph.replay()
+        assert self._captured_T is not None
+        return self._captured_T
+
+    def prepare(self, *, compiled: bool, graph: bool, say: Callable[[str], None]) -> str:
+        """Take the fastest way that works and return its name; what does not work is said and passed over."""
+        graph = graph and self.images.is_cuda and self.precision != "fp16"
+        ways = [(True, graph)] * compiled + [(False, graph)] + [(False, False)] * graph
+        for compile_it, capture in ways:
+            try:
+                self._try(compile_it, capture)
+                return " + ".join(["compiled"] * compile_it + ["CUDA graph"] * capture) or "eager"
+            except torch.OutOfMemoryError:
+                raise out_of_memory() from None
+            except Exception as error:
+                if (compile_it, capture) == (False, False):
+                    raise
+                what = "torch.compile" if compile_it else "the CUDA graph"
+                say(f"{what} fails here ({type(error).__name__}: {_first_line(error)}): going on without.")
+        raise AssertionError("the eager way returns or raises")
+
+    def _try(self, compiled: bool, capture: bool) -> None:
+        self._graph = None
+        compiler = torch.compile(dynamic=False) if compiled else None
+        self.objective.compile_parts(compiler)
+        if not compiled and not capture:
+            return
+        with _kept(self.objective, self.optimizer):
+            if not self.images.is_cuda:
+                self._update()
+                return
+            side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                for _ in range(WARM_UPS if capture else 1):
+                    self._update()
+            torch.cuda.current_stream().wait_stream(side)
+            if capture:
+                graph = torch.cuda.CUDAGraph()
+                with torch.cuda.graph(graph):
+                    self._captured_T = self._update()
+                self._graph = graph
+
+    def _update(self) -> Tensor:
+        k = len(self._index_kR)
+        totals = None
+        for i in range(k):
+            terms_T = self._backward(self._index_kR[i], self._clock + i, 1 / k)
+            totals = terms_T if totals is None else totals + terms_T
+        self.scaler.unscale_(self.optimizer) if self.clip and self.scaler.is_enabled() else None
+        if self.clip:
+            torch.nn.utils.clip_grad_norm_(self.objective.model.parameters(), self.clip)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.optimizer.zero_grad(set_to_none=True)
+        assert totals is not None
+        return totals
+
+    def _backward(self, index_R: Tensor, clock: Tensor, share: float) -> Tensor:
+        images = self.images[index_R]
+        labels = None if self.labels is None else self.labels[index_R]
+        half = self.precision in ("bf16", "fp16")
+        with torch.autocast(images.device.type, DTYPES[self.precision], enabled=half):
+            terms = self.objective(images, labels, self.rows, clock)
+        self.scaler.scale(terms["loss"] * share).backward()
+        self.names = list(terms)
+        return torch.stack([value.detach().float() * share for value in terms.values()])
+
+
+def out_of_memory() -> InputError:
+    """The error for a batch that does not fit."""
+    return InputError(
+        "out of memory: lower --batch-size (train.accumulate makes up for it), --num-positives, or take "
+        "train.precision=bf16. Nothing is lost: the last checkpoint is whole."
+    )
+
+
+@contextmanager
+def _kept(objective: Objective, optimizer: Optimizer) -> Iterator[None]:
+    """Trial updates inside the block leave weights, statistics and the optimiser's state as they were.
+
+    Values are written back in place, since a captured graph knows tensors by their address. State that the
+    optimiser made during the trial is zero, which is how every one of ours begins.
+    """
+    tensors = [*objective.model.parameters(), *objective.model.buffers()]
+    saved = [tensor.detach().clone() for tensor in tensors]
+    before = {
+        id(t): t.clone() for state in optimizer.state.values() for t in state.values() if torch.is_tensor(t)
+    }
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for tensor, value in zip(tensors, saved, strict=True):
+                tensor.copy_(value)
+            for state in optimizer.state.values():
+                for tensor in filter(torch.is_tensor, state.values()):
+                    tensor.copy_(before[id(tensor)]) if id(tensor) in before else tensor.zero_()
+        optimizer.zero_grad(set_to_none=True)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [""])[0][:200]

@@ -1,0 +1,38 @@
+"""When a run must stop before its end: SIGTERM, Ctrl-C, or the minutes it was given."""
+
+import signal
+import time
+from types import FrameType
+from typing import Any
+
+
+class Stop:
+    """Turns signals and a time limit into a reason to stop; the trainer asks for it between steps."""
+
+    def __init__(self, max_minutes: float | None = None) -> None:
+        self.reason: str | None = None
+        self._end = time.monotonic() + 60 * max_minutes if max_minutes is not None else None
+        self._former: dict[int, Any] = {}
+
+    def __enter__(self) -> "Stop":
+        for number in (signal.SIGTERM, signal.SIGINT):
+            try:
+                self._former[number] = signal.signal(number, self._notice)
+            except ValueError:  # not in the main thread: whoever runs there handles signals
+                break
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._former.items():
+            signal.signal(number, handler)
+
+    def due(self) -> bool:
+        """Whether to stop now."""
+        if self.reason is None and self._end is not None and time.monotonic() > self._end:
+            self.reason = "time"
+        return self.reason is not None
+
+    def _notice(self, number: int, frame: FrameType | None) -> None:
+        if self.reason == "interrupt":  # a second Ctrl-C does not wait
+            raise KeyboardInterrupt
+        self.reason = "terminate" if number == signal.SIGTERM else "interrupt"

@@ -1,0 +1,249 @@
+"""The loop: data on the device, updates one after the other, a log, checkpoints, and exact resumption.
+
+A run is a function of its configuration: batches and augmentations are keyed by (seed, step), so going on
+from a checkpoint needs the weights, the optimiser's state and the step, and ends in the same bytes.
+"""
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from intnacl.data.batches import permutation, rank_rows, steps_per_epoch
+from intnacl.errors import InputError, check_choice
+from intnacl.training import checkpoint as checkpoints
+from intnacl.training.distributed import Ranks, any_rank, barrier, wrap_ddp
+from intnacl.training.journal import Journal
+from intnacl.training.objectives import Objective
+from intnacl.training.optimizers import OptimizerConfig, build_optimizer, rate_at, set_rate
+from intnacl.training.steps import DTYPES, Stepper, out_of_memory
+from intnacl.training.stopping import Stop
+
+CHECK = 50  # steps between looks at the losses, which wait for the GPU
+Monitor = Callable[[nn.Module], dict[str, float]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig(OptimizerConfig):
+    """How long, how large, how fast; the defaults are the paper's for CIFAR."""
+
+    epochs: int = 100
+    batch_size: int = 256
+    """Pictures of a batch, over all ranks."""
+    accumulate: int = 1
+    """Batches of one update; each is contrasted within itself."""
+    precision: str = "auto"
+    """bf16, fp16, fp32 or fp64; auto: bf16 on a GPU, fp32 elsewhere."""
+    compile: bool | None = None
+    """None: on a GPU."""
+    cuda_graph: bool | None = None
+    """None: on a GPU."""
+    monitor_epochs: int = 10
+    """Epochs between looks at the kNN accuracy; 0: never."""
+    save_minutes: float = 5.0
+    """Minutes between checkpoints; there is one at the end in any case."""
+    save_steps: int | None = None
+    """Updates between checkpoints, besides."""
+    keep: int = 2
+    """How many of the last checkpoints stay, besides the best."""
+    tensorboard: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_choice("train.precision", self.precision, (*DTYPES, "auto"))
+        for name in ("epochs", "batch_size", "accumulate", "keep"):
+            if getattr(self, name) < 1:
+                raise InputError(f"train.{name}={getattr(self, name)!r} must be 1 or more.")
+
+    def on(self, device: torch.device) -> "TrainConfig":
+        """The same with everything decided that was left to the device."""
+        gpu = device.type == "cuda"
+        precision = ("bf16" if gpu else "fp32") if self.precision == "auto" else self.precision
+        return replace(
+            self,
+            precision=precision,
+            compile=gpu if self.compile is None else self.compile,
+            cuda_graph=gpu if self.cuda_graph is None else self.cuda_graph,
+        )
+
+
+class DivergedError(InputError):
+    """The loss stopped being a number."""
+
+
+class Trainer:
+    """One run of an objective on a data set that lives on the device."""
+
+    def __init__(
+        self,
+        objective: Objective,
+        images: Tensor,
+        labels: Tensor | None,
+        config: TrainConfig,
+        *,
+        folder: Path,
+        seed: int,
+        here: Ranks,
+        monitor: Monitor | None = None,
+    ) -> None:
+        config = config.on(here.device)
+        self.config, self.seed, self.here, self.monitor = config, seed, here, monitor
+        self.folder, self.n = folder, len(images)
+        self.batches = steps_per_epoch(self.n, config.batch_size)
+        self.updates = self.batches // config.accumulate
+        if self.updates == 0:
+            raise InputError(
+                f"train.accumulate={config.accumulate} is more than the {self.batches} batches there are."
+            )
+        self.steps = config.epochs * self.updates
+        rows = rank_rows(here.rank, here.world, config.batch_size, halo=objective.halo, device=here.device)
+        self.objective = objective.to(here.device).train()
+        if config.precision == "fp64":
+            objective.double()
+        objective.to(memory_format=torch.channels_last)
+        self.optimizer = build_optimizer(objective.model, config, here.device)
+        if here.world > 1:
+            objective.distribute(lambda module: wrap_ddp(module, here.device))
+        self.rows, self._step, self._seconds = rows, 0, 0.0
+        self._sums: dict[str, float] = {}  # of the current epoch's terms
+        self._best: tuple[float, int] | None = None  # score and step
+        labels = labels.to(here.device) if labels is not None else None
+        self.stepper = Stepper(
+            objective, self.optimizer, images.to(here.device), labels, rows,
+            batches=config.accumulate, precision=config.precision, clip=config.clip,
+        )  # fmt: skip
+
+    def run(self, stop: Stop, journal: Journal) -> str | None:
+        """Train to the end (None) or until told to stop (the reason); go on from the newest checkpoint."""
+        self._resume(journal)
+        if self._step < self.steps:
+            way = self.stepper.prepare(
+                compiled=bool(self.config.compile),
+                graph=bool(self.config.cuda_graph) and self.here.world == 1,
+                say=journal.say,
+            )
+            journal.say(f"{self.steps - self._step} updates to go, {self.config.precision}, {way}")
+        saved_at = time.monotonic()
+        while self._step < self.steps:
+            try:
+                self._chunk(stop, journal)
+            except torch.OutOfMemoryError:
+                raise out_of_memory() from None
+            minutes = (time.monotonic() - saved_at) / 60
+            ending = any_rank(stop.due(), self.here)
+            if ending or self._step == self.steps or self._save_is_due(minutes):
+                self._save()
+                saved_at = time.monotonic()
+            if ending and self._step < self.steps:
+                return stop.reason or "another rank"
+        return None
+
+    # ---- the loop ----------------------------------------------------------------------------------------
+
+    def _chunk(self, stop: Stop, journal: Journal) -> None:
+        """Updates up to the next look at the losses: some steps, never beyond the epoch."""
+        start, begun = self._step, time.monotonic()
+        end = min(start + CHECK, (start // self.updates + 1) * self.updates)
+        if self.config.save_steps:
+            end = min(end, (start // self.config.save_steps + 1) * self.config.save_steps)
+        history: list[Tensor] = []
+        while self._step < end:
+            history.append(self._one_step().clone())
+            if self.here.world == 1 and stop.due():
+                break
+        terms_ST = torch.stack(history).cpu()
+        self._check_finite(terms_ST, start)
+        elapsed = time.monotonic() - begun
+        self._seconds += elapsed
+        for name, value in zip(self.stepper.names, terms_ST.double().sum(0).tolist(), strict=True):
+            self._sums[name] = self._sums.get(name, 0.0) + value
+        speed = len(history) * self.config.batch_size * self.config.accumulate / elapsed
+        means = dict(zip(self.stepper.names, terms_ST.mean(0).tolist(), strict=True))
+        journal.progress(self._step / self.updates, means, speed)
+        if self._step % self.updates == 0:
+            self._end_epoch(journal, speed)
+
+    def _one_step(self) -> Tensor:
+        epoch, update = divmod(self._step, self.updates)
+        k, size = self.config.accumulate, self.config.batch_size
+        order_N = permutation(self.seed, epoch, self.n, self.here.device)
+        index_kB = order_N[update * k * size : (update + 1) * k * size].view(k, size)
+        warmup = round(self.config.warmup_epochs * self.updates)
+        if warmup or self.config.schedule != "constant":
+            set_rate(self.optimizer, rate_at(self.config, self._step, self.steps, warmup))
+        terms_T = self.stepper(index_kB[:, self.rows], epoch * self.batches + update * k)
+        self._step += 1
+        return terms_T
+
+    def _check_finite(self, terms_ST: Tensor, start: int) -> None:
+        bad_S = ~terms_ST.isfinite().all(1)
+        if any_rank(bool(bad_S.any()), self.here):
+            step = start + int(bad_S.int().argmax()) if bad_S.any() else start
+            values = dict(zip(self.stepper.names, terms_ST[step - start].tolist(), strict=True))
+            raise DivergedError(
+                f"the loss is not finite at step {step} (epoch {step // self.updates + 1}): {values}. "
+                f"The last good checkpoint in {self.folder / 'checkpoints'} stays. Lower --lr, set "
+                "optimizer.clip=1, or take train.precision=fp32."
+            )
+
+    def _end_epoch(self, journal: Journal, speed: float) -> None:
+        epoch = self._step // self.updates
+        record: dict[str, Any] = {"epoch": epoch, "step": self._step}
+        record |= {name: total / self.updates for name, total in self._sums.items()}
+        warmup = round(self.config.warmup_epochs * self.updates)
+        record["lr"] = rate_at(self.config, self._step - 1, self.steps, warmup)
+        every = self.config.monitor_epochs
+        if self.monitor and every and (epoch % every == 0 or epoch == self.config.epochs) and self.here.main:
+            record |= self.monitor(self.objective.encoder)
+            self.objective.train()
+        self._sums = {}
+        self._remember_best(record)
+        journal.epoch(record | {"images_per_s": round(speed, 1), "seconds": round(self._seconds, 2)})
+
+    def _remember_best(self, record: dict[str, Any]) -> None:
+        """The best step by kNN accuracy where it is watched, by the loss otherwise."""
+        score = record.get("knn") if self.monitor and self.config.monitor_epochs else -record["loss"]
+        if score is not None and math.isfinite(score) and (self._best is None or score > self._best[0]):
+            self._best = (float(score), self._step)
+
+    # ---- checkpoints -------------------------------------------------------------------------------------
+
+    def _save_is_due(self, minutes: float) -> bool:
+        every = self.config.save_steps
+        by_step = every is not None and self._step % every == 0
+        best_now = self.monitor is not None and self._best is not None and self._best[1] == self._step
+        return any_rank(by_step or best_now or minutes >= self.config.save_minutes, self.here)
+
+    def _save(self) -> None:
+        folder = self.folder / "checkpoints"
+        if self.here.main:
+            info = {"seconds": self._seconds, "sums": self._sums, "best": self._best}
+            optimizer = {
+                "state": self.optimizer.state_dict()["state"],
+                "scaler": self.stepper.scaler.state_dict(),
+            }
+            model = self.objective.model.state_dict()
+            whole = checkpoints.Checkpoint(step=self._step, model=model, optimizer=optimizer, info=info)
+            checkpoints.save(folder, whole)
+            checkpoints.prune(folder, self.config.keep, self._best[1] if self._best else None)
+        barrier(self.here)
+
+    def _resume(self, journal: Journal) -> None:
+        found = checkpoints.newest(self.folder / "checkpoints", self.here.device)
+        journal.rewind(found.step if found else 0)
+        if found is None:
+            return
+        self.objective.model.load_state_dict(found.model)
+        # The groups are this machine's: a run may go on with another device's options.
+        groups = self.optimizer.state_dict()["param_groups"]
+        self.optimizer.load_state_dict({"state": found.optimizer["state"], "param_groups": groups})
+        self.stepper.scaler.load_state_dict(found.optimizer["scaler"])
+        self._step, self._seconds, self._sums = found.step, found.info["seconds"], found.info["sums"]
+        best = found.info["best"]
+        self._best = (best[0], best[1]) if best else None
+        journal.say(f"going on from step {found.step} of {self.steps}")

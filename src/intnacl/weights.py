@@ -1,0 +1,53 @@
+"""Encoders on disk: one safetensors file with the weights and what is needed to build the encoder again."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from intnacl.data.aside import new_file
+from intnacl.encoders import Encoder, EncoderConfig, build_model
+from intnacl.errors import InputError
+
+KEY = "intnacl"
+
+
+def save_encoder(encoder: Encoder, config: EncoderConfig, image_size: int, path: Path) -> None:
+    """Write the encoder's clean part, under torchvision's names where it is a ResNet.
+
+    Equal encoders give equal bytes: the header has one entry, and no time in it.
+    """
+    from safetensors.torch import save
+
+    header = json.dumps({"encoder": asdict(config), "image_size": image_size}, sort_keys=True)
+    with new_file(path) as handle:
+        handle.write(save(clean_state(encoder), {KEY: header}))
+
+
+def clean_state(encoder: Encoder) -> dict[str, Tensor]:
+    """The backbone's weights and statistics without those of the adversarial batch norm."""
+    state = encoder.backbone.state_dict()
+    return {k: v.detach().cpu().contiguous() for k, v in state.items() if ".adversarial." not in f".{k}"}
+
+
+def from_pretrained(path: str | Path) -> Encoder:
+    """The encoder of a run folder or an `encoder.safetensors`, in eval mode: pixels in [0, 1] -> features."""
+    from safetensors import SafetensorError, safe_open
+
+    path = Path(path)
+    file = path / "encoder.safetensors" if path.is_dir() else path
+    if not file.exists():
+        raise InputError(f"{file} does not exist: give a finished run's folder or an encoder.safetensors.")
+    try:
+        with safe_open(file, framework="pt") as handle:
+            header: dict[str, Any] = json.loads((handle.metadata() or {})[KEY])
+            state = {name: handle.get_tensor(name) for name in handle.keys()}  # noqa: SIM118
+    except (SafetensorError, KeyError, json.JSONDecodeError) as error:
+        raise InputError(f"{file} is no encoder of intnacl ({type(error).__name__}: {error}).") from error
+    options: dict[str, Any] = header["encoder"]
+    config = EncoderConfig(**options | {name: tuple(options[name]) for name in ("mean", "std")})
+    encoder = build_model(config, image_size=header["image_size"], adversarial=False, seed=0).encoder
+    encoder.backbone.load_state_dict(state)
+    return encoder.eval()
