@@ -326,6 +326,31 @@ def pretrain(
     sys.exit(pretrain_command(overrides, config, preset, recipe, device, out, max_minutes))
 
 
+@app.command
+def bench(*, device: str = "auto", steps: int = 50, out: Path | None = None) -> None:
+    """Time a training step for losses of the family, with memory, hardware and versions.
+
+    **Examples**
+
+    ```
+    intnacl bench
+    intnacl bench --device cuda --out bench.json
+    ```
+
+    Parameters
+    ----------
+    device
+        auto, cpu, cuda, cuda:1 …
+    steps
+        Steps that are timed.
+    out
+        A JSON file for the figures.
+    """
+    from intnacl.commands import bench_command
+
+    bench_command(device, steps, out)
+
+
 def main() -> None:
     """Run the command line; a user's mistake ends in one clear line and exit code 2."""
     from intnacl.errors import InputError

@@ -1,5 +1,6 @@
 """What the commands of the command line do, apart from reading their flags."""
 
+import json
 import shlex
 import sys
 from collections.abc import Mapping
@@ -9,7 +10,7 @@ from typing import Any
 from intnacl.config import resolve
 from intnacl.errors import InputError
 from intnacl.stages import default_folder, pretrain
-from intnacl.training.distributed import ranks
+from intnacl.training.distributed import pick_device, ranks
 from intnacl.training.stopping import Stop
 
 TERMINATED = 75  # sysexits' EX_TEMPFAIL: try again later
@@ -50,3 +51,25 @@ def pretrain_command(
 def resume_command() -> str:
     """The command line of this process, to be run again."""
     return shlex.join(["intnacl", *sys.argv[1:]])
+
+
+def bench_command(device: str, steps: int, out: Path | None) -> None:
+    """Time every row and print the table."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from intnacl.bench import ROWS, hardware, measure
+
+    here = pick_device(device)
+    print(f"{hardware(here)}, 256 pairs a step, 32x32, ResNet-18")
+    table = Table("loss", "ms a step", "of it views", "100 epochs, min", "memory, GiB", "way")
+    rows = []
+    for name in ROWS:
+        rows.append(row := measure(name, here, steps=steps))
+        share = f"{row['views_ms']:.2f} ({100 * row['views_ms'] / row['ms']:.0f} %)"
+        memory = f"{row['memory_gib']:.1f}" if row["memory_gib"] else "–"
+        way = f"{row['precision']}, {row['way']}"
+        table.add_row(name, f"{row['ms']:.2f}", share, f"{row['epochs_100_min']:.2f}", memory, way)
+    Console().print(table)
+    if out:
+        out.write_text(json.dumps({"hardware": hardware(here), "rows": rows}, indent=1))

@@ -61,8 +61,8 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """relu(bn(conv(relu(bn(conv(x))))) + shortcut(x))."""
-        y = torch.relu(self.bn1(self.conv1(x)))
-        return torch.relu(self.bn2(self.conv2(y)) + self.downsample(x))
+        y = _relu(self.bn1(self.conv1(x)))
+        return _relu(self.bn2(self.conv2(y)) + self.downsample(x))
 
 
 class Bottleneck(nn.Module):
@@ -82,9 +82,9 @@ class Bottleneck(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """relu(bn(conv(relu(bn(conv(relu(bn(conv(x)))))))) + shortcut(x))."""
-        y = torch.relu(self.bn1(self.conv1(x)))
-        y = torch.relu(self.bn2(self.conv2(y)))
-        return torch.relu(self.bn3(self.conv3(y)) + self.downsample(x))
+        y = _relu(self.bn1(self.conv1(x)))
+        y = _relu(self.bn2(self.conv2(y)))
+        return _relu(self.bn3(self.conv3(y)) + self.downsample(x))
 
 
 class ResNet(nn.Module):
@@ -109,7 +109,7 @@ class ResNet(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, 3, H, W) -> (B, F)."""
-        x = torch.relu(self.bn1(self.conv1(x)))
+        x = _relu(self.bn1(self.conv1(x)))
         features: Tensor = self.layer4(self.layer3(self.layer2(self.layer1(x)))).mean((2, 3))
         return features
 
@@ -187,6 +187,11 @@ def build_model(config: EncoderConfig, *, image_size: int, adversarial: bool, se
 
 def _conv(inside: int, outside: int, kernel: int, stride: int) -> nn.Conv2d:
     return nn.Conv2d(inside, outside, kernel, stride, kernel // 2, bias=False)
+
+
+def _relu(x: Tensor) -> Tensor:
+    """max(x, 0). The compiler takes clamp's gradient from x, which it has at hand, relu's from the result."""
+    return x.clamp(min=0) if torch.compiler.is_compiling() else torch.relu(x)
 
 
 def _shortcut(inside: int, outside: int, stride: int) -> nn.Module:

@@ -1,0 +1,101 @@
+"""How fast a step is: milliseconds, memory and the share of the data path, for losses of the family.
+
+Timed are whole updates as training runs them (views, adversarial view, forward, backward, optimiser) on
+pictures that lie on the device.
+"""
+
+import platform
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from intnacl.config import RunConfig, resolve
+from intnacl.data.datasets import Dataset
+from intnacl.stages import build_objective
+from intnacl.training.distributed import Ranks
+from intnacl.training.optimizers import build_optimizer
+from intnacl.training.steps import Stepper
+
+ROWS: dict[str, dict[str, Any]] = {
+    "SimCLR, joint BN": {"encoder.norm": "joint"},
+    "SimCLR, per-view BN": {},
+    "MIXNCA M = 5, per-view BN": {"loss.nacl": "mixnca", "loss.negatives": "g2", "loss.num_positives": 5},
+    "IntNaCl M = 5, per-view BN": {
+        "loss.nacl": "mixnca", "loss.negatives": "g2", "loss.num_positives": 5, "loss.alpha": 1.0,
+    },
+}  # fmt: skip
+
+
+def measure(
+    name: str, device: torch.device, *, steps: int = 50, say: Callable[[str], None] = print
+) -> dict[str, Any]:
+    """One row of the table: a loss with the recipe `paper` at CIFAR's size on `device`."""
+    config = resolve(ROWS[name], recipe="paper", device=device)
+    stepper, size = _stepper(config, device), config.train.batch_size
+    begun = time.perf_counter()
+    way = stepper.prepare(compiled=bool(config.train.compile), graph=bool(config.train.cuda_graph), say=say)
+    built = time.perf_counter() - begun
+    index = torch.randint(len(stepper.images), (1, size), device=device)
+    milliseconds = _time(lambda step: stepper(index, step), device, steps)
+    gib = torch.cuda.max_memory_allocated(device) / 2**30 if device.type == "cuda" else None
+    views = _views_alone(stepper, index[0], device, steps, graph="graph" in way)
+    return {
+        "loss": name, "ms": milliseconds, "views_ms": views, "memory_gib": gib, "way": way,
+        "precision": config.train.precision, "build_s": built, "epochs_100_min": milliseconds * 19_500 / 60_000,
+    }  # fmt: skip
+
+
+def hardware(device: torch.device) -> str:
+    """The machine and the versions that a figure holds for."""
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{platform.machine()} CPU"
+    return f"{name}, torch {torch.__version__}, Python {platform.python_version()}"
+
+
+def _stepper(config: RunConfig, device: torch.device) -> Stepper:
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randint(0, 256, (10_000, 3, 32, 32), generator=generator, dtype=torch.uint8)
+    data = Dataset(name="random", split="train", images=images, labels=None, classes=())
+    objective = build_objective(config, data, Ranks(0, 1, device)).to(device).train()
+    objective.to(memory_format=torch.channels_last)
+    optimizer = build_optimizer(objective.model, config.train, device)
+    rows = torch.arange(config.train.batch_size, device=device)
+    return Stepper(
+        objective, optimizer, images.to(device), None, rows,
+        batches=1, precision=config.train.precision, clip=None,
+    )  # fmt: skip
+
+
+def _time(call: Callable[[int], Any], device: torch.device, steps: int) -> float:
+    """Milliseconds a call, after a few that are not counted."""
+    for step in range(3):
+        call(step)
+    _wait(device)
+    begun = time.perf_counter()
+    for step in range(steps):
+        call(step)
+    _wait(device)
+    return 1000 * (time.perf_counter() - begun) / steps
+
+
+def _views_alone(
+    stepper: Stepper, index: torch.Tensor, device: torch.device, steps: int, *, graph: bool
+) -> float:
+    views, clock = stepper.objective.parts["views"], torch.zeros((), dtype=torch.int64, device=device)
+
+    def call(_: int) -> Any:
+        return views(stepper.images[index], stepper.rows, clock)
+
+    if not graph:
+        return _time(call, device, steps)
+    call(0)
+    captured = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(captured):
+        call(0)
+    return _time(lambda _: captured.replay(), device, steps)
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
