@@ -1,0 +1,38 @@
+"""docs/losses.md shows the presets as they are, and leaves out no equation of the paper."""
+
+import re
+from pathlib import Path
+
+from intnacl import IntNaClLoss
+from intnacl.losses.integrated import PRESETS
+
+TEXT = (Path(__file__).parents[1] / "docs" / "losses.md").read_text()
+
+
+def section(title: str) -> str:
+    return TEXT.split(f"\n## {title}\n")[1].split("\n## ")[0]
+
+
+def test_every_equation_has_its_row() -> None:
+    first_cells = ", ".join(re.findall(r"^\| ([^|]+) \|", section("Equations"), re.MULTILINE)).split(", ")
+    numbered = [cell for cell in first_cells if re.fullmatch(r"(Eq\. |S)\d+", cell)]
+    assert sorted(numbered) == sorted(
+        [f"Eq. {number}" for number in range(1, 13)] + [f"S{number}" for number in range(1, 6)]
+    )
+
+
+def test_the_table_of_special_cases_is_the_presets() -> None:
+    rows = re.findall(
+        r"^\| `(\w+)` \|[^|]+\| ?`?([^|`]*)`? \| ([^|]+) \|$", section("Special cases"), re.MULTILINE
+    )
+    assert {name: eval(f"dict({keywords})") for name, keywords, _ in rows} == PRESETS
+    for name, _, views in rows:
+        counts = [1 if word == "an" else int(word) for word in re.findall(r"\b(\d+|an)\b", views)]
+        assert counts == [count for count in IntNaClLoss.preset(name).views_needed if count]
+
+
+def test_the_defaults_it_quotes_are_the_defaults() -> None:
+    quoted = dict(re.findall(r"`(\w+)=([\w.\"]+)`", section("Special cases").split("|")[0]))
+    config = IntNaClLoss().config
+    assert len(quoted) == 7
+    assert {name: repr(getattr(config, name)).replace("'", '"') for name in quoted} == quoted

@@ -1,0 +1,69 @@
+"""Every page of documentation names code, files and headings that exist."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+PAGES = [
+    *sorted(DOCS.glob("*.md")),
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
+]
+PAGES += [ROOT / "benchmarks" / "README.md"]
+
+
+def label(value: object) -> str:
+    return value.relative_to(ROOT).as_posix() if isinstance(value, Path) else str(value)
+
+
+def links(page: Path) -> list[tuple[str, str]]:
+    """(text, target) of the page's links and pictures, code blocks left out."""
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    return sorted(set(re.findall(r"\[([^\]]*)\]\(([^)\s]+)\)", text)))
+
+
+def anchors(page: Path) -> set[str]:
+    """The names that GitHub gives to the page's headings."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+NAMED = [
+    (page, text.strip("`"), target)
+    for page in PAGES
+    for text, target in links(page)
+    if re.fullmatch(r"`\w+`", text) and target.endswith(".py")
+]
+LINKED = [(page, target) for page in PAGES for _, target in links(page) if "://" not in target]
+
+
+@pytest.mark.parametrize(("page", "name", "target"), NAMED, ids=label)
+def test_named_code_exists(page: Path, name: str, target: str) -> None:
+    source = (page.parent / target).read_text()
+    defined = rf"^(def {name}\b|class {name}\b|{name}(: .+)? = )"
+    assert re.search(defined, source, re.MULTILINE), f"{target} does not define {name}"
+
+
+@pytest.mark.parametrize(("page", "target"), LINKED, ids=label)
+def test_links_lead_somewhere(page: Path, target: str) -> None:
+    path, _, anchor = target.partition("#")
+    linked = page.parent / path if path else page
+    assert linked.exists(), f"{label(page)} links to {target}"
+    assert not anchor or anchor in anchors(linked), f"{label(page)} links to {target}"
+
+
+def test_no_picture_is_left_over() -> None:
+    shown = {(page.parent / target).resolve() for page, target in LINKED}
+    assert {path for path in (DOCS / "images").iterdir() if path.resolve() not in shown} == set()
+
+
+def test_every_benchmark_is_described() -> None:
+    described = {target for page, target in LINKED if page.parent.name == "benchmarks"}
+    assert {path.name for path in (ROOT / "benchmarks").glob("*.py")} <= described
+
+
+@pytest.mark.parametrize("name", ["losses.md", "theory.md"])
+def test_pages_name_their_code(name: str) -> None:
+    assert len([page for page, *_ in NAMED if page.name == name]) > 15
