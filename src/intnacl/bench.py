@@ -18,6 +18,7 @@ from intnacl.training.distributed import Ranks
 from intnacl.training.optimizers import build_optimizer
 from intnacl.training.steps import Stepper
 
+EPOCHS_100 = 100 * (50_000 // 256)  # steps of the paper's training on CIFAR
 ROWS: dict[str, dict[str, Any]] = {
     "SimCLR, joint BN": {"encoder.norm": "joint"},
     "SimCLR, per-view BN": {},
@@ -32,6 +33,8 @@ def measure(
     name: str, device: torch.device, *, steps: int = 50, say: Callable[[str], None] = print
 ) -> dict[str, Any]:
     """One row of the table: a loss with the recipe `paper` at CIFAR's size on `device`."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
     config = resolve(ROWS[name], recipe="paper", device=device)
     stepper, size = _stepper(config, device), config.train.batch_size
     begun = time.perf_counter()
@@ -43,7 +46,8 @@ def measure(
     views = _views_alone(stepper, index[0], device, steps, graph="graph" in way)
     return {
         "loss": name, "ms": milliseconds, "views_ms": views, "memory_gib": gib, "way": way,
-        "precision": config.train.precision, "build_s": built, "epochs_100_min": milliseconds * 19_500 / 60_000,
+        "precision": config.train.precision, "build_s": built,
+        "epochs_100_min": milliseconds * EPOCHS_100 / 60_000,
     }  # fmt: skip
 
 
