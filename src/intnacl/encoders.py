@@ -232,12 +232,32 @@ def _timm_backbone(name: str, image_size: int) -> nn.Module:
     if name not in timm.list_models():
         check_choice("timm model", name, timm.list_models(f"*{name[:3]}*") or timm.list_models("resnet*"))
     options: dict[str, Any] = {}
-    if name.startswith(("vit_", "deit", "beit")):
+    if timm.get_pretrained_cfg(name, allow_unregistered=True).fixed_input_size:
+        options = {"img_size": image_size}
+    if name.startswith(("vit_", "deit", "beit", "eva")):
         options = {"img_size": image_size, "patch_size": max(2, image_size // 8)}
     model: nn.Module = timm.create_model(name, pretrained=False, num_classes=0, **options)
     if image_size <= 64 and not options:
         _adapt_stem(model)
+    model.num_features = _output_width(model, name, image_size)
     return model
+
+
+def _output_width(model: nn.Module, name: str, image_size: int) -> int:
+    """F, from a pass over one black picture: some models' `num_features` is not what they return."""
+    training = model.training
+    try:
+        with torch.no_grad():
+            features = model.eval()(torch.zeros(1, 3, image_size, image_size))
+    except Exception as error:
+        raise InputError(
+            f"encoder 'timm:{name}' cannot take {image_size}×{image_size} pictures ({error}): "
+            "choose a model that suits them, such as timm:resnet18."
+        ) from error
+    model.train(training)
+    if features.ndim != 2:
+        raise InputError(f"encoder 'timm:{name}' returns {tuple(features.shape)}, not one row a picture.")
+    return int(features.shape[1])
 
 
 def _adapt_stem(model: nn.Module) -> None:

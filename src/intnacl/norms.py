@@ -24,12 +24,16 @@ class ViewBatchNorm(nn.BatchNorm2d):
 
     y = γ (x − μ_g) / sqrt(σ²_g + ε) + β with the mean and variance of its group g; running statistics take
     the groups one after the other. Adversarial groups have γ, β and running statistics of their own.
+    `after` is what the layer does to y: nothing, but for those that end in an activation.
     """
 
-    def __init__(self, features: int, *, adversarial: bool, momentum: float, sync: bool) -> None:
-        super().__init__(features)
-        self.adversarial = nn.BatchNorm2d(features, momentum=momentum) if adversarial else None
+    def __init__(
+        self, features: int, *, adversarial: bool, momentum: float, sync: bool, eps: float = 1e-5
+    ) -> None:
+        super().__init__(features, eps=eps)
+        self.adversarial = nn.BatchNorm2d(features, eps=eps, momentum=momentum) if adversarial else None
         self.sync = sync
+        self.after: nn.Module = nn.Identity()
         self.groups: Groups = ((1, False),)
 
     def _check_input_dim(self, input: Tensor) -> None:
@@ -37,6 +41,10 @@ class ViewBatchNorm(nn.BatchNorm2d):
 
     def forward(self, x: Tensor) -> Tensor:
         """(V·B, C, …) -> the same shape."""
+        y: Tensor = self.after(self._normalized(x))
+        return y
+
+    def _normalized(self, x: Tensor) -> Tensor:
         layers = [self._layer(attacked) for _, attacked in self.groups]
         if not self.training:
             return _built_in(x, layers[0], training=False)
@@ -97,13 +105,31 @@ def _update(layers: list[nn.BatchNorm2d], mean_GC: Tensor, var_GC: Tensor, count
 
 
 def convert(module: nn.Module, norm: str, **options: Any) -> None:
-    """Replace every batch norm below `module` by a `ViewBatchNorm`, or by nothing if norm is "none"."""
+    """Replace every batch norm below `module` by a `ViewBatchNorm`, or by nothing if norm is "none".
+
+    ε, momentum and the initial γ and β stay, and so does the activation that timm's batch norms end in.
+    """
     for name, child in module.named_children():
         if isinstance(child, nn.BatchNorm1d | nn.BatchNorm2d):
-            new = nn.Identity() if norm == "none" else ViewBatchNorm(child.num_features, **options)
-            setattr(module, name, new)
+            setattr(module, name, _after(child) if norm == "none" else _view_norm(child, **options))
         else:
             convert(child, norm, **options)
+
+
+def _view_norm(old: nn.BatchNorm1d | nn.BatchNorm2d, **options: Any) -> ViewBatchNorm:
+    new = ViewBatchNorm(old.num_features, eps=old.eps, **options)
+    new.momentum, new.after = old.momentum, _after(old)
+    for layer in (new, new.adversarial):
+        if layer is not None and old.affine:
+            layer.weight.data.copy_(old.weight.data)
+            layer.bias.data.copy_(old.bias.data)
+    return new
+
+
+def _after(old: nn.Module) -> nn.Module:
+    parts = [getattr(old, name, None) for name in ("drop", "act")]
+    found = [part for part in parts if isinstance(part, nn.Module) and not isinstance(part, nn.Identity)]
+    return nn.Sequential(*found) if found else nn.Identity()
 
 
 def arrange(module: nn.Module, groups: Groups) -> None:
