@@ -35,6 +35,7 @@ def new_file(path: Path) -> Iterator[IO[bytes]]:
         with handle:
             yield handle.file
             sync(handle.file)
+        partial.chmod(0o644)  # tempfile gives 0o600; others may read what lies in a folder they may read
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
