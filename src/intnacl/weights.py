@@ -44,8 +44,15 @@ def from_pretrained(path: str | Path) -> Encoder:
         with safe_open(file, framework="pt") as handle:
             header: dict[str, Any] = json.loads((handle.metadata() or {})[KEY])
             state = {name: handle.get_tensor(name) for name in handle.keys()}  # noqa: SIM118
-    except (SafetensorError, KeyError, json.JSONDecodeError) as error:
-        raise InputError(f"{file} is no encoder of intnacl ({type(error).__name__}: {error}).") from error
+        return _rebuild(header, state)
+    except InputError:  # such as a missing timm
+        raise
+    except (SafetensorError, KeyError, ValueError, TypeError, RuntimeError) as error:
+        reason = (str(error).splitlines() or [""])[0]
+        raise InputError(f"{file} is no encoder of intnacl ({type(error).__name__}: {reason}).") from error
+
+
+def _rebuild(header: dict[str, Any], state: dict[str, Tensor]) -> Encoder:
     options: dict[str, Any] = header["encoder"]
     config = EncoderConfig(**options | {name: tuple(options[name]) for name in ("mean", "std")})
     encoder = build_model(config, image_size=header["image_size"], adversarial=False, seed=0).encoder
