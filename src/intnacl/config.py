@@ -1,6 +1,7 @@
 """A run's configuration: the owners' dataclasses side by side, and the ways to change them.
 
-Layers, each over the one before: the recipe of the data set, a TOML file, the preset, flags. Unknown keys and
+Layers, each over the one before: the recipe of the data set, a TOML file (its preset, then its other
+settings), the preset of the command line, flags. Unknown keys and
 ill-typed values are errors that name the nearest key. What is written to `config.json` is what runs.
 """
 
@@ -22,6 +23,7 @@ from intnacl.errors import InputError, check_choice
 from intnacl.evaluation.probe import ProbeConfig
 from intnacl.losses.integrated import PRESETS, LossConfig
 from intnacl.training.objectives import AdversaryConfig
+from intnacl.training.optimizers import OptimizerConfig
 from intnacl.training.trainer import TrainConfig
 
 
@@ -83,6 +85,7 @@ RECIPES: dict[str, dict[str, Any]] = {
     },
 }
 RECIPE_OF = {"digits": "digits", "tinyimagenet": "tinyimagenet"}  # "paper" for all other data sets
+DECIDED = {f"loss.{name}" for row in PRESETS.values() for name in row}  # settings that presets are about
 # Settings that change how fast, how often or where, never what comes out: a run may go on with others.
 FREE = {
     "root", "train.compile", "train.cuda_graph", "train.monitor_epochs", "train.save_minutes",
@@ -101,18 +104,25 @@ def resolve(
     """The configuration of recipe, file, preset and overrides (dotted keys, strings or values)."""
     given = dict(overrides or {})
     from_file = read_toml(file) if file else {}
-    preset = preset or from_file.pop("preset", None)
+    file_preset, file_recipe = (from_file.pop(name, None) for name in ("preset", "recipe"))
+    if preset is not None:  # over the file: what presets decide, this one does
+        from_file = {key: value for key, value in from_file.items() if key not in DECIDED}
+    preset = preset or file_preset or "simclr"
     dataset = given.get("dataset", from_file.get("dataset", RunConfig.dataset))
-    recipe = recipe or from_file.pop("recipe", None) or RECIPE_OF.get(dataset, "paper")
+    recipe = recipe or file_recipe or RECIPE_OF.get(dataset, "paper")
     check_choice("recipe", recipe, RECIPES)
-    if preset is not None:
-        check_choice("preset", preset, PRESETS)
-    loss = {f"loss.{k}": v for k, v in PRESETS[preset or "simclr"].items()}
+    check_choice("preset", preset, PRESETS)
+    loss = {f"loss.{k}": v for k, v in PRESETS[preset].items()}
     base = _override(RunConfig(recipe=recipe), RECIPES[recipe])
-    config = _override(base, from_file | loss | given if preset else loss | from_file | given)
-    same = all(getattr(config, part) == getattr(base, part) for part in ("augment", "encoder", "adversary"))
-    config = config if same else replace(config, recipe="custom")
+    config = _override(base, loss | from_file | given)
+    config = config if _same_recipe(base, config) else replace(config, recipe="custom")
     return replace(config, train=config.train.on(device)) if device else config
+
+
+def _same_recipe(base: RunConfig, config: RunConfig) -> bool:
+    parts = all(getattr(config, part) == getattr(base, part) for part in ("augment", "encoder", "adversary"))
+    names = [f.name for f in fields(OptimizerConfig)]
+    return parts and all(getattr(config.train, name) == getattr(base.train, name) for name in names)
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -121,7 +131,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         return dict(_flatten(tomllib.loads(path.read_text())))
     except OSError as error:
         raise InputError(f"config file {path}: {error.strerror}.") from error
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:  # bad syntax, or no text at all
         raise InputError(f"config file {path} is no TOML: {error}.") from error
 
 
@@ -184,26 +194,41 @@ def _typed(value: Any, wanted: Any, key: str) -> Any:
         if value is None or (isinstance(value, str) and value.lower() == "none"):
             return None
         (wanted,) = (kind for kind in typing.get_args(wanted) if kind is not type(None))
-    if typing.get_origin(wanted) is tuple:
-        kinds = typing.get_args(wanted)
-        items = value.split(",") if isinstance(value, str) else list(value)
-        return tuple(_typed(item, kinds[0], key) for item in items)
     try:
+        if typing.get_origin(wanted) is tuple:
+            return _tuple(value, typing.get_args(wanted))
         return _scalar(value, wanted)
-    except (ValueError, TypeError):
-        raise InputError(f"{key}={value!r} is not {_NOUNS[wanted]}.") from None
+    except (ValueError, TypeError, OverflowError):
+        raise InputError(f"{key}={value!r} is not {_noun(wanted)}.") from None
+
+
+def _tuple(value: Any, kinds: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Items of one kind, as many as the type has (`...`: any number); text is split at commas."""
+    items = [item.strip() for item in value.split(",") if item.strip()] if isinstance(value, str) else value
+    if kinds[-1] is not Ellipsis and len(items) != len(kinds):
+        raise ValueError
+    return tuple(_scalar(item, kinds[0]) for item in items)
+
+
+def _noun(wanted: Any) -> str:
+    if typing.get_origin(wanted) is not tuple:
+        return _NOUNS[wanted]
+    kinds = typing.get_args(wanted)
+    count = "a list" if kinds[-1] is Ellipsis else f"a list of {len(kinds)}"
+    return f"{count}, each {_NOUNS[kinds[0]]}"
 
 
 _NOUNS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
+_TRUTHS = {"true": True, "1": True, "false": False, "0": False}
 
 
 def _scalar(value: Any, kind: type) -> Any:
     if kind is bool:
-        if isinstance(value, bool):
-            return value
-        return {"true": True, "1": True, "false": False, "0": False}[str(value).lower()]
-    if kind is str and not isinstance(value, str):
+        if str(value).lower() not in _TRUTHS:
+            raise ValueError
+        return _TRUTHS[str(value).lower()]
+    if isinstance(value, bool) or (kind is str and not isinstance(value, str)):
         raise TypeError
-    if kind is int and (isinstance(value, bool) or (isinstance(value, float) and value != int(value))):
+    if kind is int and isinstance(value, float) and value != int(value):
         raise TypeError
     return kind(value)
