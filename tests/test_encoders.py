@@ -20,7 +20,7 @@ def model(
 
 
 def torchvision_resnet(name: str) -> nn.Module:
-    """torchvision's own network, its stem replaced by 3×3 stride 1 and no pooling, its classifier by nothing."""
+    """torchvision's own network, its stem replaced by 3×3 stride 1 and no pooling, without classifier."""
     import torchvision
 
     net = getattr(torchvision.models, name)()

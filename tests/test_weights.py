@@ -1,4 +1,4 @@
-"""Encoders on disk: they come back as they were, equal ones have equal bytes, and nothing else is accepted."""
+"""Encoders on disk: they come back as they were, equal ones have equal bytes, nothing else is accepted."""
 
 import json
 import pickle

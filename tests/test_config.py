@@ -1,0 +1,222 @@
+"""The configuration: layers, types, files, round trips, and what makes two runs different."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from intnacl.config import FREE, RECIPES, RunConfig, differences, from_dict, resolve, settings, to_dict
+from intnacl.data.recipes import RECIPES as AUGMENTATIONS
+from intnacl.errors import InputError
+from intnacl.losses.integrated import PRESETS, LossConfig
+
+
+def toml(folder: Path, text: str) -> Path:
+    path = folder / "run.toml"
+    path.write_text(text)
+    return path
+
+
+# ---- layers ----------------------------------------------------------------------------------------------
+
+
+def test_the_data_set_chooses_its_recipe() -> None:
+    assert (resolve().recipe, resolve().encoder.name) == ("digits", "small")
+    cifar = resolve({"dataset": "cifar100"})
+    assert (cifar.recipe, cifar.encoder.name, cifar.train.lr, cifar.train.batch_size) == (
+        "paper", "resnet18", 3e-4, 256,
+    )  # fmt: skip
+    assert resolve({"dataset": "tinyimagenet"}).train.batch_size == 128
+    assert resolve(recipe="paper").encoder.name == "resnet18"
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_presets_are_rows_of_the_table(preset: str) -> None:
+    assert resolve(preset=preset).loss == LossConfig(**PRESETS[preset])
+
+
+def test_flags_over_preset_over_file_over_recipe(tmp_path: Path) -> None:
+    file = toml(tmp_path, "[train]\nlr = 0.5\nepochs = 7\n[loss]\ntemperature = 0.2\nalpha = 3.0\n")
+    config = resolve({"train.epochs": 9, "loss.lam": 0.7}, file=file, preset="intnacl")
+    assert config.train.lr == 0.5  # file over the recipe's 1e-3
+    assert config.train.epochs == 9  # flag over file
+    assert config.loss.temperature == 0.2  # presets say nothing about it
+    assert config.loss.alpha == 1.0  # preset over file
+    assert config.loss.lam == 0.7  # flag over preset
+
+
+def test_the_simclr_preset_undoes_the_files_loss_but_not_its_temperature(tmp_path: Path) -> None:
+    file = toml(tmp_path, '[loss]\nalpha = 1.0\nnegatives = "g2"\ntemperature = 0.1\n')
+    assert resolve(file=file, preset="simclr").loss == LossConfig(temperature=0.1)
+
+
+def test_a_file_may_name_preset_and_recipe_and_change_them(tmp_path: Path) -> None:
+    file = toml(tmp_path, 'preset = "intcl"\nrecipe = "paper"\n[loss]\nalpha = 0.5\n')
+    config = resolve(file=file)
+    assert config.loss == LossConfig(**PRESETS["intcl"] | {"alpha": 0.5})
+    assert config.recipe == "paper"
+
+
+def test_the_command_line_wins_over_the_files_preset_and_recipe(tmp_path: Path) -> None:
+    file = toml(tmp_path, 'preset = "intcl"\nrecipe = "paper"\n')
+    config = resolve(file=file, preset="adv", recipe="digits")
+    assert config.loss == LossConfig(**PRESETS["adv"])
+    assert config.recipe == "digits"
+    assert config.encoder.name == "small"
+
+
+def test_the_file_may_name_the_data_set_whose_recipe_counts(tmp_path: Path) -> None:
+    assert resolve(file=toml(tmp_path, 'dataset = "cifar10"\n')).recipe == "paper"
+
+
+def test_a_named_augmentation() -> None:
+    config = resolve({"augment": "simclr"})
+    assert config.augment == AUGMENTATIONS["simclr"]
+    assert config.recipe == "custom"
+    with pytest.raises(InputError, match="did you mean 'simclr'"):
+        resolve({"augment": "simcl"})
+
+
+@pytest.mark.parametrize(
+    ("change", "recipe"),
+    [
+        ({"encoder.head": "hcl"}, "custom"),
+        ({"augment.flip_p": 0.5}, "custom"),
+        ({"adversary.eps": 0.1}, "custom"),
+        ({"train.optimizer": "sgd"}, "custom"),
+        ({"train.lr": 0.1}, "custom"),
+        ({"train.epochs": 3, "loss.temperature": 0.1, "seed": 4}, "digits"),
+    ],
+)
+def test_a_recipe_keeps_its_name_while_views_encoder_and_optimiser_are_its_own(
+    change: dict, recipe: str
+) -> None:
+    assert resolve(change).recipe == recipe
+
+
+def test_auto_settings_are_decided_for_the_device() -> None:
+    train = resolve(device=torch.device("cpu")).train
+    assert (train.precision, train.compile, train.cuda_graph) == ("fp32", False, False)
+    train = resolve({"train.compile": False}, device=torch.device("cuda")).train
+    assert (train.precision, train.compile, train.cuda_graph) == ("bf16", False, True)
+
+
+# ---- types and mistakes ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "value"),
+    [
+        ("train.epochs", "12", 12),
+        ("train.lr", "1e-4", 1e-4),
+        ("train.tensorboard", "true", True),
+        ("train.compile", "None", None),
+        ("train.compile", "false", False),
+        ("train.clip", "none", None),
+        ("train.clip", "1.5", 1.5),
+        ("encoder.mean", "0.1,0.2, 0.3", (0.1, 0.2, 0.3)),
+        ("encoder.mean", [0, 1, 0], (0.0, 1.0, 0.0)),
+        ("evaluation.transfer", "cifar10,cifar100", ("cifar10", "cifar100")),
+        ("evaluation.transfer", "", ()),
+        ("encoder.name", "resnet34", "resnet34"),
+        ("train.epochs", 5.0, 5),
+        ("root", "/data", "/data"),
+    ],
+)
+def test_text_is_read_as_the_settings_type(key: str, text: object, value: object) -> None:
+    part, _, name = key.rpartition(".")
+    config = resolve({key: text})
+    assert getattr(getattr(config, part) if part else config, name) == value
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("train.epochs", "many", r"train\.epochs='many' is not a whole number"),
+        ("train.epochs", 1.5, "is not a whole number"),
+        ("train.epochs", float("inf"), "is not a whole number"),
+        ("train.epochs", True, "is not a whole number"),
+        ("train.lr", "fast", "is not a number"),
+        ("train.lr", True, "is not a number"),
+        ("train.tensorboard", "yes", "is not true or false"),
+        ("encoder.name", 18, "is not a text"),
+        ("encoder.mean", 0.5, "is not a list of 3, each a number"),
+        ("encoder.mean", "0.5,0.5", "is not a list of 3, each a number"),
+        ("evaluation.eps", "a", "is not a list, each a number"),
+    ],
+)
+def test_ill_typed_values_are_named(key: str, value: object, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        resolve({key: value})
+
+
+@pytest.mark.parametrize(
+    ("key", "near"),
+    [
+        ("train.epoch", "train.epochs"),
+        ("loss.temprature", "loss.temperature"),
+        ("encoder.nam", "encoder.name"),
+    ],
+)
+def test_typos_get_a_suggestion(key: str, near: str) -> None:
+    with pytest.raises(InputError, match=f"setting='{key}' is unknown; did you mean '{near}'"):
+        resolve({key: "1"})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "near"), [({"preset": "intnacle"}, "intnacl"), ({"recipe": "digit"}, "digits")]
+)
+def test_unknown_presets_and_recipes_get_a_suggestion(arguments: dict, near: str) -> None:
+    with pytest.raises(InputError, match=f"did you mean '{near}'"):
+        resolve(**arguments)
+
+
+def test_values_are_checked_by_their_owners() -> None:
+    for key, value in {"loss.lam": "2", "train.epochs": "0", "adversary.eps": "9", "objective": "x"}.items():
+        with pytest.raises(InputError, match=value):
+            resolve({key: value})
+
+
+def test_a_missing_or_broken_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"none\.toml: No such file"):
+        resolve(file=tmp_path / "none.toml")
+    with pytest.raises(InputError, match=r"run\.toml is no TOML"):
+        resolve(file=toml(tmp_path, "train = = 3"))
+    (tmp_path / "bytes.toml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(InputError, match=r"bytes\.toml is no TOML"):
+        resolve(file=tmp_path / "bytes.toml")
+    with pytest.raises(InputError, match=r"did you mean 'train\.epochs'"):
+        resolve(file=toml(tmp_path, "[train]\nepoch = 3\n"))
+
+
+# ---- round trip and comparison ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("preset", ["simclr", "intnacl"])
+def test_what_is_written_comes_back(recipe: str, preset: str) -> None:
+    config = resolve(recipe=recipe, preset=preset, device=torch.device("cpu"))
+    assert from_dict(json.loads(json.dumps(to_dict(config)))) == config
+
+
+def test_the_loss_holds_exactly_the_keywords_of_the_loss() -> None:
+    assert to_dict(RunConfig())["loss"].keys() == LossConfig.__dataclass_fields__.keys()
+
+
+def test_every_setting_can_be_set_to_what_it_is() -> None:
+    config = resolve(preset="intnacl")
+    values = {}
+    for key in settings():
+        part, _, name = key.rpartition(".")
+        values[key] = getattr(getattr(config, part) if part else config, name)
+    assert resolve({k: v for k, v in values.items() if k != "recipe"}, preset="simclr") == config
+
+
+def test_differences_name_the_settings_and_pass_over_the_free_ones() -> None:
+    old = resolve()
+    new = replace(old, seed=3, root="/x", train=replace(old.train, lr=0.5, keep=9, compile=True))
+    assert differences(old, new) == ["seed: 0 -> 3", "train.lr: 0.001 -> 0.5"]
+    assert differences(old, old) == []
+    assert set(settings()) >= FREE
