@@ -232,14 +232,14 @@ def _timm_backbone(name: str, image_size: int) -> nn.Module:
     if name not in timm.list_models():
         check_choice("timm model", name, timm.list_models(f"*{name[:3]}*") or timm.list_models("resnet*"))
     options: dict[str, Any] = {}
-    if timm.get_pretrained_cfg(name, allow_unregistered=True).fixed_input_size:
+    if getattr(timm.get_pretrained_cfg(name), "fixed_input_size", False):
         options = {"img_size": image_size}
     if name.startswith(("vit_", "deit", "beit", "eva")):
         options = {"img_size": image_size, "patch_size": max(2, image_size // 8)}
     model: nn.Module = timm.create_model(name, pretrained=False, num_classes=0, **options)
     if image_size <= 64 and not options:
         _adapt_stem(model)
-    model.num_features = _output_width(model, name, image_size)
+    vars(model)["num_features"] = _output_width(model, name, image_size)
     return model
 
 
