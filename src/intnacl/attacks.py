@@ -185,6 +185,9 @@ def adversarial_view(
     of their hooks fires, so that a surrounding DDP does not notice.
     """
     check_eps(eps)
+    if steps < 1:
+        raise InputError(f"steps={steps!r} must be at least 1.")
+    x = x.detach()
     criterion = IntNaClLoss(temperature=temperature, gather=gather)
     step_size = eps if steps == 1 else 2 * eps / steps
     moved = x if random_start is None else x + eps * random_start
