@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ from intnacl.data.aside import new_folder
 from intnacl.errors import InputError, InputWarning
 
 MODEL, OPTIMIZER, STATE = "model.safetensors", "optimizer.pt", "state.json"
+LOAD_ERRORS = (OSError, ValueError, KeyError, TypeError, RuntimeError, UnpicklingError, SafetensorError)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,10 +69,13 @@ def disk_errors(path: Path) -> Iterator[None]:
 
 def newest(folder: Path, device: torch.device | str = "cpu") -> Checkpoint | None:
     """The newest whole checkpoint below `folder`, or None; damaged ones are named in a warning."""
-    for path in sorted(folder.glob("step-*"), reverse=True):
+    for path in reversed(_all(folder)):
         reason = _damage(path)
         if reason is None:
-            return load(path, device)
+            try:
+                return load(path, device)
+            except LOAD_ERRORS as error:
+                reason = _describe(error)
         warnings.warn(f"checkpoint {path} is damaged ({reason}) and is skipped.", InputWarning, stacklevel=2)
     return None
 
@@ -86,11 +91,23 @@ def load(path: Path, device: torch.device | str = "cpu") -> Checkpoint:
     )
 
 
-def prune(folder: Path, keep: int, best: int | None) -> None:
-    """Delete all checkpoints but the last `keep` and the one of step `best`."""
-    for path in sorted(folder.glob("step-*"))[:-keep]:
-        if int(path.name.removeprefix("step-")) != best:
-            shutil.rmtree(path, ignore_errors=True)
+def prune(folder: Path, keep: int, best: int | None, step: int) -> None:
+    """Delete all checkpoints up to `step` but the last `keep` and the one of step `best`.
+
+    Those beyond `step` are damaged: they do not count. What a kill left half-written goes as well.
+    """
+    old = [path for path in _all(folder) if _step(path) <= step][:-keep]
+    for path in [*(path for path in old if _step(path) != best), *folder.glob(".step-*")]:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _all(folder: Path) -> list[Path]:
+    """Checkpoints in the order of their steps."""
+    return sorted(path for path in folder.glob("step-*") if path.name.removeprefix("step-").isdecimal())
+
+
+def _step(path: Path) -> int:
+    return int(path.name.removeprefix("step-"))
 
 
 def _checksum(path: Path) -> str:
@@ -105,6 +122,10 @@ def _damage(path: Path) -> str | None:
         for name in (MODEL, OPTIMIZER):
             if _checksum(path / name) != sums[name]:
                 return f"{name} does not match its checksum"
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        return f"{type(error).__name__}: {error}"
+    except LOAD_ERRORS as error:
+        return _describe(error)
     return None
+
+
+def _describe(error: Exception) -> str:
+    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"

@@ -5,7 +5,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from intnacl.data.aside import new_file
 from intnacl.errors import missing_extra
+from intnacl.training.checkpoint import disk_errors
 
 
 class Journal:
@@ -32,7 +34,8 @@ class Journal:
         """Forget the epochs after `step`: a resumed run writes them again."""
         if self.active:
             kept = [r for r in records(self.path) if r["step"] <= step]
-            self.path.write_text("".join(json.dumps(r) + "\n" for r in kept))
+            with disk_errors(self.path), new_file(self.path) as log:
+                log.write("".join(json.dumps(r) + "\n" for r in kept).encode())
 
     def progress(self, epochs_done: float, terms: dict[str, float], images_per_s: float) -> None:
         """Move the bar."""
@@ -48,7 +51,7 @@ class Journal:
         """Write the record of an epoch."""
         if not self.active:
             return
-        with self.path.open("a") as log:
+        with disk_errors(self.path), self.path.open("a") as log:
             log.write(json.dumps(record) + "\n")
         if self._board:
             for name, value in record.items():
