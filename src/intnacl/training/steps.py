@@ -61,10 +61,8 @@ class Stepper:
             try:
                 self._try(compile_it, capture)
                 return " + ".join(["compiled"] * compile_it + ["CUDA graph"] * capture) or "eager"
-            except torch.OutOfMemoryError:
-                raise out_of_memory() from None
             except Exception as error:
-                if (compile_it, capture) == (False, False):
+                if (compile_it, capture) == (False, False) or is_out_of_memory(error):
                     raise
                 what = "torch.compile" if compile_it else "the CUDA graph"
                 say(f"{what} fails here ({type(error).__name__}: {_first_line(error)}): going on without.")
@@ -76,7 +74,7 @@ class Stepper:
         self.objective.compile_parts(compiler)
         if not compiled and not capture:
             return
-        with _kept(self.objective, self.optimizer):
+        with _kept(self.objective, self.optimizer, self.scaler):
             if not self.images.is_cuda:
                 self._update()
                 return
@@ -118,23 +116,35 @@ class Stepper:
         return torch.stack([value.detach().float() * share for value in terms.values()])
 
 
-def out_of_memory() -> InputError:
-    """The error for a batch that does not fit."""
-    return InputError(
-        "out of memory: lower --batch-size (train.accumulate makes up for it), --num-positives, or take "
-        "train.precision=bf16. Nothing is lost: the last checkpoint is whole."
-    )
+@contextmanager
+def memory_errors() -> Iterator[None]:
+    """Turn a lack of memory, the GPU's or the machine's, into a message that says what to do."""
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        if is_out_of_memory(error):
+            raise InputError(
+                "out of memory: lower --batch-size (train.accumulate makes up for it), --num-positives, or "
+                "take train.precision=bf16. Nothing is lost: the last checkpoint is whole."
+            ) from error
+        raise
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether memory ran out; torch has an exception of its own for the GPU's alone."""
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error)
 
 
 @contextmanager
-def _kept(objective: Objective, optimizer: Optimizer) -> Iterator[None]:
-    """Trial updates inside the block leave weights, statistics and the optimiser's state as they were.
+def _kept(objective: Objective, optimizer: Optimizer, scaler: torch.amp.GradScaler) -> Iterator[None]:
+    """Trial updates inside the block leave weights, statistics, scale and optimiser as they were.
 
     Values are written back in place, since a captured graph knows tensors by their address. State that the
     optimiser made during the trial is zero, which is how every one of ours begins.
     """
     tensors = [*objective.model.parameters(), *objective.model.buffers()]
     saved = [tensor.detach().clone() for tensor in tensors]
+    scale = scaler.state_dict()
     before = {
         id(t): t.clone() for state in optimizer.state.values() for t in state.values() if torch.is_tensor(t)
     }
@@ -147,6 +157,7 @@ def _kept(objective: Objective, optimizer: Optimizer) -> Iterator[None]:
             for state in optimizer.state.values():
                 for tensor in filter(torch.is_tensor, state.values()):
                     tensor.copy_(before[id(tensor)]) if id(tensor) in before else tensor.zero_()
+        scaler.load_state_dict(scale)
         optimizer.zero_grad(set_to_none=True)
 
 
