@@ -6,25 +6,26 @@ A run folder is the whole record: `config.json`, `log.jsonl`, `checkpoints/`, `e
 
 import json
 import os
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from intnacl.config import RunConfig, differences, from_dict, to_dict
 from intnacl.data import load
 from intnacl.data.aside import new_file
 from intnacl.data.datasets import Dataset
 from intnacl.data.recipes import RECIPES as AUGMENTATIONS
-from intnacl.errors import InputError
+from intnacl.errors import InputError, InputWarning
 from intnacl.evaluation import knn
 from intnacl.training.checkpoint import disk_errors
 from intnacl.training.curves import draw_curves
 from intnacl.training.distributed import Ranks
 from intnacl.training.journal import Journal
 from intnacl.training.objectives import Contrastive, Objective, Supervised
-from intnacl.training.steps import DTYPES
+from intnacl.training.steps import DTYPES, memory_errors
 from intnacl.training.stopping import Stop
 from intnacl.training.trainer import Trainer
 from intnacl.weights import save_encoder
@@ -42,19 +43,24 @@ def pretrain(config: RunConfig, folder: Path, here: Ranks, stop: Stop) -> str | 
         open_folder(folder, config)
     if (folder / ENCODER).exists():
         return None
+    with memory_errors():
+        return _train(config, folder, here, stop)
+
+
+def _train(config: RunConfig, folder: Path, here: Ranks, stop: Stop) -> str | None:
     train = load(config.dataset, "train", config.root, size=config.size)
     objective = build_objective(config, train, here)
-    monitor = None if train.labels is None else KnnMonitor(config, train, here.device)
     trainer = Trainer(
         objective, train.images, train.labels, config.train,
-        folder=folder, seed=config.seed, here=here, monitor=monitor,
+        folder=folder, seed=config.seed, here=here, monitor=build_monitor(config, train, here),
     )  # fmt: skip
     with Journal(
         folder, epochs=config.train.epochs, active=here.main, tensorboard=config.train.tensorboard
     ) as journal:
         reason = trainer.run(stop, journal)
     if reason is None and here.main:
-        draw_curves(journal.path, folder / "curves.png")
+        with disk_errors(folder / "curves.png"):
+            draw_curves(journal.path, folder / "curves.png")
         with disk_errors(folder / ENCODER):
             save_encoder(objective.encoder, config.encoder, train.images.shape[-1], folder / ENCODER)
     return reason
@@ -103,26 +109,41 @@ def read_config(folder: Path) -> RunConfig:
         )
     try:
         return from_dict(json.loads(path.read_text()))
-    except json.JSONDecodeError as error:
-        raise InputError(f"{path} is damaged: {error}.") from error
+    except (ValueError, AttributeError) as error:
+        raise InputError(f"{path} is damaged, or of another version: {error}") from error
 
 
 class KnnMonitor:
     """The kNN accuracy of the encoder in training, on at most 10,000 training and 2,000 test pictures."""
 
-    def __init__(self, config: RunConfig, train: Dataset, device: torch.device) -> None:
-        test = load(config.dataset, "test", config.root, size=config.size)
-        assert train.labels is not None
-        assert test.labels is not None
-        self.train = (train.images[:10_000], train.labels[:10_000])
-        self.test = (test.images[:2_000], test.labels[:2_000])
-        self.config = knn.KnnConfig(k=min(200, len(self.train[0]) // len(train.classes)))
+    def __init__(self, train: Dataset, test: Dataset, device: torch.device) -> None:
+        self.train, self.test = _sample(train, 10_000), _sample(test, 2_000)
+        self.config = knn.KnnConfig(k=max(1, min(200, len(self.train[0]) // len(train.classes))))
         self.device = device
 
     def __call__(self, encoder: nn.Module) -> dict[str, float]:
         """{"knn": percent}."""
         figures = knn.evaluate(encoder, self.train, self.test, self.config, device=self.device)
         return {"knn": figures["accuracy"]}
+
+
+def _sample(dataset: Dataset, count: int) -> tuple[Tensor, Tensor]:
+    """Pictures from all over the set, since some sets are sorted by class."""
+    assert dataset.labels is not None
+    chosen = dataset.spread(count)
+    return dataset.images[chosen], dataset.labels[chosen]
+
+
+def build_monitor(config: RunConfig, train: Dataset, here: Ranks) -> KnnMonitor | None:
+    """The monitor of a labelled set with a test split, on the rank that looks at it; else none."""
+    if train.labels is None or not config.train.monitor_epochs or not here.main:
+        return None
+    try:
+        test = load(config.dataset, "test", config.root, size=config.size)
+    except InputError as error:
+        warnings.warn(f"the kNN accuracy is not watched: {error}", InputWarning, stacklevel=2)
+        return None
+    return KnnMonitor(train, test, here.device) if test.labels is not None else None
 
 
 def default_folder(config: RunConfig) -> Path:
