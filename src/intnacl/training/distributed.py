@@ -8,13 +8,9 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 
-from intnacl.errors import InputError
-
-
-class LostRankError(RuntimeError):
-    """Another rank died or cannot be reached."""
+from intnacl.errors import InputError, LostRankError
 
 
 @dataclass(frozen=True)
@@ -73,13 +69,27 @@ def wrap_ddp(module: nn.Module, device: torch.device) -> nn.Module:
     return nn.parallel.DistributedDataParallel(module, device_ids=ids, broadcast_buffers=False)
 
 
-def any_rank(flag: bool, here: Ranks) -> bool:
-    """Whether the flag is up on any rank: the same answer everywhere."""
+def largest(number: int, here: Ranks) -> int:
+    """The largest of the ranks' numbers: the same answer everywhere."""
     if here.world == 1:
-        return flag
-    up = torch.tensor(float(flag), device=here.device)
-    dist.all_reduce(up, dist.ReduceOp.MAX)
-    return bool(up.item())
+        return number
+    value = torch.tensor(number, device=here.device)
+    dist.all_reduce(value, dist.ReduceOp.MAX)
+    return int(value.item())
+
+
+def any_rank(flag: bool, here: Ranks) -> bool:
+    """Whether the flag is up on any rank."""
+    return bool(largest(int(flag), here))
+
+
+def mean_over_ranks(values: Tensor, here: Ranks) -> Tensor:
+    """The ranks' mean, place by place; one that is not a number on any rank is none everywhere."""
+    if here.world == 1:
+        return values
+    total = values.clone()
+    dist.all_reduce(total)
+    return total / here.world
 
 
 def barrier(here: Ranks) -> None:

@@ -2,8 +2,11 @@
 
 import signal
 import time
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
+
+REASONS = (None, "time", "interrupt", "terminate")
 
 
 class Stop:
@@ -31,6 +34,13 @@ class Stop:
         if self.reason is None and self._end is not None and time.monotonic() > self._end:
             self.reason = "time"
         return self.reason is not None
+
+    def shared(self, largest: Callable[[int], int]) -> bool:
+        """Whether to stop, and why, decided by all ranks together; `largest` is their maximum of a number."""
+        self.due()
+        number = largest(REASONS.index(self.reason))
+        self.reason = REASONS[number]
+        return number > 0
 
     def _notice(self, number: int, frame: FrameType | None) -> None:
         if self.reason == "interrupt":  # a second Ctrl-C does not wait

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -17,11 +17,11 @@ from torch import Tensor, nn
 from intnacl.data.batches import permutation, rank_rows, steps_per_epoch
 from intnacl.errors import InputError, check_choice
 from intnacl.training import checkpoint as checkpoints
-from intnacl.training.distributed import Ranks, any_rank, barrier, wrap_ddp
+from intnacl.training.distributed import Ranks, any_rank, barrier, largest, mean_over_ranks, wrap_ddp
 from intnacl.training.journal import Journal
 from intnacl.training.objectives import Objective
 from intnacl.training.optimizers import OptimizerConfig, build_optimizer, rate_at, set_rate
-from intnacl.training.steps import DTYPES, Stepper, out_of_memory
+from intnacl.training.steps import DTYPES, Stepper
 from intnacl.training.stopping import Stop
 
 CHECK = 50  # steps between looks at the losses, which wait for the GPU
@@ -56,9 +56,12 @@ class TrainConfig(OptimizerConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_choice("train.precision", self.precision, (*DTYPES, "auto"))
-        for name in ("epochs", "batch_size", "accumulate", "keep"):
-            if getattr(self, name) < 1:
+        for name in ("epochs", "batch_size", "accumulate", "keep", "save_steps"):
+            if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise InputError(f"train.{name}={getattr(self, name)!r} must be 1 or more.")
+        for name in ("monitor_epochs", "save_minutes"):
+            if not getattr(self, name) >= 0:
+                raise InputError(f"train.{name}={getattr(self, name)!r} must be 0 or more.")
 
     def on(self, device: torch.device) -> "TrainConfig":
         """The same with everything decided that was left to the device."""
@@ -130,17 +133,14 @@ class Trainer:
             journal.say(f"{self.steps - self._step} updates to go, {self.config.precision}, {way}")
         saved_at = time.monotonic()
         while self._step < self.steps:
-            try:
-                self._chunk(stop, journal)
-            except torch.OutOfMemoryError:
-                raise out_of_memory() from None
+            self._chunk(stop, journal)
             minutes = (time.monotonic() - saved_at) / 60
-            ending = any_rank(stop.due(), self.here)
+            ending = stop.shared(lambda number: largest(number, self.here))
             if ending or self._step == self.steps or self._save_is_due(minutes):
                 self._save()
                 saved_at = time.monotonic()
             if ending and self._step < self.steps:
-                return stop.reason or "another rank"
+                return stop.reason
         return None
 
     # ---- the loop ----------------------------------------------------------------------------------------
@@ -156,7 +156,7 @@ class Trainer:
             history.append(self._one_step().clone())
             if self.here.world == 1 and stop.due():
                 break
-        terms_ST = torch.stack(history).cpu()
+        terms_ST = mean_over_ranks(torch.stack(history), self.here).cpu()
         self._check_finite(terms_ST, start)
         elapsed = time.monotonic() - begun
         self._seconds += elapsed
@@ -182,14 +182,22 @@ class Trainer:
 
     def _check_finite(self, terms_ST: Tensor, start: int) -> None:
         bad_S = ~terms_ST.isfinite().all(1)
-        if any_rank(bool(bad_S.any()), self.here):
-            step = start + int(bad_S.int().argmax()) if bad_S.any() else start
-            values = dict(zip(self.stepper.names, terms_ST[step - start].tolist(), strict=True))
-            raise DivergedError(
-                f"the loss is not finite at step {step} (epoch {step // self.updates + 1}): {values}. "
-                f"The last good checkpoint in {self.folder / 'checkpoints'} stays. Lower --lr, set "
-                "optimizer.clip=1, or take train.precision=fp32."
-            )
+        if bad_S.any():
+            place = int(bad_S.int().argmax())
+            values = dict(zip(self.stepper.names, terms_ST[place].tolist(), strict=True))
+            self._diverged(f"the loss is not finite at step {start + place}", start + place, str(values))
+
+    def _check_weights(self) -> None:
+        """Weights that are no longer numbers must not become a checkpoint."""
+        bad = [name for name, p in self.objective.model.named_parameters() if not p.isfinite().all()]
+        if bad:
+            self._diverged(f"weights are not finite after step {self._step - 1}", self._step - 1, bad[0])
+
+    def _diverged(self, what: str, step: int, details: str) -> NoReturn:
+        raise DivergedError(
+            f"{what} (epoch {step // self.updates + 1}): {details}. The last good checkpoint in "
+            f"{self.folder / 'checkpoints'} stays. Lower --lr, or --set train.clip=1 or train.precision=fp32."
+        )
 
     def _end_epoch(self, journal: Journal, speed: float) -> None:
         epoch = self._step // self.updates
@@ -221,6 +229,7 @@ class Trainer:
 
     def _save(self) -> None:
         folder = self.folder / "checkpoints"
+        self._check_weights()
         if self.here.main:
             info = {"seconds": self._seconds, "sums": self._sums, "best": self._best}
             optimizer = {
@@ -230,11 +239,12 @@ class Trainer:
             model = self.objective.model.state_dict()
             whole = checkpoints.Checkpoint(step=self._step, model=model, optimizer=optimizer, info=info)
             checkpoints.save(folder, whole)
-            checkpoints.prune(folder, self.config.keep, self._best[1] if self._best else None)
+            checkpoints.prune(folder, self.config.keep, self._best[1] if self._best else None, self._step)
         barrier(self.here)
 
     def _resume(self, journal: Journal) -> None:
         found = checkpoints.newest(self.folder / "checkpoints", self.here.device)
+        self._check_shared(found.step if found else 0)
         journal.rewind(found.step if found else 0)
         if found is None:
             return
@@ -247,3 +257,10 @@ class Trainer:
         best = found.info["best"]
         self._best = (best[0], best[1]) if best else None
         journal.say(f"going on from step {found.step} of {self.steps}")
+
+    def _check_shared(self, step: int) -> None:
+        if largest(step, self.here) != -largest(-step, self.here):
+            raise InputError(
+                f"rank {self.here.rank} finds the checkpoint of step {step} in {self.folder}, others another "
+                "one: --out must lie on a disk that all machines share."
+            )
