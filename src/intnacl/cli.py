@@ -352,8 +352,8 @@ def bench(*, device: str = "auto", steps: int = 50, out: Path | None = None) -> 
 
 
 def main() -> None:
-    """Run the command line; a user's mistake ends in one clear line and exit code 2."""
-    from intnacl.errors import InputError
+    """Run the command line; a user's mistake ends in one clear line and exit code 2, a lost rank in 1."""
+    from intnacl.errors import InputError, LostRankError
 
     warnings.formatwarning = _format_warning
     try:
@@ -361,6 +361,9 @@ def main() -> None:
     except InputError as error:
         print(f"intnacl: {error}", file=sys.stderr)
         sys.exit(2)
+    except LostRankError as error:
+        print(f"intnacl: {error}", file=sys.stderr)
+        sys.exit(1)
 
 
 def _format_warning(

@@ -1,6 +1,7 @@
 """What the commands of the command line do, apart from reading their flags."""
 
 import json
+import os
 import shlex
 import sys
 from collections.abc import Mapping
@@ -13,7 +14,7 @@ from intnacl.stages import default_folder, pretrain
 from intnacl.training.distributed import pick_device, ranks
 from intnacl.training.stopping import Stop
 
-TERMINATED = 75  # sysexits' EX_TEMPFAIL: try again later
+EXIT_CODES = {"terminate": 75, "interrupt": 130}  # sysexits' EX_TEMPFAIL: try again later; Ctrl-C's
 
 
 def flags(pairs: tuple[str, ...], **values: Any) -> dict[str, Any]:
@@ -45,12 +46,16 @@ def pretrain_command(
         print(f"stopped ({reason})" if reason else f"done: {folder / 'encoder.safetensors'}")
         if reason:
             print(f"go on with: {resume_command()}")
-    return TERMINATED if reason == "terminate" else 0
+    return EXIT_CODES.get(reason or "", 0)
 
 
 def resume_command() -> str:
-    """The command line of this process, to be run again."""
-    return shlex.join(["intnacl", *sys.argv[1:]])
+    """The command line of this process, to be run again; under torchrun, that of one node."""
+    arguments = ["-m", "intnacl", *sys.argv[1:]]
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        return shlex.join(["torchrun", "--nproc-per-node", os.environ["LOCAL_WORLD_SIZE"], *arguments])
+    installed = Path(sys.argv[0]).name == "intnacl"
+    return shlex.join(["intnacl", *sys.argv[1:]] if installed else ["python", *arguments])
 
 
 def bench_command(device: str, steps: int, out: Path | None) -> None:

@@ -8,6 +8,10 @@ class InputError(ValueError):
     """A mistake in what the user gave, not in the program: the command line shows it without a traceback."""
 
 
+class LostRankError(RuntimeError):
+    """Another rank of the run died or cannot be reached: the command line shows it without a traceback."""
+
+
 class InputWarning(UserWarning):
     """Something in what the user gave was passed over: the command line shows it in one line."""
 
