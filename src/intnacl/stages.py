@@ -118,7 +118,7 @@ class KnnMonitor:
 
     def __init__(self, train: Dataset, test: Dataset, device: torch.device) -> None:
         self.train, self.test = _sample(train, 10_000), _sample(test, 2_000)
-        self.config = knn.KnnConfig(k=max(1, min(200, len(self.train[0]) // len(train.classes))))
+        self.config = knn.suited(len(self.train[0]), len(train.classes))
         self.device = device
 
     def __call__(self, encoder: nn.Module) -> dict[str, float]:

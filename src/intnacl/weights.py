@@ -1,6 +1,8 @@
 """Encoders on disk: one safetensors file with the weights and what is needed to build the encoder again."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -34,27 +36,43 @@ def clean_state(encoder: Encoder) -> dict[str, Tensor]:
 
 def from_pretrained(path: str | Path) -> Encoder:
     """The encoder of a run folder or an `encoder.safetensors`, in eval mode: pixels in [0, 1] -> features."""
-    from safetensors import SafetensorError, safe_open
+    with _reading(path) as file:
+        header, state = _read(file)
+        options: dict[str, Any] = header["encoder"]
+        config = EncoderConfig(**options | {name: tuple(options[name]) for name in ("mean", "std")})
+        encoder = build_model(config, image_size=header["image_size"], adversarial=False, seed=0).encoder
+        encoder.backbone.load_state_dict(state)
+    return encoder.eval()
+
+
+def read_header(path: str | Path) -> dict[str, Any]:
+    """What an `encoder.safetensors` tells of itself: `encoder` (its options) and `image_size`."""
+    with _reading(path) as file:
+        return _read(file, tensors=False)[0]
+
+
+def _read(file: Path, *, tensors: bool = True) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    from safetensors import safe_open
+
+    with safe_open(file, framework="pt") as handle:
+        header: dict[str, Any] = json.loads((handle.metadata() or {})[KEY])
+        names = handle.keys() if tensors else ()
+        return header, {name: handle.get_tensor(name) for name in names}
+
+
+@contextmanager
+def _reading(path: str | Path) -> Iterator[Path]:
+    """The file of a run folder's encoder, or the file itself; whatever is wrong inside, the error names it."""
+    from safetensors import SafetensorError
 
     path = Path(path)
     file = path / "encoder.safetensors" if path.is_dir() else path
     if not file.exists():
         raise InputError(f"{file} does not exist: give a finished run's folder or an encoder.safetensors.")
     try:
-        with safe_open(file, framework="pt") as handle:
-            header: dict[str, Any] = json.loads((handle.metadata() or {})[KEY])
-            state = {name: handle.get_tensor(name) for name in handle.keys()}  # noqa: SIM118
-        return _rebuild(header, state)
+        yield file
     except InputError:  # such as a missing timm
         raise
     except (SafetensorError, KeyError, ValueError, TypeError, RuntimeError) as error:
         reason = (str(error).splitlines() or [""])[0]
         raise InputError(f"{file} is no encoder of intnacl ({type(error).__name__}: {reason}).") from error
-
-
-def _rebuild(header: dict[str, Any], state: dict[str, Tensor]) -> Encoder:
-    options: dict[str, Any] = header["encoder"]
-    config = EncoderConfig(**options | {name: tuple(options[name]) for name in ("mean", "std")})
-    encoder = build_model(config, image_size=header["image_size"], adversarial=False, seed=0).encoder
-    encoder.backbone.load_state_dict(state)
-    return encoder.eval()

@@ -19,7 +19,7 @@ def autoattack(model: nn.Module, x: Tensor, y: Tensor, eps: float, *, seed: int 
     Each attack sees only the samples that all before it left standing. With fewer than ten classes the
     targeted attacks try every wrong class; their loss needs at least four classes.
     """
-    attack_class = _load()
+    attack_class = require_autoattack()
     with torch.no_grad():
         classes = model(x[:1]).shape[1]
     if classes < 4:
@@ -34,7 +34,8 @@ def autoattack(model: nn.Module, x: Tensor, y: Tensor, eps: float, *, seed: int 
     return result
 
 
-def _load() -> type:
+def require_autoattack() -> type:
+    """The package's class, or an error that says how to install it."""
     try:
         from pyautoattack import AutoAttack
     except ImportError:

@@ -31,6 +31,11 @@ class KnnConfig:
                 raise InputError(f"{name}={getattr(self, name)!r} must be positive.")
 
 
+def suited(samples: int, classes: int) -> KnnConfig:
+    """200 neighbours, or as many as a class has where that is fewer: more would outvote it."""
+    return KnnConfig(k=max(1, min(KnnConfig.k, samples // classes)))
+
+
 def evaluate(
     encoder: nn.Module,
     train: tuple[Tensor, Tensor],

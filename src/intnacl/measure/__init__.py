@@ -1,0 +1,5 @@
+"""Measuring a run folder: probes, kNN and attacks as parts that can be resumed, then `result.json` and a page."""
+
+from intnacl.measure.pipeline import measure, run
+
+__all__ = ["measure", "run"]

@@ -1,0 +1,72 @@
+"""A whole run: pretrain, then measure everything its configuration asks for, one resumable stage after the other."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from intnacl.config import RunConfig
+from intnacl.errors import InputError
+from intnacl.evaluation.autoattack import require_autoattack
+from intnacl.measure.probes import run_knn, run_probe
+from intnacl.measure.result import write_result
+from intnacl.measure.robust import plan, run_attacks
+from intnacl.measure.subject import Subject, load_labelled, open_subject
+from intnacl.stages import ENCODER, pretrain
+from intnacl.training.distributed import Ranks
+from intnacl.training.stopping import Stop
+
+Say = Callable[[str], None]
+
+
+def run(config: RunConfig, folder: Path, here: Ranks, stop: Stop, say: Say = lambda text: None) -> str | None:
+    """Pretrain and measure to the end (None) or until told to stop (the reason).
+
+    The same call on the same folder goes on at the stage where it was, and leaves a finished run as it is. The
+    end is `result.json` and `report.html`. Of many ranks, the main one measures.
+    """
+    if not (folder / ENCODER).exists():
+        check(config)
+    reason = pretrain(config, folder, here, stop)
+    if reason is None and here.main:
+        reason = measure(open_subject(folder, here.device), stop, say)
+    return reason
+
+
+def measure(subject: Subject, stop: Stop, say: Say = lambda text: None) -> str | None:
+    """Measure what the configuration of a trained run asks for, then write its result and its page."""
+    from intnacl.measure.page import write_page
+
+    for name, stage in _stages(subject):
+        if stop.due():
+            return stop.reason
+        part = stage()
+        say(f"{name}: {part.time_s:.1f} s")
+    result = write_result(subject)
+    assert result is not None
+    write_page(subject, result)
+    return None
+
+
+def check(config: RunConfig) -> None:
+    """Raise before any training if what is to be measured afterwards cannot be."""
+    wanted = config.evaluation
+    if not wanted.eps:
+        raise InputError("evaluation.eps is empty: give at least one radius, such as 0.002.")
+    for eps in wanted.eps:
+        plan(wanted.attacks, eps, wanted.images)
+    if "autoattack" in wanted.attacks:
+        require_autoattack()
+    _, test = load_labelled(config, config.dataset, None)
+    for name in wanted.transfer:
+        load_labelled(config, name, test.images.shape[-1])
+
+
+def _stages(subject: Subject) -> Iterator[tuple[str, Callable[[], Any]]]:
+    wanted = subject.config.evaluation
+    for name in subject.data_sets:
+        yield f"probe {name}", lambda name=name: run_probe(subject, name)  # type: ignore[misc]
+        yield f"knn {name}", lambda name=name: run_knn(subject, name)  # type: ignore[misc]
+        for eps in wanted.eps if wanted.attacks else ():
+            attacks = plan(wanted.attacks, eps, wanted.images)
+            title = f"{', '.join(attack.name for attack in attacks)} {name} at eps {eps:.4g}"
+            yield title, lambda name=name, attacks=attacks: run_attacks(subject, name, attacks)  # type: ignore[misc]

@@ -1,0 +1,142 @@
+"""Probes and kNN of a run folder; the probe's classifier is kept, so that attacks need no new probe."""
+
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from intnacl.data import Dataset
+from intnacl.data.aside import new_file
+from intnacl.data.augment import augment
+from intnacl.errors import InputError
+from intnacl.evaluation import augmented_probe, knn, probe
+from intnacl.evaluation.precision import exact_float32
+from intnacl.evaluation.probe import Classifier, ProbeConfig, as_linear
+from intnacl.measure.parts import Part, digest, file_name, measured
+from intnacl.measure.subject import Subject, pair
+
+BATCH = 512  # pictures of a forward pass
+
+
+def run_probe(subject: Subject, name: str, config: ProbeConfig | None = None) -> Part:
+    """The linear probe on a data set, under the run's protocol or another one."""
+    config = config or subject.config.probe
+    settings = probe_settings(subject, name, config)
+    path = classifier_path(subject, name, config)
+
+    def _work() -> dict[str, Any]:
+        train, test = subject.load(name)
+        with exact_float32():
+            classifier, figures = probe.evaluate(
+                subject.encoder, pair(train), pair(test), config, batch_size=BATCH, device=subject.device
+            )
+        _save_linear(classifier, settings, path)
+        return figures | _pictures(train, test)
+
+    again = not _fits(path, settings)
+    return measured(subject.folder, "probe", settings, subject.device, _work, again=again)
+
+
+def run_hcl_probe(subject: Subject, name: str, epochs: int | None = None) -> Part:
+    """HCL's probe (augmented pictures, batch norm in train mode), to be set beside the other."""
+    config = augmented_probe.HCL
+    config = replace(config, epochs=epochs or config.epochs, seed=subject.config.probe.seed)
+    settings = probe_settings(subject, name, config) | {"augment": asdict(subject.config.augment)}
+
+    def _work() -> dict[str, Any]:
+        train, test = subject.load(name)
+        with exact_float32():
+            _, figures = augmented_probe.evaluate(
+                subject.encoder, pair(train), pair(test), _augmenter(subject), config, device=subject.device
+            )
+        return figures | _pictures(train, test)
+
+    return measured(subject.folder, "hcl_probe", settings, subject.device, _work)
+
+
+def run_knn(subject: Subject, name: str, k: int | None = None) -> Part:
+    """The weighted kNN accuracy on a data set, without any training."""
+    settings = {"dataset": name, "encoder": subject.checksum, "k": k}
+
+    def _work() -> dict[str, Any]:
+        train, test = subject.load(name)
+        config = knn.KnnConfig(k=k) if k is not None else knn.suited(len(train), len(train.classes))
+        with exact_float32():
+            figures = knn.evaluate(
+                subject.encoder, pair(train), pair(test), config, batch_size=BATCH, device=subject.device
+            )
+        return figures | {"temperature": config.temperature} | _pictures(train, test)
+
+    return measured(subject.folder, "knn", settings, subject.device, _work)
+
+
+def load_classifier(subject: Subject, name: str) -> Classifier:
+    """The classifier of the run's probe on a data set; the probe is run if it has not been yet."""
+    from safetensors.torch import load_file
+
+    run_probe(subject, name)
+    state = load_file(classifier_path(subject, name, subject.config.probe), device=str(subject.device))
+    return Classifier(subject.encoder, as_linear(state["weight"], state["bias"]).requires_grad_(False)).eval()
+
+
+def probe_settings(subject: Subject, name: str, config: ProbeConfig) -> dict[str, Any]:
+    """What a probe's figures depend on, apart from the pictures themselves."""
+    return {"dataset": name, "encoder": subject.checksum, "probe": asdict(config)}
+
+
+def classifier_path(subject: Subject, name: str, config: ProbeConfig) -> Path:
+    """RUN/probe-DATASET.safetensors for the run's protocol; other protocols add a digest."""
+    mark = "" if config == subject.config.probe else f"-{digest(asdict(config))}"
+    return subject.folder / f"probe-{file_name(name)}{mark}.safetensors"
+
+
+def _augmenter(subject: Subject) -> augmented_probe.Augment:
+    """The run's own views, one of each picture."""
+    config = subject.config
+
+    def _view(images: Tensor, step: int) -> Tensor:
+        rows = torch.arange(len(images), device=images.device)
+        clock = torch.tensor(step, device=images.device)
+        return augment(images, config.augment, seed=config.probe.seed, step=clock, view=0, rows=rows)
+
+    return _view
+
+
+def _pictures(train: Dataset, test: Dataset) -> dict[str, Any]:
+    return {
+        "images": {"train": len(train), "test": len(test)},
+        "checksums": {"train": train.checksum, "test": test.checksum},
+        "class_names": list(test.classes),
+    }
+
+
+def _save_linear(classifier: Classifier, settings: dict[str, Any], path: Path) -> None:
+    from safetensors.torch import save
+
+    state = {k: v.detach().cpu().contiguous() for k, v in classifier.linear.state_dict().items()}
+    with new_file(path) as handle:
+        handle.write(save(state, {"intnacl": json.dumps(settings, sort_keys=True)}))
+
+
+def _fits(path: Path, settings: dict[str, Any]) -> bool:
+    """Whether a whole classifier of these settings is stored."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="pt") as handle:
+            return bool(json.loads((handle.metadata() or {})["intnacl"]) == json.loads(json.dumps(settings)))
+    except (OSError, SafetensorError, KeyError, ValueError):
+        return False
+
+
+def check_classes(classifier: Classifier, test: Dataset) -> None:
+    """Raise unless a stored classifier knows the classes of these pictures."""
+    known = classifier.linear.out_features
+    if known != len(test.classes):
+        raise InputError(
+            f"dataset {test.name!r} has {len(test.classes)} classes, its stored classifier {known}: the data "
+            "set changed since; delete the classifier's file to probe it again."
+        )

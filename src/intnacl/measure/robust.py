@@ -1,0 +1,60 @@
+"""Attacks on the classifiers of a run folder, one part for each data set and eps."""
+
+from collections.abc import Iterable
+from dataclasses import asdict
+from typing import Any
+
+from torch import Tensor
+
+from intnacl.evaluation import robustness
+from intnacl.evaluation.named_attacks import AttackConfig, named_attack
+from intnacl.evaluation.precision import exact_float32
+from intnacl.measure.parts import Part, measured
+from intnacl.measure.probes import check_classes, load_classifier
+from intnacl.measure.subject import Subject, pair
+
+BATCH = 256  # pictures that are attacked together
+SHOWN = 8  # pictures of the grid
+
+
+def plan(names: Iterable[str], eps: float, images: int | None) -> tuple[AttackConfig, ...]:
+    """The named attacks at one eps."""
+    return tuple(named_attack(name, eps, images=images) for name in dict.fromkeys(names))
+
+
+def run_attacks(subject: Subject, name: str, attacks: tuple[AttackConfig, ...]) -> Part:
+    """Accuracy on a data set under attacks of one eps, and their worst case."""
+    settings = attack_settings(subject, name, attacks)
+
+    def _work() -> dict[str, Any]:
+        _, test = subject.load(name)
+        classifier = load_classifier(subject, name)
+        check_classes(classifier, test)
+        with exact_float32():
+            return robustness.evaluate(
+                classifier, *pair(test), attacks, batch_size=BATCH, device=subject.device
+            )
+
+    return measured(subject.folder, "attack", settings, subject.device, _work)
+
+
+def attack_settings(subject: Subject, name: str, attacks: tuple[AttackConfig, ...]) -> dict[str, Any]:
+    """What the figures of attacks depend on."""
+    return {
+        "dataset": name,
+        "encoder": subject.checksum,
+        "probe": asdict(subject.config.probe),
+        "attacks": [asdict(attack) for attack in attacks],
+    }
+
+
+def examples(subject: Subject, name: str, attack: AttackConfig) -> tuple[dict[str, Tensor], tuple[str, ...]]:
+    """Some test pictures before and after an attack, and the names of their classes."""
+    _, test = subject.load(name)
+    chosen = test.spread(SHOWN)
+    images, labels = (tensor[chosen] for tensor in pair(test))
+    with exact_float32():
+        found = robustness.examples(
+            load_classifier(subject, name), images, labels, attack, device=subject.device
+        )
+    return found, test.classes

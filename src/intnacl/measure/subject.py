@@ -1,0 +1,97 @@
+"""What is measured: the encoder of a run folder, and labelled pictures that fit it."""
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from intnacl.config import RunConfig
+from intnacl.data import Dataset, load
+from intnacl.encoders import Encoder
+from intnacl.errors import InputError
+from intnacl.stages import ENCODER, read_config
+from intnacl.weights import from_pretrained, read_header
+
+RESIZED = ("folder", "parquet")  # data sets that take the size of their pictures from us
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """A run folder with its encoder on a device."""
+
+    folder: Path
+    config: RunConfig
+    encoder: Encoder
+    image_size: int
+    checksum: str
+    """SHA-256 of `encoder.safetensors`."""
+    device: torch.device
+
+    @property
+    def data_sets(self) -> tuple[str, ...]:
+        """The run's own data set, then those of transfer."""
+        return tuple(dict.fromkeys((self.config.dataset, *self.config.evaluation.transfer)))
+
+    def load(self, name: str) -> tuple[Dataset, Dataset]:
+        """Training and test pictures of a data set."""
+        return load_labelled(self.config, name, self.image_size)
+
+
+def open_subject(folder: Path, device: torch.device) -> Subject:
+    """The finished run of a folder."""
+    config, path = read_config(folder), folder / ENCODER
+    if not path.exists():
+        raise InputError(_unfinished(folder))
+    return Subject(
+        folder=folder,
+        config=config,
+        encoder=from_pretrained(path).to(device),
+        image_size=int(read_header(path)["image_size"]),
+        checksum=hashlib.sha256(path.read_bytes()).hexdigest(),
+        device=device,
+    )
+
+
+def load_labelled(config: RunConfig, name: str, image_size: int | None) -> tuple[Dataset, Dataset]:
+    """Both splits of a data set, with labels, one list of classes, and pictures of the encoder's size."""
+    own = name == config.dataset
+    size = config.size if own else image_size if name.partition(":")[0] in RESIZED else None
+    train, test = (load(name, split, config.root, size=size) for split in ("train", "test"))
+    for part in (train, test):
+        _check(part, image_size)
+    if train.classes != test.classes:
+        missing = sorted(set(train.classes) ^ set(test.classes))
+        raise InputError(
+            f"dataset {name!r}: its training and test pictures have different classes "
+            f"({', '.join(missing[:5]) or 'in another order'}): give both the same class folders or names."
+        )
+    return train, test
+
+
+def pair(dataset: Dataset) -> tuple[Tensor, Tensor]:
+    """Pictures and labels, as the evaluators take them."""
+    assert dataset.labels is not None
+    return dataset.images, dataset.labels
+
+
+def _check(dataset: Dataset, image_size: int | None) -> None:
+    if dataset.labels is None:
+        raise InputError(
+            f"dataset {dataset.name!r} has no labels ({dataset.split}): nothing can be measured on it. "
+            "Pretraining needs none (`intnacl pretrain`); then measure on a labelled set: "
+            "`intnacl probe RUN --dataset NAME`."
+        )
+    height, width = dataset.images.shape[2:]
+    if image_size is not None and (height, width) != (image_size, image_size):
+        raise InputError(
+            f"dataset {dataset.name!r} has {height}×{width} pictures, but the encoder was trained on "
+            f"{image_size}×{image_size}: choose a data set of that size, or folder:PATH, which is resized."
+        )
+
+
+def _unfinished(folder: Path) -> str:
+    if any((folder / "checkpoints").glob("step-*")):
+        return f"{folder} is not trained to its end yet: run its `intnacl pretrain` or `run` again to go on."
+    return f"{folder} has no {ENCODER}: train it first, `intnacl pretrain --out {folder} …`."

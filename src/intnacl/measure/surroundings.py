@@ -1,0 +1,42 @@
+"""Where a figure was measured: versions and hardware."""
+
+import os
+import platform
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+PACKAGES = ("intnacl", "torch", "numpy", "scikit-learn", "timm", "pyautoattack")
+
+
+def surroundings(device: torch.device) -> dict[str, Any]:
+    """{"versions": …, "hardware": …}."""
+    found = {name: _version(name) for name in PACKAGES}
+    versions = {"python": platform.python_version()} | {k: v for k, v in found.items() if v}
+    hardware: dict[str, Any] = {
+        "device": device.type, "cpu": _cpu(), "cores": os.cpu_count(), "threads": torch.get_num_threads(),
+    }  # fmt: skip
+    if device.type == "cuda":
+        hardware["gpu"] = torch.cuda.get_device_name(device)
+        versions["cuda"] = str(torch.version.cuda)
+        versions["cudnn"] = str(torch.backends.cudnn.version())
+    return {"versions": versions, "hardware": hardware}
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _cpu() -> str:
+    """The processor's own name where the system tells it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
