@@ -149,12 +149,13 @@ def build_monitor(config: RunConfig, train: Dataset, here: Ranks) -> KnnMonitor 
 def default_folder(config: RunConfig) -> Path:
     """runs/DATASET-LOSS-SEED, where --out is not given."""
     loss = config.loss
-    name = config.objective if config.objective == "supervised" else _loss_name(config)
+    name = config.objective if config.objective == "supervised" else loss_name(config)
     dataset = config.dataset.replace(os.sep, "_").replace(":", "_")
     return Path("runs") / f"{dataset}-{name}-{loss.num_positives}-seed{config.seed}"
 
 
-def _loss_name(config: RunConfig) -> str:
+def loss_name(config: RunConfig) -> str:
+    """The preset with these settings, else what tells the loss from others."""
     from intnacl.losses.integrated import PRESETS, LossConfig
 
     for name, row in PRESETS.items():

@@ -1,9 +1,83 @@
 """`report.html` of one run: its figures and pictures in one file that needs no other."""
 
+import json
 from typing import Any
 
+from intnacl.data.aside import new_file
+from intnacl.evaluation.figures import draw_examples, draw_probe, draw_robustness
+from intnacl.measure.drawings import inline_svg
+from intnacl.measure.result import probe_curves
+from intnacl.measure.robust import examples, plan
 from intnacl.measure.subject import Subject
+from intnacl.stages import loss_name
+from intnacl.training.curves import learning_curves
+
+PAGE = "report.html"
 
 
 def write_page(subject: Subject, result: dict[str, Any]) -> None:
-    """Write the page."""
+    """Write the page of a result."""
+    with new_file(subject.folder / PAGE) as handle:
+        handle.write(render(subject, result).encode())
+
+
+def render(subject: Subject, result: dict[str, Any]) -> str:
+    """The page as text. Everything from outside is escaped; the drawings are our own SVG."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    loader = PackageLoader("intnacl.measure")
+    environment = Environment(
+        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters["percent"] = lambda value: "–" if value is None else f"{value:.2f}"
+    environment.filters["pretty"] = lambda value: json.dumps(value, indent=1, ensure_ascii=False)
+    config = subject.config
+    supervised = config.objective == "supervised"
+    return environment.get_template("run.html").render(
+        title=f"{'supervised' if supervised else loss_name(config)} on {config.dataset}",
+        config=config,
+        result=result,
+        knn={row["dataset"]: row["accuracy"] for row in result["knn"]},
+        sections=[_data_set(subject, name, result) for name in result["accuracy"]],
+        learning=_learning(subject),
+        probe_curve=_probe_curve(subject),
+    )
+
+
+def best_rows(result: dict[str, Any], dataset: str) -> list[dict[str, Any]]:
+    """One row for each attack and eps on a data set: of several, the one over the most pictures."""
+    chosen: dict[tuple[str, float], dict[str, Any]] = {}
+    for row in result["attacks"]:
+        key = (row["name"], row["eps"])
+        if row["dataset"] == dataset and (key not in chosen or row["images"] >= chosen[key]["images"]):
+            chosen[key] = row
+    return sorted(chosen.values(), key=lambda row: (row["eps"], row["name"] == "worst_case"))
+
+
+def _data_set(subject: Subject, name: str, result: dict[str, Any]) -> dict[str, Any]:
+    """What the page tells of robustness on one data set."""
+    rows = best_rows(result, name)
+    attacked = {"clean": result["accuracy"][name]["clean"], "attacks": rows}
+    section: dict[str, Any] = {"dataset": name, "rows": rows, "curve": None, "examples": None}
+    if not rows:
+        return section
+    section["curve"] = inline_svg(
+        lambda: draw_robustness({"": attacked}), f"accuracy over the attack's eps on {name}"
+    )
+    attack = plan(["pgd"], max(row["eps"] for row in rows), None)[0]
+    found, classes = examples(subject, name, attack)
+    title = f"PGD at eps {attack.eps:.4g}; the title is the prediction, * a wrong one"
+    section["examples"] = inline_svg(
+        lambda: draw_examples(found, classes, title=title), f"pictures of {name} before and after the attack"
+    )
+    return section
+
+
+def _learning(subject: Subject) -> str | None:
+    log = subject.folder / "log.jsonl"
+    return inline_svg(lambda: learning_curves(log), "learning curves") if log.exists() else None
+
+
+def _probe_curve(subject: Subject) -> str | None:
+    curves = probe_curves(subject)
+    return inline_svg(lambda: draw_probe(curves), "probe accuracy over epochs") if curves else None

@@ -1,14 +1,23 @@
 """Learning curves of a run: the terms of the loss, and the kNN accuracy where it was watched."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from intnacl.training.journal import records
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 NOT_DRAWN = {"epoch", "step", "lr", "images_per_s", "seconds", "knn"}
 
 
 def draw_curves(log: Path, out: Path) -> None:
     """Draw `log.jsonl` to a picture."""
+    learning_curves(log).savefig(out, dpi=140)
+
+
+def learning_curves(log: Path) -> "Figure":
+    """The figure of `log.jsonl`."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -33,4 +42,4 @@ def draw_curves(log: Path, out: Path) -> None:
     for axis in axes:
         axis.spines[["top", "right"]].set_visible(False)
         axis.grid(alpha=0.3)
-    figure.savefig(out, dpi=140)
+    return figure

@@ -1,0 +1,42 @@
+"""Figures as SVG inside a page: they take the page's ink and its light or dark background."""
+
+import io
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from intnacl.evaluation.figures import RIGHT, WRONG
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+INK = "#010203"  # a colour no figure uses: it stands for the page's own text colour
+SWAPS = {INK: "currentColor", RIGHT.lower(): "var(--right)", WRONG.lower(): "var(--wrong)"}
+
+
+def inline_svg(draw: Callable[[], "Figure"], title: str) -> str:
+    """The figure that `draw` makes as an `<svg>` element, named for readers that do not see it."""
+    from html import escape
+
+    import matplotlib
+
+    buffer = io.BytesIO()
+    # A salt of its own keeps the ids of two figures in one page apart, and equal figures equal.
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": title}), page_ink():
+        draw().savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
+    svg = buffer.getvalue().decode()
+    for color, replacement in SWAPS.items():
+        svg = svg.replace(color, replacement)
+    element = svg[svg.index("<svg") :]
+    return element.replace("<svg", f'<svg role="img" aria-label="{escape(title)}"', 1)
+
+
+@contextmanager
+def page_ink() -> Iterator[None]:
+    """Text, axes and ticks in INK."""
+    import matplotlib
+
+    parts = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color", "grid.color")
+    settings: dict[Any, Any] = dict.fromkeys(parts, INK)
+    with matplotlib.rc_context(settings):
+        yield
