@@ -1,7 +1,7 @@
 """Checkpoints: written aside, fsynced, renamed; the newest whole one is found, damaged ones are skipped.
 
 A checkpoint is a folder `step-000001234` with `model.safetensors`, `optimizer.pt` (tensors only) and
-`state.json`, which holds the step, what the trainer wants to know, and the checksums of the other two.
+`state.json`, which holds the step, what the trainer wants to know, and the checksums of all three.
 """
 
 import hashlib
@@ -50,7 +50,7 @@ def save(folder: Path, checkpoint: Checkpoint) -> Path:
             torch.save(checkpoint.optimizer, partial / OPTIMIZER)
             sums = {name: _checksum(partial / name) for name in (MODEL, OPTIMIZER)}
             state = {"step": checkpoint.step, "checksums": sums, "info": checkpoint.info}
-            (partial / STATE).write_text(json.dumps(state, indent=1))
+            (partial / STATE).write_text(json.dumps(state | {"seal": _seal(state)}, indent=1))
     return path
 
 
@@ -115,12 +115,20 @@ def _checksum(path: Path) -> str:
         return hashlib.file_digest(handle, "blake2b").hexdigest()
 
 
+def _seal(state: dict[str, Any]) -> str:
+    """The checksum of the state itself."""
+    body = json.dumps([state["step"], state["checksums"], state["info"]], sort_keys=True)
+    return hashlib.blake2b(body.encode()).hexdigest()
+
+
 def _damage(path: Path) -> str | None:
     """Why a checkpoint cannot be used, or None."""
     try:
-        sums = json.loads((path / STATE).read_text())["checksums"]
+        state = json.loads((path / STATE).read_text())
+        if state["seal"] != _seal(state) or state["step"] != _step(path):
+            return f"{STATE} does not match its checksum"
         for name in (MODEL, OPTIMIZER):
-            if _checksum(path / name) != sums[name]:
+            if _checksum(path / name) != state["checksums"][name]:
                 return f"{name} does not match its checksum"
     except LOAD_ERRORS as error:
         return _describe(error)
