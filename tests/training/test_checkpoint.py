@@ -1,0 +1,200 @@
+"""Checkpoints: whole or not at all, damaged ones named and skipped, hostile ones harmless."""
+
+import errno
+import json
+import os
+import pickle
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from intnacl.errors import InputError, InputWarning
+from intnacl.training import checkpoint as checkpoints
+from intnacl.training.checkpoint import MODEL, OPTIMIZER, STATE, Checkpoint, disk_errors, newest, prune, save
+
+
+def example(step: int) -> Checkpoint:
+    return Checkpoint(
+        step=step,
+        model={"w": torch.full((2, 3), float(step)), "n": torch.tensor(step)},
+        optimizer={"state": {0: {"step": torch.tensor(1.0)}}, "scaler": {}},
+        info={"seconds": 1.5, "sums": {"loss": 0.1}, "best": [3.0, step]},
+    )
+
+
+def steps(folder: Path) -> list[int]:
+    return sorted(int(path.name[5:]) for path in folder.glob("step-*"))
+
+
+def test_the_newest_one_comes_back_as_it_was(tmp_path: Path) -> None:
+    for step in (2, 10, 9):
+        save(tmp_path, example(step))
+    found = newest(tmp_path)
+    assert found is not None
+    assert found.step == 10
+    assert torch.equal(found.model["w"], torch.full((2, 3), 10.0))
+    assert torch.equal(found.optimizer["state"][0]["step"], torch.tensor(1.0))
+    assert found.info == example(10).info
+
+
+def test_none_where_there_is_none(tmp_path: Path) -> None:
+    assert newest(tmp_path / "nothing") is None
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-7])
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("name", [MODEL, OPTIMIZER, STATE])
+@pytest.mark.parametrize("damage", [truncate, flip, os.unlink], ids=["truncated", "flipped", "missing"])
+def test_a_damaged_one_is_named_and_skipped(tmp_path: Path, name: str, damage: object) -> None:
+    save(tmp_path, example(1))
+    path = save(tmp_path, example(2))
+    damage(path / name)
+    with pytest.warns(InputWarning, match=r"step-000000002 is damaged \(.*\) and is skipped"):
+        found = newest(tmp_path)
+    assert found is not None
+    assert found.step == 1
+
+
+@pytest.mark.parametrize("text", ["[]", "null", "{}", '{"checksums": 3}', '{"checksums": {}}', "\x00"])
+def test_a_senseless_state_is_damage(tmp_path: Path, text: str) -> None:
+    path = save(tmp_path, example(1))
+    (path / STATE).write_text(text)
+    with pytest.warns(InputWarning, match="damaged"):
+        assert newest(tmp_path) is None
+
+
+class Hostile:
+    """A pickle that makes a file when it is read."""
+
+    def __init__(self, target: Path) -> None:
+        self.target = str(target)
+
+    def __reduce__(self) -> tuple:
+        return os.mkdir, (self.target,)
+
+
+@pytest.mark.parametrize("how", ["torch", "pickle"])
+def test_a_hostile_one_runs_no_code_even_with_the_right_checksum(tmp_path: Path, how: str) -> None:
+    folder, target = tmp_path / "checkpoints", tmp_path / "made"
+    save(folder, example(1))
+    path = save(folder, example(2))
+    if how == "torch":
+        torch.save({"state": Hostile(target), "scaler": {}}, path / OPTIMIZER)
+    else:
+        (path / OPTIMIZER).write_bytes(pickle.dumps(Hostile(target), protocol=2))
+    state = json.loads((path / STATE).read_text())
+    state["checksums"][OPTIMIZER] = checkpoints._checksum(path / OPTIMIZER)
+    state["seal"] = checkpoints._seal(state)
+    (path / STATE).write_text(json.dumps(state))
+    with pytest.warns(InputWarning, match=r"step-000000002 is damaged \(UnpicklingError"):
+        found = newest(folder)
+    assert found is not None
+    assert found.step == 1
+    assert not target.exists()
+    pickle.loads(pickle.dumps(Hostile(target)))
+    assert target.exists()  # the pickle is hostile indeed
+
+
+def test_the_last_ones_and_the_best_are_kept(tmp_path: Path) -> None:
+    for step in range(1, 7):
+        save(tmp_path, example(step))
+        prune(tmp_path, 2, best=3, step=step)
+    assert steps(tmp_path) == [3, 5, 6]
+    prune(tmp_path, 1, best=None, step=6)
+    assert steps(tmp_path) == [6]
+
+
+def test_a_damaged_one_ahead_does_not_push_out_a_good_one(tmp_path: Path) -> None:
+    save(tmp_path, example(3))
+    truncate(save(tmp_path, example(9)) / MODEL)
+    save(tmp_path, example(5))
+    prune(tmp_path, 1, best=None, step=5)
+    with pytest.warns(InputWarning, match="step-000000009 is damaged"):
+        found = newest(tmp_path)
+    assert found is not None
+    assert found.step == 5
+
+
+def test_every_flipped_bit_of_the_state_is_noticed(tmp_path: Path) -> None:
+    path = save(tmp_path, example(1)) / STATE
+    whole = path.read_bytes()
+    for place in range(len(whole)):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        reason = checkpoints._damage(path.parent)
+        assert reason is not None or json.loads(path.read_text()) == json.loads(whole), place
+
+
+def test_pruning_sweeps_up_what_a_kill_left_and_leaves_other_folders(tmp_path: Path) -> None:
+    save(tmp_path, example(1))
+    (tmp_path / ".step-000000002.x7").mkdir()
+    (tmp_path / "step-by-step").mkdir()
+    prune(tmp_path, 2, best=None, step=1)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-000000001", "step-by-step"]
+
+
+def test_a_damaged_one_is_written_anew_and_a_whole_one_stays(tmp_path: Path) -> None:
+    path = save(tmp_path, example(1))
+    time = (path / MODEL).stat().st_mtime_ns
+    save(tmp_path, example(1))
+    assert (path / MODEL).stat().st_mtime_ns == time
+    truncate(path / MODEL)
+    save(tmp_path, example(1))
+    found = newest(tmp_path)
+    assert found is not None
+    assert found.step == 1
+
+
+@pytest.mark.parametrize("part", ["save_file", "torch.save", "fsync"])
+def test_a_full_disk_leaves_what_was_saved_and_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    save(tmp_path, example(1))
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    place = {"save_file": (checkpoints, "save_file"), "torch.save": (torch, "save"), "fsync": (os, "fsync")}
+    monkeypatch.setattr(*place[part], full)
+    with pytest.raises(InputError, match=r"step-000000002 could not be written: No space left.*make room"):
+        save(tmp_path, example(2))
+    monkeypatch.undo()
+    assert [path.name for path in tmp_path.iterdir()] == ["step-000000001"]
+    found = newest(tmp_path)
+    assert found is not None
+    assert found.step == 1
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_libraries_errors_of_a_full_disk_are_understood() -> None:
+    with pytest.raises(InputError, match="could not be written"), disk_errors(Path("x")):
+        torch.save({"a": torch.zeros(100_000)}, "/dev/full")
+    with pytest.raises(InputError, match="could not be written: No space left"), disk_errors(Path("x")):
+        Path("/dev/full").write_text("x" * 10)
+
+
+def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="could not be written: Not a directory"):
+        save(tmp_path / "file" / "checkpoints", example(1))
+
+
+def test_files_are_synced_before_the_folder_gets_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events = []
+    sync, rename = os.fsync, Path.rename
+    monkeypatch.setattr(os, "fsync", lambda fd: (events.append("fsync"), sync(fd)))
+    monkeypatch.setattr(Path, "rename", lambda path, to: (events.append("rename"), rename(path, to)))
+    save(tmp_path, example(1))
+    assert events == ["fsync"] * 3 + ["rename"]
+    shutil.rmtree(tmp_path / "step-000000001")

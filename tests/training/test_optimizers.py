@@ -1,0 +1,116 @@
+"""Optimisers: LARS against its formula in loops, torch's by name, rates by step."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from intnacl.errors import InputError
+from intnacl.training.optimizers import LARS, OptimizerConfig, build_optimizer, rate_at, set_rate
+
+CPU = torch.device("cpu")
+
+
+def lars_in_loops(
+    w: Tensor, grads: list[Tensor], lr: float, momentum: float, decay: float, adapt: bool
+) -> Tensor:
+    """v ← μv + η (g + wd·w), w ← w − lr·v, number by number."""
+    values, speeds = w.flatten().tolist(), [0.0] * w.numel()
+    for grad in grads:
+        g = [
+            gi + (decay * wi if adapt else 0.0)
+            for gi, wi in zip(grad.flatten().tolist(), values, strict=True)
+        ]
+        norm_w, norm_g = math.sqrt(sum(v * v for v in values)), math.sqrt(sum(v * v for v in g))
+        eta = 0.001 * norm_w / norm_g if adapt and norm_w > 0 and norm_g > 0 else 1.0
+        speeds = [momentum * v + eta * gi for v, gi in zip(speeds, g, strict=True)]
+        values = [wi - lr * v for wi, v in zip(values, speeds, strict=True)]
+    return torch.tensor(values, dtype=w.dtype).view_as(w)
+
+
+@pytest.mark.parametrize("shape", [(4, 3), (2, 3, 3, 3), (5,)], ids=["matrix", "kernel", "bias"])
+@pytest.mark.parametrize("start", [1.0, 0.0], ids=["random", "zero"])
+def test_lars_is_its_formula(shape: tuple[int, ...], start: float) -> None:
+    w = nn.Parameter(start * torch.randn(shape, dtype=torch.float64))
+    grads = [torch.randn(shape, dtype=torch.float64) for _ in range(4)]
+    expected = lars_in_loops(w.detach(), grads, lr=0.3, momentum=0.9, decay=0.01, adapt=len(shape) > 1)
+    optimizer = LARS([w], torch.tensor(0.3, dtype=torch.float64), 0.9, 0.01)
+    for grad in grads:
+        w.grad = grad.clone()
+        optimizer.step()
+        assert torch.equal(w.grad, grad)
+    torch.testing.assert_close(w.detach(), expected)
+
+
+def test_lars_leaves_parameters_without_gradient_alone() -> None:
+    w = nn.Parameter(torch.ones(2, 2))
+    LARS([w], 0.1, 0.9, 0.1).step()
+    assert torch.equal(w, torch.ones(2, 2))
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("adam", "Adam"), ("adamw", "AdamW"), ("sgd", "SGD"), ("lars", "LARS")]
+)
+def test_optimisers_by_name_follow_the_rate_that_is_set(name: str, kind: str) -> None:
+    net = nn.Linear(3, 2)
+    config = OptimizerConfig(optimizer=name, lr=0.1, weight_decay=0.01, momentum=0.8)
+    optimizer = build_optimizer(net, config, CPU)
+    assert type(optimizer).__name__ == kind
+    group = optimizer.param_groups[0]
+    assert group["weight_decay"] == 0.01
+    assert group.get("momentum", 0.8) == 0.8
+    set_rate(optimizer, 0.0)
+    before = net.weight.detach().clone()
+    net(torch.rand(4, 3)).sum().backward()
+    optimizer.step()
+    assert torch.equal(net.weight, before)
+    set_rate(optimizer, 0.1)
+    optimizer.step()
+    assert not torch.equal(net.weight, before)
+
+
+def test_adam_is_the_default_with_the_papers_rate() -> None:
+    optimizer = build_optimizer(nn.Linear(2, 2), OptimizerConfig(), CPU)
+    assert isinstance(optimizer, torch.optim.Adam)
+    group = optimizer.param_groups[0]
+    assert (group["lr"].item(), group["betas"], group["weight_decay"]) == (
+        pytest.approx(3e-4),
+        (0.9, 0.999),
+        0,
+    )
+
+
+def test_frozen_parameters_are_left_out() -> None:
+    net = nn.Linear(2, 2)
+    net.bias.requires_grad_(False)
+    assert len(build_optimizer(net, OptimizerConfig(), CPU).param_groups[0]["params"]) == 1
+
+
+def test_rates() -> None:
+    constant = OptimizerConfig(lr=0.8)
+    assert [rate_at(constant, s, 8, 0) for s in (0, 3, 7)] == [0.8] * 3
+    assert [rate_at(constant, s, 8, 4) for s in range(6)] == pytest.approx([0.2, 0.4, 0.6, 0.8, 0.8, 0.8])
+    cosine = OptimizerConfig(lr=0.8, schedule="cosine")
+    assert rate_at(cosine, 0, 8, 0) == pytest.approx(0.8)
+    assert rate_at(cosine, 4, 8, 0) == pytest.approx(0.4)
+    assert rate_at(cosine, 8, 8, 0) == pytest.approx(0.0)
+    assert rate_at(cosine, 2, 8, 0) == pytest.approx(0.8 * (1 + math.sqrt(0.5)) / 2)
+    assert [rate_at(cosine, s, 8, 4) for s in (0, 3, 4, 6)] == pytest.approx([0.2, 0.8, 0.8, 0.4])
+    assert rate_at(cosine, 3, 4, 4) == pytest.approx(0.8)  # nothing but warm-up
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"optimizer": "adan"}, "did you mean 'adam'"),
+        ({"schedule": "cosin"}, "did you mean 'cosine'"),
+        ({"lr": -1.0}, r"train\.lr=-1\.0"),
+        ({"lr": float("nan")}, r"train\.lr=nan"),
+        ({"weight_decay": float("inf")}, r"train\.weight_decay=inf"),
+        ({"clip": 0.0}, r"train\.clip=0\.0 must be above 0"),
+    ],
+)
+def test_bad_settings_are_named(settings: dict, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        OptimizerConfig(**settings)
