@@ -1,14 +1,15 @@
-"""Learning curves of a run: the terms of the loss, and the kNN accuracy where it was watched."""
+"""Learning curves of a run: the terms of the loss, and beside them accuracies where there are any."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from intnacl.training.journal import records
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-NOT_DRAWN = {"epoch", "step", "lr", "images_per_s", "seconds", "knn"}
+NOT_DRAWN = {"epoch", "step", "lr", "images_per_s", "seconds"}
+PERCENT = {"knn": "kNN, test pictures", "accuracy": "accuracy, training"}
 
 
 def draw_curves(log: Path, out: Path) -> None:
@@ -22,24 +23,34 @@ def learning_curves(log: Path) -> "Figure":
     from matplotlib.figure import Figure
 
     rows = records(log)
-    epochs = [row["epoch"] for row in rows]
-    watched = [(row["epoch"], row["knn"]) for row in rows if "knn" in row]
-    figure = Figure(figsize=(9 if watched else 5, 3.6), layout="constrained")
+    names = dict.fromkeys(name for row in rows for name in row if name not in NOT_DRAWN)
+    percent = [name for name in names if name in PERCENT]
+    figure = Figure(figsize=(9 if percent else 5, 3.6), layout="constrained")
     FigureCanvasAgg(figure)
-    axes = figure.subplots(1, 2 if watched else 1, squeeze=False)[0]
-    for name in [key for key in rows[-1] if key not in NOT_DRAWN] if rows else []:
-        values = [row[name] for row in rows]
-        if any(values):  # a term that is not used is zero throughout
-            axes[0].plot(epochs, values, label=name)
+    axes = figure.subplots(1, 2 if percent else 1, squeeze=False)[0]
+    for name in names:
+        if name not in PERCENT:
+            _plot(axes[0], rows, name, name)
     axes[0].set(xlabel="epoch", title="training loss and its terms")
-    axes[0].legend(frameon=False)
-    if watched:
-        axes[1].plot(*zip(*watched, strict=True), marker="o", color="tab:green")
-        axes[1].annotate(
-            f"{watched[-1][1]:.1f} %", watched[-1], xytext=(0, -14), textcoords="offset points", ha="right"
-        )
-        axes[1].set(xlabel="epoch", title="kNN accuracy on test pictures, percent")
+    for name in percent:
+        _plot(axes[1], rows, name, PERCENT[name], marker="o", markersize=3)
+        axes[1].set(xlabel="epoch", title="accuracy, percent")
     for axis in axes:
         axis.spines[["top", "right"]].set_visible(False)
         axis.grid(alpha=0.3)
+        if axis.lines:
+            axis.legend(frameon=False)
     return figure
+
+
+def _plot(axis: Any, rows: list[dict[str, Any]], name: str, label: str, **style: Any) -> None:
+    points = [(row["epoch"], row[name]) for row in rows if name in row]
+    if any(value for _, value in points):  # a term that is not used is zero throughout
+        line = axis.plot(*zip(*points, strict=True), label=label, **style)[0]
+        axis.annotate(
+            f"{points[-1][1]:.3g}",
+            points[-1],
+            xytext=(3, 3),
+            textcoords="offset points",
+            color=line.get_color(),
+        )
