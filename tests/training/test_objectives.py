@@ -1,0 +1,133 @@
+"""From a batch to its loss: the same numbers as the parts put together by hand."""
+
+import pytest
+import torch
+from pieces import contrastive, pictures
+
+from intnacl.attacks import adversarial_view
+from intnacl.data.augment import AugmentConfig, augment
+from intnacl.data.views import make_views
+from intnacl.encoders import EncoderConfig
+from intnacl.errors import InputError
+from intnacl.losses.integrated import PRESETS
+from intnacl.training.objectives import AdversaryConfig, Supervised
+
+ROWS, STEP = torch.arange(8), torch.tensor(5)
+
+
+def images() -> torch.Tensor:
+    return pictures(8)[0]
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_terms_are_the_loss_of_views_embedded_one_by_one(preset: str) -> None:
+    objective, by_hand = contrastive(preset), contrastive(preset)
+    terms = objective.train()(images(), None, ROWS, STEP)
+    model, need = by_hand.model.train(), by_hand.needed
+    views = make_views(
+        images(), by_hand.augment, seed=0, step=5, rows=ROWS, extra=need.extra, mixed=need.mixed, lam=0.5
+    )
+    attacked = None
+    if need.adversarial:
+        model.see(0, 1)
+        attacked = adversarial_view(model, views.plain[0], 0.015)
+        attacked = model(attacked)
+    model.see(1)
+    z = [model(x) for x in (*views.plain, *views.extra, *views.mixed)]
+    rest = {"extra": z[2 : 2 + need.extra], "mixed": z[2 + need.extra :]}
+    expected = by_hand.loss.terms(z[0], z[1], **rest, adversarial=attacked)
+    assert terms.keys() == {"nacl", "robust", "loss"}
+    for name in terms:
+        torch.testing.assert_close(terms[name], expected[name], rtol=1e-4, atol=1e-5)
+
+
+def test_several_positives_of_nca_are_extra_views() -> None:
+    objective = contrastive("simclr", loss={"num_positives": 3})
+    assert objective.needed == (2, 2, 0, 0)
+    assert torch.isfinite(objective.train()(images(), None, ROWS, STEP)["loss"])
+
+
+def test_the_loss_is_a_function_of_seed_step_and_rows() -> None:
+    def loss(step: int = 5, seed: int = 0) -> float:
+        objective = contrastive(norm="none")
+        objective.seed = seed
+        return objective(images(), None, ROWS, torch.tensor(step))["loss"].item()
+
+    torch.manual_seed(1)
+    first = loss()
+    torch.manual_seed(2)
+    assert loss() == first
+    assert loss(step=6) != first
+    assert loss(seed=1) != first
+
+
+def test_a_random_start_of_the_adversary_is_keyed_by_the_global_row() -> None:
+    adversary = AdversaryConfig(eps=0.1, steps=2, random_start=True)
+    seen = []
+    for rows in (ROWS, ROWS[4:]):
+        objective = contrastive("adv", norm="none", adversary=adversary, dtype=torch.float64).double()
+        starts: list[torch.Tensor] = []
+        x = torch.zeros(len(rows), 3, 8, 8, dtype=torch.float64)
+        objective.parts["attack"] = _Recorder(objective.model, starts)
+        objective._attack(x, rows, STEP)
+        seen.append(starts[1])  # the first pass is over x itself
+    assert seen[0].abs().max() <= 0.1
+    assert seen[0].std() > 0.05
+    assert torch.equal(seen[0][4:], seen[1])
+
+
+class _Recorder(torch.nn.Module):
+    def __init__(self, model: torch.nn.Module, seen: list[torch.Tensor]) -> None:
+        super().__init__()
+        self.model, self.seen = model, seen
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.seen.append(x.detach())
+        return self.model(x)
+
+
+def test_without_robust_term_nothing_is_attacked_and_no_second_norms_exist() -> None:
+    assert not any("adversarial" in name for name, _ in contrastive("simclr").model.named_parameters())
+    assert any("adversarial" in name for name, _ in contrastive("intcl").model.named_parameters())
+
+
+def test_the_attack_leaves_parameters_without_gradient() -> None:
+    objective = contrastive("adv").train()
+    views = make_views(images(), objective.augment, seed=0, step=5, rows=ROWS)
+    objective._attack(views.plain[0], ROWS, STEP)
+    assert all(p.grad is None and p.requires_grad for p in objective.model.parameters())
+
+
+def test_supervised_is_cross_entropy_of_augmented_pictures() -> None:
+    config = AugmentConfig()
+    objective = Supervised(4, EncoderConfig(name="small"), config, image_size=8, seed=0).train()
+    x, y = pictures(8)
+    terms = objective(x, y, ROWS, STEP)
+    logits = objective.model(augment(x, config, seed=0, step=5, view=0, rows=ROWS))
+    torch.testing.assert_close(terms["loss"], torch.nn.functional.cross_entropy(logits, y))
+    assert terms["accuracy"] == 100 * (logits.argmax(1) == y).float().mean()
+    assert torch.isfinite(logits).all()
+
+
+def test_compile_parts_wraps_every_part_and_brings_the_plain_ones_back() -> None:
+    objective = contrastive()
+    plain = dict(objective.parts)
+    objective.compile_parts(lambda part: ("compiled", part))
+    assert objective.parts == {name: ("compiled", part) for name, part in plain.items()}
+    objective.compile_parts(lambda part: ("again", part))
+    assert objective.parts["embed"] == ("again", plain["embed"])
+    objective.compile_parts(None)
+    assert objective.parts == plain
+
+
+def test_several_ranks_gather_and_bring_a_halo_for_mixing() -> None:
+    assert contrastive(world=2).halo == 2
+    assert contrastive(world=2).loss.config.gather
+    assert contrastive(world=1).halo == 0
+    assert not contrastive(world=1).loss.config.gather
+
+
+@pytest.mark.parametrize("settings", [{"eps": 0.0}, {"eps": 2.0}, {"eps": float("nan")}, {"steps": 0}])
+def test_bad_adversaries_are_named(settings: dict) -> None:
+    with pytest.raises(InputError, match=rf"adversary {next(iter(settings))}="):
+        AdversaryConfig(**settings)

@@ -1,0 +1,66 @@
+"""Reasons to stop: signals, time, and the ranks' common decision."""
+
+import os
+import signal
+import threading
+
+import pytest
+
+from intnacl.training.stopping import REASONS, Stop
+
+
+@pytest.mark.parametrize(("number", "reason"), [(signal.SIGTERM, "terminate"), (signal.SIGINT, "interrupt")])
+def test_a_signal_is_noticed_and_the_former_handler_comes_back(number: int, reason: str) -> None:
+    former = signal.getsignal(number)
+    with Stop() as stop:
+        assert not stop.due()
+        os.kill(os.getpid(), number)
+        assert stop.due()
+        assert stop.reason == reason
+    assert signal.getsignal(number) is former
+
+
+def test_a_second_interrupt_does_not_wait() -> None:
+    with Stop() as stop:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert stop.due()
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_time() -> None:
+    assert not Stop(60).due()
+    stop = Stop(0)
+    assert stop.due()
+    assert stop.reason == "time"
+
+
+def test_in_another_thread_signals_are_left_to_the_main_one() -> None:
+    former, seen = signal.getsignal(signal.SIGTERM), []
+
+    def work() -> None:
+        with Stop() as stop:
+            seen.append(stop.due())
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert seen == [False]
+    assert signal.getsignal(signal.SIGTERM) is former
+
+
+@pytest.mark.parametrize(
+    ("own", "others", "reason"),
+    [
+        (None, None, None),
+        ("time", None, "time"),
+        (None, "terminate", "terminate"),
+        ("time", "terminate", "terminate"),
+        ("terminate", "time", "terminate"),
+    ],
+)
+def test_ranks_share_the_gravest_reason(own: str, others: str, reason: str) -> None:
+    stop = Stop()
+    stop.reason = own
+    assert stop.shared(lambda number: max(number, REASONS.index(others))) == (reason is not None)
+    assert stop.reason == reason
