@@ -1,0 +1,229 @@
+"""One update: accumulation, clipping, half precision, compilation and its fall-back."""
+
+import copy
+
+import pytest
+import torch
+from pieces import contrastive, pictures
+from torch import Tensor
+
+from intnacl.errors import InputError
+from intnacl.training.objectives import Contrastive
+from intnacl.training.optimizers import OptimizerConfig, build_optimizer
+from intnacl.training.steps import Stepper, memory_errors
+
+B = 8
+
+
+def stepper(
+    objective: Contrastive | None = None,
+    *,
+    batches: int = 1,
+    precision: str = "fp32",
+    clip: float | None = None,
+    optimizer: str = "sgd",
+    lr: float = 0.1,
+) -> Stepper:
+    objective = (objective or contrastive()).train()
+    if precision == "fp64":
+        objective.double()
+    config = OptimizerConfig(optimizer=optimizer, lr=lr, momentum=0.0 if optimizer == "sgd" else 0.9)
+    made = build_optimizer(objective.model, config, torch.device("cpu"))
+    images, labels = pictures()
+    return Stepper(
+        objective, made, images, labels, torch.arange(B), batches=batches, precision=precision, clip=clip
+    )
+
+
+def weights(made: Stepper) -> Tensor:
+    return torch.cat([p.detach().flatten().double() for p in made.objective.model.parameters()])
+
+
+def gradient(made: Stepper, index_B: Tensor, step: int) -> Tensor:
+    """The gradient of one batch, by autograd alone."""
+    terms = made.objective(made.images[index_B], None, made.rows, torch.tensor(step))
+    grads = torch.autograd.grad(terms["loss"], list(made.objective.model.parameters()))
+    return torch.cat([g.flatten().double() for g in grads])
+
+
+def test_an_update_is_a_step_down_the_gradient_and_returns_the_terms() -> None:
+    made, same = stepper(precision="fp64"), stepper(precision="fp64")
+    index = torch.arange(B)
+    before, expected = weights(made), gradient(same, index, 3)
+    terms = made(index[None], 3)
+    torch.testing.assert_close(weights(made), before - 0.1 * expected, rtol=1e-6, atol=1e-9)
+    assert made.names == ["nacl", "robust", "loss"]
+    torch.testing.assert_close(terms[2], terms[0] + terms[1])
+    assert all(p.grad is None for p in made.objective.model.parameters())
+
+
+def test_k_batches_are_the_mean_of_their_gradients() -> None:
+    made, same = stepper(batches=3, precision="fp64"), stepper(precision="fp64")
+    index = torch.randperm(64)[: 3 * B].view(3, B)
+    before = weights(made)
+    expected = torch.stack([gradient(same, index[i], 5 + i) for i in range(3)]).mean(0)
+    terms = made(index, 5)
+    torch.testing.assert_close(weights(made), before - 0.1 * expected, rtol=1e-6, atol=1e-9)
+    losses = [
+        same.objective(same.images[index[i]], None, same.rows, torch.tensor(5 + i))["loss"] for i in range(3)
+    ]
+    torch.testing.assert_close(terms[2].double(), torch.stack(losses).mean().detach(), rtol=1e-5, atol=1e-6)
+
+
+def test_clipping_bounds_the_norm_of_the_gradient() -> None:
+    made, same = stepper(clip=0.5, precision="fp64"), stepper(precision="fp64")
+    before, grad = weights(made), gradient(same, torch.arange(B), 0)
+    assert grad.norm() > 0.5
+    made(torch.arange(B)[None], 0)
+    torch.testing.assert_close(weights(made), before - 0.1 * 0.5 * grad / grad.norm(), rtol=1e-4, atol=1e-7)
+    free, bound = stepper(clip=1e9), stepper()
+    free(torch.arange(B)[None], 0), bound(torch.arange(B)[None], 0)
+    torch.testing.assert_close(weights(free), weights(bound))
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_half_precision_runs_on_a_cpu_and_stays_near(precision: str) -> None:
+    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}[precision]
+    half, full = stepper(contrastive(dtype=dtype), precision=precision), stepper()
+    seen = []
+    half.objective.model.encoder.backbone.layers[0].register_forward_hook(lambda *a: seen.append(a[2].dtype))
+    for step in range(3):
+        terms = half(torch.arange(B)[None], step)
+        near = full(torch.arange(B)[None], step)
+        torch.testing.assert_close(terms, near, rtol=0.1, atol=0.05)
+    assert set(seen) == {dtype}
+    assert all(p.dtype == torch.float32 for p in half.objective.model.parameters())
+    assert weights(half).isfinite().all()
+    assert half.scaler.is_enabled() == (precision == "fp16")
+
+
+def test_clipping_sees_gradients_without_the_scale_of_fp16() -> None:
+    scaled = stepper(contrastive(dtype=torch.float16), precision="fp16", clip=0.5)
+    before = weights(scaled)
+    scaled(torch.arange(B)[None], 0)
+    moved = (weights(scaled) - before).norm().item()
+    assert moved == pytest.approx(0.1 * 0.5, rel=1e-2) or moved == 0  # a first scale too large skips the step
+
+
+# ---- the ways --------------------------------------------------------------------------------------------
+
+
+def said() -> tuple[list[str], object]:
+    lines: list[str] = []
+    return lines, lines.append
+
+
+def compare_ways(compiled: Stepper, eager: Stepper) -> None:
+    """Three updates of each from the same state."""
+    index = torch.arange(B)[None]
+    for step in range(1, 4):
+        torch.testing.assert_close(eager(index, step), compiled(index, step), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(weights(eager), weights(compiled), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.filterwarnings("default")  # the compiler has its own
+@pytest.mark.parametrize("preset", ["simclr", pytest.param("intnacl", marks=pytest.mark.slow)])
+def test_eager_and_compiled_updates_agree(preset: str) -> None:
+    eager, compiled = (stepper(contrastive(preset), lr=1e-2) for _ in range(2))
+    lines, say = said()
+    assert compiled.prepare(compiled=True, graph=False, say=say) == "compiled", lines
+    assert lines == []
+    compare_ways(compiled, eager)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw", "lars"])
+@pytest.mark.parametrize("begun", [True, False], ids=["begun", "fresh"])
+def test_the_trial_leaves_no_trace(optimizer: str, begun: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "compile", lambda **_: lambda part: part)
+    eager, tried = (stepper(optimizer=optimizer, lr=1e-3) for _ in range(2))
+    for made in (eager, tried) if begun else ():
+        made(torch.arange(B)[None], 0)
+    before = {name: t.clone() for name, t in tried.objective.model.state_dict().items()}
+    state = copy.deepcopy(tried.optimizer.state_dict()["state"])
+    assert tried.prepare(compiled=True, graph=False, say=print) == "compiled"
+    after = tried.objective.model.state_dict()
+    assert all(torch.equal(after[name], before[name]) for name in before)
+    for key, values in state.items():
+        now = tried.optimizer.state_dict()["state"][key]
+        assert all(torch.equal(now[name], values[name]) for name in values if values[name] is not None)
+    for step in range(1, 4):
+        eager(torch.arange(B)[None], step), tried(torch.arange(B)[None], step)
+    assert torch.equal(weights(eager), weights(tried))
+
+
+def test_the_trial_leaves_the_gradient_scale(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "compile", lambda **_: lambda part: part)
+    made = stepper(contrastive(dtype=torch.float16), precision="fp16")
+    made(torch.arange(B)[None], 0)
+    before = made.scaler.state_dict()
+    made.prepare(compiled=True, graph=False, say=print)
+    assert made.scaler.state_dict() == before
+
+
+def test_a_compiler_that_fails_is_named_and_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object, **__: object) -> object:
+        def fail(*_: object, **__: object) -> None:
+            raise RuntimeError("no C++ compiler\nand more")
+
+        return lambda part: fail
+
+    made, eager = stepper(), stepper()
+    monkeypatch.setattr(torch, "compile", broken)
+    lines, say = said()
+    assert made.prepare(compiled=True, graph=True, say=say) == "eager"
+    assert lines == ["torch.compile fails here (RuntimeError: no C++ compiler): going on without."]
+    index = torch.arange(B)[None]
+    assert torch.equal(made(index, 0), eager(index, 0))
+    assert torch.equal(weights(made), weights(eager))
+
+
+def test_a_torch_without_compiler_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(**_: object) -> object:
+        raise RuntimeError("torch.compile is not supported on this platform")
+
+    monkeypatch.setattr(torch, "compile", missing)
+    lines, say = said()
+    assert stepper().prepare(compiled=True, graph=False, say=say) == "eager"
+    assert "not supported on this platform" in lines[0]
+
+
+def test_eager_without_graph_needs_no_trial() -> None:
+    made = stepper()
+    lines, say = said()
+    assert made.prepare(compiled=False, graph=True, say=say) == "eager"
+    assert not lines
+    assert not made.optimizer.state
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory"),
+        RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried"),
+        MemoryError(),
+    ],
+)
+def test_out_of_memory_says_which_setting_to_lower(error: Exception) -> None:
+    with (
+        pytest.raises(InputError, match=r"lower --batch-size .* --num-positives.*Nothing is lost"),
+        memory_errors(),
+    ):
+        raise error
+
+
+def test_out_of_memory_in_the_trial_is_no_reason_to_go_on_without_the_compiler(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def full(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    made = stepper()
+    monkeypatch.setattr(made, "_update", full)
+    monkeypatch.setattr(torch, "compile", lambda **_: lambda part: part)
+    with pytest.raises(torch.OutOfMemoryError):
+        made.prepare(compiled=True, graph=False, say=print)
+
+
+def test_other_errors_pass_through() -> None:
+    with pytest.raises(RuntimeError, match="shape"), memory_errors():
+        raise RuntimeError("shape mismatch")

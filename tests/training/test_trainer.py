@@ -1,0 +1,262 @@
+"""The loop: exact resumption, checkpoints, schedules, monitors, divergence."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from pieces import contrastive, run, state, trainer
+from torch import nn
+
+from intnacl.errors import InputError
+from intnacl.training.checkpoint import newest
+from intnacl.training.journal import records
+from intnacl.training.objectives import Contrastive
+from intnacl.training.stopping import Stop
+from intnacl.training.trainer import DivergedError, TrainConfig
+
+
+class StopAfter(Stop):
+    """Stops after so many updates."""
+
+    def __init__(self, updates: int) -> None:
+        super().__init__()
+        self.left = updates
+
+    def due(self) -> bool:
+        self.left -= 1
+        if self.left < 0:
+            self.reason = "terminate"
+        return self.reason is not None
+
+
+def steps(folder: Path) -> list[int]:
+    return sorted(int(path.name[5:]) for path in (folder / "checkpoints").glob("step-*"))
+
+
+def timeless(folder: Path) -> list[dict]:
+    rows = records(folder / "log.jsonl")
+    return [{k: v for k, v in row.items() if k not in ("seconds", "images_per_s")} for row in rows]
+
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "adam": {},
+    "cosine": {"schedule": "cosine", "warmup_epochs": 0.5, "optimizer": "adamw", "weight_decay": 0.1},
+    "lars": {"optimizer": "lars", "momentum": 0.9, "clip": 1.0},
+    "sgd, 2 batches an update": {"optimizer": "sgd", "accumulate": 2, "epochs": 3},
+    "fp16": {"precision": "fp16"},
+}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_a_run_in_pieces_equals_a_whole_one(tmp_path: Path, name: str) -> None:
+    settings = SETTINGS[name]
+    whole = trainer(tmp_path / "whole", **settings)
+    assert run(whole) is None
+    pieces = 0
+    while True:
+        made = trainer(tmp_path / "pieces", **settings)
+        pieces += 1
+        if run(made, StopAfter(2)) is None:
+            break
+    assert pieces > 2
+    one, many = state(whole), state(made)
+    assert all(torch.equal(one[key], many[key]) for key in one)
+    assert timeless(tmp_path / "pieces") == timeless(tmp_path / "whole")
+
+
+def test_checkpoints_come_by_steps_and_the_last_ones_and_the_best_stay(tmp_path: Path) -> None:
+    scores = iter([10.0, 90.0, 50.0, 60.0])
+    made = trainer(
+        tmp_path, epochs=4, save_steps=3, keep=2, monitor_epochs=1, monitor=lambda _: {"knn": next(scores)}
+    )
+    run(made)
+    assert steps(tmp_path) == [8, 15, 16]  # 8: the end of the second epoch, the best
+    assert [row["knn"] for row in timeless(tmp_path)] == [10.0, 90.0, 50.0, 60.0]
+
+
+def test_the_best_is_remembered_over_a_resumption(tmp_path: Path) -> None:
+    def monitor(values: list[float]) -> Any:
+        scores = iter(values)
+        return lambda _: {"knn": next(scores)}
+
+    run(trainer(tmp_path, epochs=4, monitor_epochs=1, keep=1, monitor=monitor([90.0])), StopAfter(5))
+    assert steps(tmp_path) == [4, 5]
+    run(trainer(tmp_path, epochs=4, monitor_epochs=1, keep=1, monitor=monitor([50.0, 60.0, 70.0])))
+    assert steps(tmp_path) == [4, 16]
+
+
+def test_the_monitor_looks_every_n_epochs_and_at_the_end_and_leaves_train_mode(tmp_path: Path) -> None:
+    seen = []
+
+    def monitor(encoder: nn.Module) -> dict[str, float]:
+        encoder.eval()
+        seen.append(encoder)
+        return {"knn": 1.0}
+
+    made = trainer(tmp_path, epochs=5, monitor_epochs=2, monitor=monitor)
+    run(made)
+    assert ["knn" in row for row in timeless(tmp_path)] == [False, True, False, True, True]
+    assert seen[0] is made.objective.encoder
+    assert made.objective.model.training
+
+
+def test_watching_does_not_change_the_run(tmp_path: Path) -> None:
+    watched = trainer(
+        tmp_path / "a",
+        monitor_epochs=1,
+        monitor=lambda e: {"knn": e.eval()(torch.rand(2, 3, 8, 8)).sum().item()},
+    )
+    blind = trainer(tmp_path / "b", monitor_epochs=0)
+    run(watched), run(blind)
+    a, b = state(watched), state(blind)
+    assert all(torch.equal(a[key], b[key]) for key in a)
+
+
+def test_the_rate_of_each_epoch_is_logged(tmp_path: Path) -> None:
+    run(trainer(tmp_path, epochs=3, lr=0.4, schedule="cosine", warmup_epochs=1))
+    rates = [row["lr"] for row in timeless(tmp_path)]
+    assert rates[0] == 0.4
+    assert rates == sorted(rates, reverse=True)
+    assert 0 < rates[2] < 0.1
+
+
+def test_an_epochs_terms_are_the_means_of_its_updates(tmp_path: Path) -> None:
+    made = trainer(tmp_path, epochs=1, save_steps=3)
+    seen = []
+    step = made.stepper.__class__.__call__
+    made.stepper.__class__ = type("Seen", (type(made.stepper),), {
+        "__call__": lambda self, *a: seen.append(step(self, *a)) or seen[-1],
+    })  # fmt: skip
+    run(made)
+    assert timeless(tmp_path)[0]["loss"] == pytest.approx(torch.stack(seen)[:, 2].mean().item(), rel=1e-6)
+
+
+def test_every_picture_is_seen_once_an_epoch(tmp_path: Path) -> None:
+    made = trainer(tmp_path, epochs=2, accumulate=2)
+    seen: list[torch.Tensor] = []
+    clocks = []
+    made.stepper.__class__ = type("Seen", (type(made.stepper),), {
+        "__call__": lambda self, index, clock: (
+            seen.append(index), clocks.append(clock), setattr(self, "names", ["loss"]), torch.zeros(1),
+        )[-1],
+    })  # fmt: skip
+    run(made)
+    assert [tuple(index.shape) for index in seen] == [(2, 16)] * 4
+    first, second = torch.cat(seen[:2]).flatten(), torch.cat(seen[2:]).flatten()
+    assert torch.equal(first.sort().values, torch.arange(64))
+    assert torch.equal(second.sort().values, torch.arange(64))
+    assert not torch.equal(first, second)
+    assert clocks == [0, 2, 4, 6]
+
+
+# ---- divergence ------------------------------------------------------------------------------------------
+
+
+class Failing(Contrastive):
+    """The loss becomes something else at a step."""
+
+    at, what = 5, float("nan")
+
+    def forward(self, images: Any, labels: Any, rows: Any, step: Any) -> dict[str, torch.Tensor]:
+        terms = super().forward(images, labels, rows, step)
+        return {name: value * (self.what if int(step) == self.at else 1) for name, value in terms.items()}
+
+
+def failing(at: int, what: float) -> Contrastive:
+    objective = contrastive()
+    objective.__class__ = Failing
+    objective.at, objective.what = at, what
+    return objective
+
+
+@pytest.mark.parametrize("what", [float("nan"), float("inf")])
+def test_a_loss_that_is_not_finite_stops_names_the_step_and_keeps_the_last_good_state(
+    tmp_path: Path, what: float
+) -> None:
+    made = trainer(tmp_path, failing(5, what), save_steps=2, epochs=4)
+    with pytest.raises(
+        DivergedError, match=r"not finite at step 5 \(epoch 2\): .*'loss': (nan|inf).*Lower --lr"
+    ):
+        run(made)
+    assert steps(tmp_path) == [2, 4]
+    found = newest(tmp_path / "checkpoints")
+    assert found is not None
+    assert all(value.isfinite().all() for value in found.model.values())
+
+
+def test_weights_that_are_not_finite_never_become_a_checkpoint(tmp_path: Path) -> None:
+    made = trainer(tmp_path, save_steps=1, epochs=4, optimizer="sgd", lr=1e38)
+    with pytest.raises(DivergedError, match=r"not finite (at|after) step \d+ \(epoch 1\).*train\.clip=1"):
+        run(made)
+    found = newest(tmp_path / "checkpoints")
+    assert found is None or all(value.isfinite().all() for value in found.model.values())
+
+
+def test_a_run_can_go_on_from_the_last_good_state_with_the_same_end(tmp_path: Path) -> None:
+    with pytest.raises(DivergedError):
+        run(trainer(tmp_path / "run", failing(5, float("nan")), save_steps=2))
+    resumed, whole = trainer(tmp_path / "run", save_steps=2), trainer(tmp_path / "whole")
+    run(resumed), run(whole)
+    a, b = state(resumed), state(whole)
+    assert all(torch.equal(a[key], b[key]) for key in a)
+
+
+# ---- odds and ends ---------------------------------------------------------------------------------------
+
+
+def test_a_finished_run_only_loads_its_end(tmp_path: Path) -> None:
+    first = trainer(tmp_path)
+    run(first)
+    second = trainer(tmp_path)
+    assert run(second) is None
+    a, b = state(first), state(second)
+    assert all(torch.equal(a[key], b[key]) for key in a)
+    assert len(timeless(tmp_path)) == 2
+
+
+def test_float64_trains_and_is_saved_as_float64(tmp_path: Path) -> None:
+    made = trainer(tmp_path, contrastive(dtype=torch.float64), precision="fp64")
+    run(made)
+    found = newest(tmp_path / "checkpoints")
+    assert found is not None
+    assert found.model["head.0.weight"].dtype == torch.float64
+
+
+def test_the_way_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(trainer(tmp_path))
+    out = capsys.readouterr().out.splitlines()
+    assert out[0] == "8 updates to go, fp32, eager"
+    assert out[1].startswith("epoch 1/2  nacl ")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"epochs": 0}, r"train\.epochs=0 must be 1 or more"),
+        ({"keep": 0}, r"train\.keep=0"),
+        ({"save_steps": 0}, r"train\.save_steps=0"),
+        ({"monitor_epochs": -1}, r"train\.monitor_epochs=-1 must be 0 or more"),
+        ({"save_minutes": float("nan")}, r"train\.save_minutes=nan"),
+        ({"precision": "fp8"}, r"train\.precision='fp8' is unknown"),
+    ],
+)
+def test_bad_settings_are_named(settings: dict, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        TrainConfig(**settings)
+
+
+def test_more_batches_an_update_than_there_are_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"train\.accumulate=9 is more than the 4 batches"):
+        trainer(tmp_path, accumulate=9)
+    with pytest.raises(InputError, match="batch_size=65 does not fit"):
+        trainer(tmp_path, batch_size=65)
+
+
+def test_info_survives_json(tmp_path: Path) -> None:
+    run(trainer(tmp_path, epochs=3), StopAfter(5))
+    (path,) = (tmp_path / "checkpoints").glob("step-*")
+    info = json.loads((path / "state.json").read_text())["info"]
+    assert info.keys() == {"seconds", "sums", "best"}
+    assert info["sums"]["loss"] > 0
