@@ -87,10 +87,12 @@ def test_half_precision_runs_on_a_cpu_and_stays_near(precision: str) -> None:
     half, full = stepper(contrastive(dtype=dtype), precision=precision), stepper()
     seen = []
     half.objective.model.encoder.backbone.layers[0].register_forward_hook(lambda *a: seen.append(a[2].dtype))
-    for step in range(3):
-        terms = half(torch.arange(B)[None], step)
-        near = full(torch.arange(B)[None], step)
-        torch.testing.assert_close(terms, near, rtol=0.1, atol=0.05)
+    index = torch.arange(B)[None]
+    torch.testing.assert_close(half(index, 0), full(index, 0), rtol=0.02, atol=0.02)
+    before = weights(half)
+    for step in range(1, 5):  # the scale of fp16 begins too large and comes down
+        assert half(index, step).isfinite().all()
+    assert not torch.equal(weights(half), before)
     assert set(seen) == {dtype}
     assert all(p.dtype == torch.float32 for p in half.objective.model.parameters())
     assert weights(half).isfinite().all()
@@ -117,14 +119,19 @@ def compare_ways(compiled: Stepper, eager: Stepper) -> None:
     """Three updates of each from the same state."""
     index = torch.arange(B)[None]
     for step in range(1, 4):
-        torch.testing.assert_close(eager(index, step), compiled(index, step), rtol=1e-4, atol=1e-4)
-    torch.testing.assert_close(weights(eager), weights(compiled), rtol=1e-3, atol=1e-4)
+        torch.testing.assert_close(eager(index, step), compiled(index, step), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(weights(eager), weights(compiled), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.filterwarnings("default")  # the compiler has its own
 @pytest.mark.parametrize("preset", ["simclr", pytest.param("intnacl", marks=pytest.mark.slow)])
 def test_eager_and_compiled_updates_agree(preset: str) -> None:
-    eager, compiled = (stepper(contrastive(preset), lr=1e-2) for _ in range(2))
+    """In float64, where nothing but a wrong derivative makes a difference.
+
+    The compiled backward pass recomputes parts of the forward pass when batch norm's buffers have moved.
+    """
+    objectives = (contrastive(preset, dtype=torch.float64) for _ in range(2))
+    eager, compiled = (stepper(objective, precision="fp64", lr=1e-2) for objective in objectives)
     lines, say = said()
     assert compiled.prepare(compiled=True, graph=False, say=say) == "compiled", lines
     assert lines == []
