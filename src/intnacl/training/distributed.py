@@ -58,7 +58,13 @@ def pick_device(name: str, local_rank: int = 0) -> torch.device:
             raise InputError(
                 f"device={name!r}: this machine has no GPU that torch can use; take --device cpu."
             )
-        device = torch.device("cuda", local_rank if device.index is None else device.index)
+        index = local_rank if device.index is None else device.index
+        count = torch.cuda.device_count()
+        if index >= count:
+            raise InputError(
+                f"device='cuda:{index}': this machine has {count} GPUs, cuda:0 to cuda:{count - 1}."
+            )
+        device = torch.device("cuda", index)
         torch.cuda.set_device(device)
     return device
 
