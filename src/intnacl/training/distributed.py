@@ -1,5 +1,6 @@
 """Ranks: start and stop under `torchrun`, DDP, and decisions that all ranks share."""
 
+import inspect
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -72,7 +73,9 @@ def pick_device(name: str, local_rank: int = 0) -> torch.device:
 def wrap_ddp(module: nn.Module, device: torch.device) -> nn.Module:
     """The module under DDP; batch norm statistics stay each rank's own unless they are synchronised."""
     ids = [device.index] if device.type == "cuda" else None
-    return nn.parallel.DistributedDataParallel(module, device_ids=ids, broadcast_buffers=False)
+    ddp = nn.parallel.DistributedDataParallel
+    new = "forward_sync_buffers" in inspect.signature(ddp).parameters  # the former name is deprecated
+    return ddp(module, device_ids=ids, **{"forward_sync_buffers" if new else "broadcast_buffers": False})
 
 
 def largest(number: int, here: Ranks) -> int:
