@@ -7,9 +7,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from digits_model import held_out, trained_model
-from intnacl.attacks import cross_entropy, fgsm, input_gradient, pgd
+from digits_model import digits, held_out, trained_model
+from intnacl.attacks import adversarial_view, cross_entropy, fgsm, input_gradient, pgd
+from intnacl.encoders import EncoderConfig, build_model
 from intnacl.errors import InputError
+from intnacl.training.distributed import wrap_ddp
 
 EPS = 0.05
 # foolbox still imports from a scipy namespace that scipy wants to drop.
@@ -259,3 +261,148 @@ def test_bad_images_are_an_error(model, batch):
         fgsm(model, (x * 255).byte(), y, EPS)
     with pytest.raises(InputError, match="399 labels"):
         fgsm(model, x, y[1:], EPS)
+
+
+# ---- the training view -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def embedder():
+    """A model with adversarial batch norms, in train mode, told that the next batch is adversarial."""
+    made = build_model(EncoderConfig(name="small"), image_size=8, adversarial=True, seed=0).double().train()
+    made.see(0, 1)
+    return made
+
+
+@pytest.fixture
+def pictures():
+    return digits()[0][:24].double() / 255
+
+
+def test_the_view_is_one_sign_step_up_the_simclr_loss(embedder, pictures):
+    expected_model = deepcopy(embedder)
+    x = pictures.clone().requires_grad_()
+    z = expected_model(x)
+    (gradient,) = torch.autograd.grad(simclr(z.detach(), z), x)
+    assert torch.equal(adversarial_view(embedder, pictures, EPS), pictures + EPS * gradient.sign())
+
+
+def simclr(a, b, temperature=0.5):
+    """−log exp(s_pos) / Σ_others exp(s), averaged over the 2B rows, in loops."""
+    z = torch.nn.functional.normalize(torch.cat([a, b]), dim=1)
+    s, n = z @ z.T / temperature, len(a)
+    rows = []
+    for i in range(2 * n):
+        others = torch.cat([s[i, :i], s[i, i + 1 :]])
+        rows.append(torch.logsumexp(others, 0) - s[i, (i + n) % (2 * n)])
+    return torch.stack(rows).mean()
+
+
+def test_the_view_raises_the_simclr_loss(embedder, pictures):
+    with torch.no_grad():
+        z = embedder(pictures)
+        noise = pictures + EPS * torch.randn_like(pictures).sign()
+        losses = [
+            simclr(z, embedder(x)).item()
+            for x in (adversarial_view(embedder, pictures, EPS), noise, pictures)
+        ]
+    assert losses[0] > losses[1] > losses[2] - 1e-3
+
+
+@pytest.mark.parametrize("steps", [1, 4])
+@pytest.mark.parametrize("start", [False, True])
+def test_views_stay_in_the_ball(embedder, pictures, steps, start):
+    begin = torch.rand_like(pictures) * 2 - 1 if start else None
+    moved = adversarial_view(embedder, pictures, 0.05, steps=steps, random_start=begin)
+    assert (moved - pictures).abs().max() <= 0.05 + 1e-12
+    assert moved.min() < 0  # black pixels leave the box, as in the reference …
+    boxed = adversarial_view(embedder, pictures, 0.05, steps=steps, random_start=begin, clamp=True)
+    assert boxed.min() >= 0  # … unless they are told not to
+    assert boxed.max() <= 1
+
+
+def test_more_steps_find_a_larger_loss(embedder, pictures):
+    embedder.eval()
+    z = embedder(pictures).detach()
+    losses = [
+        simclr(z, embedder(adversarial_view(embedder, pictures, 0.1, steps=steps))).item() for steps in (1, 8)
+    ]
+    assert losses[1] > losses[0]
+
+
+def test_several_steps_by_hand(embedder, pictures):
+    other, x, eps = deepcopy(embedder), pictures, 0.05
+    fixed = None
+    for _ in range(3):
+        leaf = x.clone().requires_grad_()
+        z = other(leaf)
+        fixed = z.detach() if fixed is None else fixed
+        (gradient,) = torch.autograd.grad(simclr(fixed, z), leaf)
+        x = torch.minimum(torch.maximum(x + 2 * eps / 3 * gradient.sign(), pictures - eps), pictures + eps)
+    assert torch.equal(adversarial_view(embedder, pictures, eps, steps=3), x)
+
+
+def test_the_view_leaves_parameters_alone(embedder, pictures):
+    wanted = list(embedder.parameters())
+    wanted[0].requires_grad_(False)
+    grads = [torch.rand_like(p) for p in wanted]
+    fired = []
+    for parameter, grad in zip(wanted, grads, strict=True):
+        parameter.grad = grad.clone()
+        if parameter.requires_grad:
+            parameter.register_hook(lambda g: fired.append(g))
+            parameter.register_post_accumulate_grad_hook(lambda p: fired.append(p))
+    view = adversarial_view(embedder, pictures, EPS)
+    assert not view.requires_grad
+    assert fired == []
+    assert all(torch.equal(p.grad, g) for p, g in zip(wanted, grads, strict=True))
+    assert [p.requires_grad for p in wanted] == [False] + [True] * (len(wanted) - 1)
+
+
+def test_parameters_want_gradients_again_after_an_error(embedder, pictures):
+    def fail(*_):
+        raise KeyboardInterrupt
+
+    embedder.head.register_forward_hook(fail)
+    with pytest.raises(KeyboardInterrupt):
+        adversarial_view(embedder, pictures, EPS)
+    assert all(p.requires_grad for p in embedder.parameters())
+
+
+def test_the_view_does_not_wake_ddp(pictures, embedder, tmp_path):
+    """DDP counts hooks of the backward pass: one that fired in the attack would be one too many."""
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/meet", rank=0, world_size=1)
+    try:
+        wrapped = wrap_ddp(embedder, torch.device("cpu"))
+        reduced = []
+        wrapped.register_comm_hook(None, lambda _, bucket: (reduced.append(1), _done(bucket))[1])
+        for _ in range(3):
+            reduced.clear()
+            view = adversarial_view(embedder, pictures, EPS)
+            assert reduced == []
+            embedder.see(1, 1)
+            wrapped(torch.cat([pictures, view])).square().mean().backward()
+            assert reduced
+            embedder.see(0, 1)
+    finally:
+        dist.destroy_process_group()
+
+
+def _done(bucket) -> torch.futures.Future[torch.Tensor]:
+    future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+    future.set_result(bucket.buffer())
+    return future
+
+
+def test_the_view_is_cut_off_from_the_callers_graph(embedder, pictures):
+    x = pictures.clone().requires_grad_()
+    assert not adversarial_view(embedder, x, EPS).requires_grad
+
+
+def test_bad_views_are_an_error(embedder, pictures):
+    with pytest.raises(InputError, match=r"eps=1\.5 is out of range"):
+        adversarial_view(embedder, pictures, 1.5)
+    with pytest.raises(InputError, match="steps=0 must be at least 1"):
+        adversarial_view(embedder, pictures, EPS, steps=0)

@@ -1,0 +1,269 @@
+"""Pretraining in its folder, in this process: what stops it, what it refuses, what it leaves behind."""
+
+import errno
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from intnacl.config import RunConfig, resolve
+from intnacl.data import load
+from intnacl.errors import InputError, InputWarning
+from intnacl.stages import (
+    KnnMonitor,
+    build_monitor,
+    build_objective,
+    default_folder,
+    open_folder,
+    pretrain,
+    read_config,
+)
+from intnacl.training import checkpoint as checkpoints
+from intnacl.training.distributed import Ranks
+from intnacl.training.objectives import Contrastive, Supervised
+from intnacl.training.stopping import Stop
+from intnacl.training.trainer import DivergedError, Trainer
+from intnacl.weights import from_pretrained
+
+CPU = torch.device("cpu")
+ALONE = Ranks(0, 1, CPU)
+
+
+def config(**settings: object) -> RunConfig:
+    quick = {"train.epochs": 1, "train.batch_size": 400, "train.monitor_epochs": 0, "train.save_steps": 1}
+    return resolve(quick | {key.replace("__", "."): value for key, value in settings.items()}, device=CPU)
+
+
+def run(folder: Path, stop: Stop | None = None, **settings: object) -> str | None:
+    return pretrain(config(**settings), folder, ALONE, stop or Stop())
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("stages") / "run"
+    assert run(folder) is None
+    return folder
+
+
+def test_a_finished_run_is_the_whole_record(finished: Path) -> None:
+    assert {path.name for path in finished.iterdir()} == {
+        "config.json", "log.jsonl", "checkpoints", "encoder.safetensors", "curves.png",
+    }  # fmt: skip
+    assert read_config(finished) == config()
+    encoder = from_pretrained(finished)
+    assert encoder(torch.rand(2, 3, 8, 8)).shape == (2, 128)
+
+
+def test_time_up_then_the_same_again_gives_the_same_bytes(tmp_path: Path, finished: Path) -> None:
+    reasons = [run(tmp_path / "run", Stop(0)) for _ in range(3)]  # an update each
+    assert reasons[:2] == ["time", "time"]
+    assert run(tmp_path / "run") is None
+    whole, pieces = ((folder / "encoder.safetensors").read_bytes() for folder in (finished, tmp_path / "run"))
+    assert pieces == whole
+
+
+def test_a_run_that_was_killed_before_its_encoder_was_written_writes_it(
+    tmp_path: Path, finished: Path
+) -> None:
+    folder = tmp_path / "run"
+    run(folder)
+    (folder / "encoder.safetensors").unlink()
+    assert run(folder) is None
+    assert (folder / "encoder.safetensors").read_bytes() == (finished / "encoder.safetensors").read_bytes()
+
+
+def test_a_damaged_checkpoint_is_named_skipped_and_the_end_is_the_same(
+    tmp_path: Path, finished: Path
+) -> None:
+    folder = tmp_path / "run"
+    run(folder, Stop(0)), run(folder, Stop(0))
+    newest = max((folder / "checkpoints").iterdir())
+    (newest / "model.safetensors").write_bytes(b"")
+    with pytest.warns(InputWarning, match=f"{newest} is damaged"):
+        assert run(folder) is None
+    assert (folder / "encoder.safetensors").read_bytes() == (finished / "encoder.safetensors").read_bytes()
+
+
+def test_another_configuration_is_refused_with_the_difference(finished: Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in finished.rglob("*")}
+    with pytest.raises(InputError) as caught:
+        run(finished, train__lr=0.5, seed=3)
+    assert str(caught.value) == (
+        f"{finished} holds a run with another configuration:\n"
+        "  recipe: 'digits' -> 'custom'\n  seed: 0 -> 3\n  train.lr: 0.001 -> 0.5\n"
+        "Take another --out, or the settings it has."
+    )
+    assert {path: path.stat().st_mtime_ns for path in finished.rglob("*")} == before
+
+
+def test_settings_that_change_nothing_may_change(finished: Path) -> None:
+    assert run(finished, train__keep=7, train__save_steps=3, train__compile="true", root="/nowhere") is None
+
+
+# ---- what can go wrong -----------------------------------------------------------------------------------
+
+
+def full(*_: object, **__: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_full_disk_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, finished: Path) -> None:
+    folder = tmp_path / "run"
+    run(folder, Stop(0))
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoints, "save_file", full)
+        with pytest.raises(
+            InputError, match=r"step-000000002 could not be written: No space left on device\."
+        ):
+            run(folder)
+    assert [path.name for path in (folder / "checkpoints").iterdir()] == ["step-000000001"]
+    with monkeypatch.context() as patch:
+        patch.setattr("intnacl.stages.draw_curves", full)
+        with pytest.raises(InputError, match=r"curves\.png could not be written: No space left on device\."):
+            run(folder)
+    assert run(folder) is None
+    assert (folder / "encoder.safetensors").read_bytes() == (finished / "encoder.safetensors").read_bytes()
+
+
+def test_a_folder_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    for out in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(InputError, match=r"could not be written: (File exists|Not a directory)"):
+            run(out)
+
+    def denied(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(Path, "mkdir", denied)
+    with pytest.raises(InputError, match=r"could not be written: Permission denied\. .*mend the permissions"):
+        run(tmp_path / "new")
+
+
+def test_missing_data_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="tiny-imagenet-200"):
+        run(tmp_path / "a", dataset="tinyimagenet", root=str(tmp_path))
+    with pytest.raises(InputError, match="nowhere is not a folder"):
+        run(tmp_path / "b", dataset=f"folder:{tmp_path / 'nowhere'}")
+
+
+def test_a_rate_far_too_large_ends_in_a_clear_message(tmp_path: Path) -> None:
+    with pytest.raises(
+        DivergedError, match=r"not finite (at|after) step \d+ .*last good checkpoint.*Lower --lr"
+    ):
+        run(tmp_path, train__lr=1e38, train__optimizer="sgd", train__epochs=4)
+    assert not (tmp_path / "encoder.safetensors").exists()
+    found = checkpoints.newest(tmp_path / "checkpoints")
+    assert found is None or all(value.isfinite().all() for value in found.model.values())
+
+
+@pytest.mark.parametrize("place", ["__init__", "_one_step"])
+def test_out_of_memory_says_what_to_lower(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    def no_room(*_: object, **__: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")
+
+    monkeypatch.setattr(Trainer, place, no_room)
+    with pytest.raises(InputError, match=r"out of memory: lower --batch-size"):
+        run(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"train": {"epoch": 3}}', '{"train": {"epochs": "x"}}'])
+def test_a_damaged_config_is_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(InputError, match=r"config\.json is damaged, or of another version"):
+        read_config(tmp_path)
+
+
+def test_a_folder_without_a_run_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"is no run folder: it has no config\.json"):
+        read_config(tmp_path)
+
+
+def test_opening_twice_writes_once(tmp_path: Path) -> None:
+    open_folder(tmp_path / "a" / "b", config())
+    before = (tmp_path / "a" / "b" / "config.json").stat().st_mtime_ns
+    open_folder(tmp_path / "a" / "b", config())
+    assert (tmp_path / "a" / "b" / "config.json").stat().st_mtime_ns == before
+    assert json.loads((tmp_path / "a" / "b" / "config.json").read_text())["dataset"] == "digits"
+
+
+# ---- the parts -------------------------------------------------------------------------------------------
+
+
+def test_objectives_by_name(tmp_path: Path) -> None:
+    digits = load("digits")
+    assert isinstance(build_objective(config(), digits, ALONE), Contrastive)
+    supervised = build_objective(config(objective="supervised"), digits, ALONE)
+    assert isinstance(supervised, Supervised)
+    assert supervised.model[1].out_features == 10
+    np.savez(tmp_path / "plain.npz", images=np.zeros((4, 8, 8, 3), dtype=np.uint8))
+    unlabelled = load(f"npz:{tmp_path / 'plain.npz'}")
+    with pytest.raises(InputError, match="has no labels: supervised training needs them"):
+        build_objective(config(objective="supervised"), unlabelled, ALONE)
+    assert build_monitor(config(train__monitor_epochs=1), unlabelled, ALONE) is None
+
+
+def test_supervised_training_runs_to_its_end(tmp_path: Path) -> None:
+    assert run(tmp_path, objective="supervised") is None
+    assert "accuracy" in json.loads((tmp_path / "log.jsonl").read_text().splitlines()[0])
+
+
+def sorted_by_class(folder: Path, count: int) -> str:
+    """A data set whose first pictures are all of one class, and which has no test split."""
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 255, (count, 8, 8, 3), dtype=np.uint8)
+    np.savez(folder / "own.npz", images=images, labels=np.sort(rng.integers(0, 3, count)))
+    return f"npz:{folder / 'own.npz'}"
+
+
+def test_without_a_test_split_the_run_goes_on_unwatched(tmp_path: Path) -> None:
+    name = sorted_by_class(tmp_path, 40)
+    with pytest.warns(InputWarning, match="the kNN accuracy is not watched: .*test"):
+        assert run(tmp_path / "run", dataset=name, recipe="digits", train__monitor_epochs=1,
+                   train__batch_size=20, encoder__name="small") is None  # fmt: skip
+
+
+def test_the_monitor_sees_all_classes_of_a_sorted_set(tmp_path: Path) -> None:
+    own = load(sorted_by_class(tmp_path, 15_000))
+    monitor = KnnMonitor(own, own, CPU)
+    assert len(monitor.train[0]) == 10_000
+    assert len(monitor.test[0]) == 2_000
+    assert set(monitor.train[1].tolist()) == set(monitor.test[1].tolist()) == {0, 1, 2}
+    assert monitor.config.k == 200
+
+
+def test_the_monitor_measures_knn_accuracy() -> None:
+    made = build_monitor(config(train__monitor_epochs=1), load("digits"), ALONE)
+    assert made is not None
+    assert made.config.k == 144
+    pixels = torch.nn.Flatten()
+    assert made(pixels)["knn"] > 80
+    assert build_monitor(config(train__monitor_epochs=1), load("digits"), Ranks(1, 2, CPU)) is None
+    assert build_monitor(config(), load("digits"), ALONE) is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "preset", "name"),
+    [
+        ({}, None, "digits-simclr-1-seed0"),
+        ({"seed": 3}, "intnacl", "digits-intnacl-5-seed3"),
+        ({"dataset": "folder:a/b"}, "adv", "folder_a_b-adv-1-seed0"),
+        ({"objective": "supervised"}, None, "digits-supervised-1-seed0"),
+        ({"loss.temperature": 0.1}, "intcl", "digits-intcl-1-seed0"),
+        ({"loss.tau_plus": 0.3}, "intcl", "digits-nca-g2-1-seed0"),
+    ],
+)
+def test_folders_are_named_after_the_run(settings: dict, preset: str | None, name: str) -> None:
+    assert default_folder(resolve(settings, preset=preset)) == Path("runs") / name
+
+
+def test_another_device_is_the_same_run_unless_the_precision_differs(finished: Path) -> None:
+    same = replace(config(), train=replace(config().train, cuda_graph=True, compile=True))
+    open_folder(finished, same)
+    with pytest.raises(InputError, match=r"train\.precision: 'fp32' -> 'bf16'"):
+        open_folder(finished, replace(config(), train=replace(config().train, precision="bf16")))
