@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -73,9 +74,11 @@ def pick_device(name: str, local_rank: int = 0) -> torch.device:
 def wrap_ddp(module: nn.Module, device: torch.device) -> nn.Module:
     """The module under DDP; batch norm statistics stay each rank's own unless they are synchronised."""
     ids = [device.index] if device.type == "cuda" else None
-    ddp = nn.parallel.DistributedDataParallel
+    ddp: Any = nn.parallel.DistributedDataParallel
     new = "forward_sync_buffers" in inspect.signature(ddp).parameters  # the former name is deprecated
-    return ddp(module, device_ids=ids, **{"forward_sync_buffers" if new else "broadcast_buffers": False})
+    name = "forward_sync_buffers" if new else "broadcast_buffers"
+    wrapped: nn.Module = ddp(module, device_ids=ids, **{name: False})
+    return wrapped
 
 
 def largest(number: int, here: Ranks) -> int:

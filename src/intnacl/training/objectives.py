@@ -106,6 +106,7 @@ class Contrastive(Objective):
         }  # fmt: skip
 
     def forward(self, images: Tensor, labels: Tensor | None, rows: Tensor, step: Tensor) -> dict[str, Tensor]:
+        """{"nacl", "robust", "loss"}, all views embedded in one pass."""
         views = self.parts["views"](images, rows, step)
         x = [*views.plain, *views.extra, *views.mixed]
         clean = len(x)
@@ -165,6 +166,7 @@ class Supervised(Objective):
         self.parts = {"logits": self.model, "views": self._views}
 
     def forward(self, images: Tensor, labels: Tensor | None, rows: Tensor, step: Tensor) -> dict[str, Tensor]:
+        """{"accuracy" in percent, "loss"} of the augmented pictures."""
         assert labels is not None
         logits = self.parts["logits"](self.parts["views"](images, rows, step)).float()
         correct = (logits.detach().argmax(1) == labels).float().mean()
