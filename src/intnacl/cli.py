@@ -11,7 +11,11 @@ from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
+from intnacl.flags import Flags
+
 app = App(name="intnacl", help="Contrastive representation learning that is accurate and robust.")
+DEFAULTS = Flags()
+MANY = Parameter(consume_multiple=True, negative=(), show_default=False)
 
 datasets = app.command(App(name="datasets"))
 
@@ -250,25 +254,7 @@ def _print_table(title: str, rows: dict[str, dict[str, float]], digits: int = 2)
 
 
 @app.command
-def pretrain(
-    *,
-    dataset: str | None = None,
-    root: Path | None = None,
-    preset: str | None = None,
-    epochs: int | None = None,
-    batch_size: int | None = None,
-    lr: float | None = None,
-    num_positives: int | None = None,
-    lam: float | None = None,
-    alpha: float | None = None,
-    seed: int | None = None,
-    device: str = "auto",
-    out: Path | None = None,
-    config: Path | None = None,
-    recipe: str | None = None,
-    set_: Annotated[tuple[str, ...], Parameter(name="--set", consume_multiple=True)] = (),
-    max_minutes: float | None = None,
-) -> None:
+def pretrain(flags: Flags = DEFAULTS) -> None:
     """Train an encoder with any loss of the family; the same command on the same --out goes on.
 
     **Examples**
@@ -280,50 +266,207 @@ def pretrain(
     intnacl pretrain --preset debiased_hardneg --set loss.temperature=0.2 train.optimizer=lars
     torchrun --nproc-per-node 8 -m intnacl pretrain --dataset cifar100 --batch-size 1024
     ```
+    """
+    from intnacl.commands import pretrain_command
+
+    sys.exit(pretrain_command(flags))
+
+
+@app.command
+def run(
+    flags: Flags = DEFAULTS,
+    *,
+    compare: Annotated[tuple[str, ...], MANY] = (),
+    seeds: Annotated[tuple[int, ...], MANY] = (),
+    transfer: Annotated[tuple[str, ...], MANY] = (),
+) -> None:
+    """Pretrain, probe and attack in one go: result.json and report.html; the same command goes on.
+
+    With no argument it compares SimCLR with IntNaCl on the embedded digits: about two minutes on two cores.
+
+    **Examples**
+
+    ```
+    intnacl run                            # SimCLR and IntNaCl on digits
+    intnacl run --seeds 0 1 2 3 4          # mean ± sd of five seeds
+    intnacl run --preset intcl             # one loss
+    intnacl run --dataset cifar100 --preset intnacl --transfer cifar10
+    intnacl run --dataset cifar100 --compare simclr adv intnacl --seeds 0 1 2
+    ```
 
     Parameters
     ----------
+    compare
+        Presets to run side by side; simclr and intnacl where no loss or data set is named.
+    seeds
+        Seeds of a comparison; --seed, or 0, by default.
+    transfer
+        Further data sets to probe and attack.
+    """
+    from intnacl.commands import compare_command, is_comparison, run_command
+
+    more = {"evaluation.transfer": transfer} if transfer else {}
+    if is_comparison(flags, compare, seeds):
+        sys.exit(compare_command(flags, compare, seeds, more))
+    sys.exit(run_command(flags, more))
+
+
+@app.command
+def supervised(flags: Flags = DEFAULTS) -> None:
+    """Train the same encoder end to end with labels, then probe and attack it as a contrastive one.
+
+    **Examples**
+
+    ```
+    intnacl supervised
+    intnacl supervised --dataset cifar100 --out runs/supervised
+    intnacl supervised --dataset cifar100 --set augment=crop_flip --out runs/supervised-crop-flip
+    ```
+    """
+    from intnacl.commands import run_command
+
+    sys.exit(run_command(flags, {"objective": "supervised"}))
+
+
+@app.command
+def probe(
+    run: Path,
+    *,
+    dataset: Annotated[tuple[str, ...], MANY] = (),
+    protocol: str = "run",
+    epochs: int | None = None,
+    device: str = "auto",
+) -> None:
+    """Train a linear layer on a run's frozen features: its own data set, or others (transfer).
+
+    The last epoch counts, on all test pictures. A change of the encoder's weights or batch norm statistics is
+    an error. What is measured is kept below RUN/parts, and not measured twice.
+
+    **Examples**
+
+    ```
+    intnacl probe runs/c100
+    intnacl probe runs/c100 --dataset cifar100 cifar10
+    intnacl probe runs/c100 --protocol quick             # L-BFGS instead of epochs of Adam
+    intnacl probe runs/c100 --protocol hcl               # augmented pictures, batch norm in train mode
+    ```
+
+    Parameters
+    ----------
+    run
+        A run folder with a trained encoder.
     dataset
-        A name of `intnacl datasets`; digits by default.
-    root
-        Folder of the data sets; by default $INTNACL_DATA, else ~/.cache/intnacl.
-    preset
-        simclr, debiased, hardneg, debiased_hardneg, adv, intcl or intnacl.
+        Data sets with pictures of the run's size; the run's own by default.
+    protocol
+        run (the settings of the run's configuration), quick or hcl.
     epochs
-        Passes over the data set.
-    batch_size
-        Pictures of a batch, over all ranks.
-    lr
-        Learning rate.
-    num_positives
-        M, the positives of a picture.
-    lam
-        λ, the picture's own share in a mixed view.
-    alpha
-        α, the weight of the robust term.
-    seed
-        Of weights, batches and views.
+        Passes over the features, instead of the protocol's.
     device
         auto, cpu, cuda, cuda:1 …
-    out
-        Run folder; by default one below runs/ that is named after the run.
-    config
-        A TOML file of settings, below the flags.
-    recipe
-        paper, tinyimagenet or digits; by default the data set's.
-    set_
-        Any setting by its dotted name: loss.temperature=0.2 encoder.head=hcl …
-    max_minutes
-        Stop cleanly after so many minutes; the same command goes on later.
     """
-    from intnacl.commands import flags, pretrain_command
+    from intnacl.measure.commands import probe_command
 
-    overrides = flags(
-        set_, dataset=dataset, root=root and str(root), seed=seed,
-        **{"train.epochs": epochs, "train.batch_size": batch_size, "train.lr": lr},
-        **{"loss.num_positives": num_positives, "loss.lam": lam, "loss.alpha": alpha},
-    )  # fmt: skip
-    sys.exit(pretrain_command(overrides, config, preset, recipe, device, out, max_minutes))
+    probe_command(run, dataset, protocol, epochs, device)
+
+
+@app.command
+def knn(
+    run: Path,
+    *,
+    dataset: Annotated[tuple[str, ...], MANY] = (),
+    k: int | None = None,
+    device: str = "auto",
+) -> None:
+    """Classify a run's frozen features by their weighted nearest neighbours: nothing is trained.
+
+    **Examples**
+
+    ```
+    intnacl knn runs/c100
+    intnacl knn runs/c100 --dataset cifar10 --k 20
+    ```
+
+    Parameters
+    ----------
+    run
+        A run folder with a trained encoder.
+    dataset
+        Data sets with pictures of the run's size; the run's own by default.
+    k
+        Neighbours; by default 200, or the pictures of a class where they are fewer.
+    device
+        auto, cpu, cuda, cuda:1 …
+    """
+    from intnacl.measure.commands import knn_command
+
+    knn_command(run, dataset, k, device)
+
+
+@app.command
+def attack(
+    run: Path,
+    *,
+    dataset: Annotated[tuple[str, ...], MANY] = (),
+    eps: Annotated[tuple[float, ...], MANY] = (),
+    attacks: Annotated[tuple[str, ...], MANY] = ("fgsm", "pgd", "pgd_tuned"),
+    images: int | None = None,
+    device: str = "auto",
+) -> None:
+    """Attack a run's classifier in [0, 1] pixel space and float32: accuracy over eps, worst case, pictures.
+
+    **Examples**
+
+    ```
+    intnacl attack runs/c100               # eps 0.002 … 0.032 and 8/255
+    intnacl attack runs/c100 --eps 0.002 0.004 --attacks fgsm pgd
+    intnacl attack runs/c100 --eps 0.0314 --attacks autoattack --images 1000
+    intnacl attack runs/c100 --dataset cifar10
+    ```
+
+    Parameters
+    ----------
+    run
+        A run folder with a trained encoder; it is probed first where it has not been.
+    dataset
+        Data sets with pictures of the run's size; the run's own by default.
+    eps
+        Radii of the ball, in pixels of [0, 1].
+    attacks
+        fgsm, pgd (the paper's), pgd_tuned (step eps/4, 40 steps) and autoattack.
+    images
+        Attack a fixed random selection of so many test pictures; all by default.
+    device
+        auto, cpu, cuda, cuda:1 …
+    """
+    from intnacl.measure.commands import attack_command
+
+    attack_command(run, dataset, eps, attacks, images, device)
+
+
+@app.command
+def export(run: Path, *, format: str = "safetensors", out: Path | None = None) -> None:
+    """Write a run's encoder for other programs, with a model card that tells protocol and figures.
+
+    **Examples**
+
+    ```
+    intnacl export runs/c100 --out c100-encoder          # for intnacl.from_pretrained
+    intnacl export runs/c100 --format torchvision        # a state dict under torchvision's names
+    intnacl export runs/c100 --format onnx               # checked against torch
+    ```
+
+    Parameters
+    ----------
+    run
+        A run folder with a trained encoder.
+    format
+        safetensors, torchvision, timm or onnx.
+    out
+        Folder to write to; by default RUN/export-FORMAT.
+    """
+    from intnacl.export import export_run
+
+    print(f"written: {export_run(run, format, out)}")
 
 
 @app.command

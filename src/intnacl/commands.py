@@ -1,51 +1,113 @@
-"""What the commands of the command line do, apart from reading their flags."""
+"""What the commands that train do, apart from reading their flags."""
 
 import json
 import os
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from intnacl.config import resolve
+from intnacl.config import RunConfig, resolve
 from intnacl.errors import InputError
-from intnacl.stages import default_folder, pretrain
-from intnacl.training.distributed import pick_device, ranks
+from intnacl.flags import Flags
+from intnacl.measure.parts import file_name
+from intnacl.stages import ENCODER, default_folder, pretrain
+from intnacl.training.distributed import Ranks, pick_device, ranks
 from intnacl.training.stopping import Stop
 
+COMPARED = ("simclr", "intnacl")  # where nothing is named
 EXIT_CODES = {"terminate": 75, "interrupt": 130}  # sysexits' EX_TEMPFAIL: try again later; Ctrl-C's
 
 
-def flags(pairs: tuple[str, ...], **values: Any) -> dict[str, Any]:
-    """The flags that were given, as dotted settings; `--set KEY=VALUE` pairs come last and win."""
-    given = {key: value for key, value in values.items() if value is not None}
-    for pair in pairs:
-        key, equals, value = pair.partition("=")
-        if not equals:
-            raise InputError(f"--set {pair!r} must be KEY=VALUE, such as loss.temperature=0.2.")
-        given[key] = value
-    return given
+def pretrain_command(flags: Flags) -> int:
+    """Train an encoder; returns the exit code."""
 
-
-def pretrain_command(
-    overrides: Mapping[str, Any],
-    file: Path | None,
-    preset: str | None,
-    recipe: str | None,
-    device: str,
-    out: Path | None,
-    max_minutes: float | None,
-) -> int:
-    """Pretrain; returns the exit code."""
-    with ranks(device) as here, Stop(max_minutes) as stop:
-        config = resolve(overrides, file=file, preset=preset, recipe=recipe, device=here.device)
-        folder = out or default_folder(config)
+    def _work(config: RunConfig, folder: Path, here: Ranks, stop: Stop) -> str | None:
         reason = pretrain(config, folder, here, stop)
-    if here.main:
-        print(f"stopped ({reason})" if reason else f"done: {folder / 'encoder.safetensors'}")
-        if reason:
-            print(f"go on with: {resume_command()}")
+        if reason is None and here.main:
+            print(f"done: {folder / ENCODER}")
+        return reason
+
+    return train(flags, _work)
+
+
+def run_command(flags: Flags, more: Mapping[str, Any] | None = None) -> int:
+    """Train an encoder and measure it; returns the exit code."""
+    from intnacl.measure import run
+    from intnacl.measure.tables import print_result
+
+    def _work(config: RunConfig, folder: Path, here: Ranks, stop: Stop) -> str | None:
+        reason = run(config, folder, here, stop, print if here.main else _silent)
+        if reason is None and here.main:
+            print_result(folder)
+        return reason
+
+    return train(flags, _work, more)
+
+
+def compare_command(
+    flags: Flags, presets: Sequence[str], seeds: Sequence[int], more: Mapping[str, Any] | None = None
+) -> int:
+    """Run presets side by side; returns the exit code."""
+    from intnacl.measure.comparison import compare, print_comparison, summarize, write_comparison
+
+    presets = list(dict.fromkeys(presets or ([flags.preset] if flags.preset else COMPARED)))
+    seeds = list(dict.fromkeys(seeds or [flags.seed or 0]))
+    with ranks(flags.device) as here, Stop(flags.max_minutes) as stop:
+        configs = {preset: resolve_flags(replace(flags, preset=preset), here, more) for preset in presets}
+        dataset = configs[presets[0]].dataset
+        folder = flags.out or Path("runs") / file_name(dataset)
+        reason = compare(configs, seeds, folder, here, stop, print if here.main else _silent)
+    if here.main and reason is None:
+        summary = summarize(folder, presets, seeds)
+        write_comparison(summary, folder)
+        print_comparison(summary)
+        pages = f"{folder}/{{{','.join(presets)}}}-seed{{{','.join(map(str, seeds))}}}/report.html"
+        print(f"written: {folder / 'comparison.png'}, {folder / 'comparison.json'}, {pages}")
+    elif here.main:
+        tell_stop(str(reason))
+    return exit_code(reason)
+
+
+def is_comparison(flags: Flags, presets: Sequence[str], seeds: Sequence[int]) -> bool:
+    """Whether several runs are asked for: by --compare, by --seeds, or by naming neither data nor loss."""
+    if presets and flags.preset:
+        raise InputError(f"--preset {flags.preset} and --compare exclude each other: name it in --compare.")
+    if seeds and flags.seed is not None:
+        raise InputError(f"--seed {flags.seed} and --seeds exclude each other: name it in --seeds.")
+    named = {key.partition(".")[0] for key in flags.overrides} & {"loss", "dataset", "objective"}
+    return bool(presets or seeds) or not (named or flags.preset or flags.config)
+
+
+def train(
+    flags: Flags,
+    work: Callable[[RunConfig, Path, Ranks, Stop], str | None],
+    more: Mapping[str, Any] | None = None,
+) -> int:
+    """Do work that can be stopped on the run that flags stand for; settings of `more` come under them."""
+    with ranks(flags.device) as here, Stop(flags.max_minutes) as stop:
+        config = resolve_flags(flags, here, more)
+        reason = work(config, flags.out or default_folder(config), here, stop)
+    if here.main and reason:
+        tell_stop(reason)
+    return exit_code(reason)
+
+
+def resolve_flags(flags: Flags, here: Ranks, more: Mapping[str, Any] | None = None) -> RunConfig:
+    """The configuration of flags on this device."""
+    overrides = dict(more or {}) | flags.overrides
+    return resolve(overrides, file=flags.config, preset=flags.preset, recipe=flags.recipe, device=here.device)
+
+
+def tell_stop(reason: str) -> None:
+    """Say why it ended early, and how to go on."""
+    print(f"stopped ({reason})\ngo on with: {resume_command()}")
+
+
+def exit_code(reason: str | None) -> int:
+    """0, also for a run that stopped at its time limit."""
     return EXIT_CODES.get(reason or "", 0)
 
 
@@ -56,6 +118,10 @@ def resume_command() -> str:
         return shlex.join(["torchrun", "--nproc-per-node", os.environ["LOCAL_WORLD_SIZE"], *arguments])
     installed = Path(sys.argv[0]).name == "intnacl"
     return shlex.join(["intnacl", *sys.argv[1:]] if installed else ["python", *arguments])
+
+
+def _silent(text: str) -> None:
+    """What ranks other than the main one say."""
 
 
 def bench_command(device: str, steps: int, out: Path | None) -> None:

@@ -231,16 +231,22 @@ def _timm_backbone(name: str, image_size: int) -> nn.Module:
         raise missing_extra("timm", "timm", f"encoder 'timm:{name}'") from None
     if name not in timm.list_models():
         check_choice("timm model", name, timm.list_models(f"*{name[:3]}*") or timm.list_models("resnet*"))
-    options: dict[str, Any] = {}
-    if getattr(timm.get_pretrained_cfg(name), "fixed_input_size", False):
-        options = {"img_size": image_size}
-    if name.startswith(("vit_", "deit", "beit", "eva")):
-        options = {"img_size": image_size, "patch_size": max(2, image_size // 8)}
+    options: dict[str, Any] = timm_options(name, image_size)
     model: nn.Module = timm.create_model(name, pretrained=False, num_classes=0, **options)
     if image_size <= 64 and not options:
         _adapt_stem(model)
     vars(model)["num_features"] = _output_width(model, name, image_size)
     return model
+
+
+def timm_options(name: str, image_size: int) -> dict[str, Any]:
+    """What a timm model must be told of small pictures; convolutional ones get another stem instead."""
+    import timm
+
+    if name.startswith(("vit_", "deit", "beit", "eva")):
+        return {"img_size": image_size, "patch_size": max(2, image_size // 8)}
+    fixed = getattr(timm.get_pretrained_cfg(name), "fixed_input_size", False)
+    return {"img_size": image_size} if fixed else {}
 
 
 def _output_width(model: nn.Module, name: str, image_size: int) -> int:

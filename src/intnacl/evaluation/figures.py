@@ -37,7 +37,7 @@ def draw_probe(curves: Mapping[str, Sequence[float]]) -> "Figure":
 
 
 def draw_robustness(models: Mapping[str, Mapping[str, Any]]) -> "Figure":
-    """Accuracy over eps: one colour per model, one line style per attack, starting at clean accuracy.
+    """Accuracy over eps: one colour per model (per attack, if there is one model), one line style per attack.
 
     `models` maps a name to the figures of `robustness.evaluate` or `robustness.curve`.
     """
@@ -53,7 +53,7 @@ def draw_robustness(models: Mapping[str, Mapping[str, Any]]) -> "Figure":
             axes.plot(
                 eps,
                 accuracies,
-                color=COLORS[i % len(COLORS)],
+                color=COLORS[(i if len(models) > 1 else j) % len(COLORS)],
                 marker=MARKERS[j % len(MARKERS)],
                 linestyle=STYLES[j % len(STYLES)],
                 markersize=4,

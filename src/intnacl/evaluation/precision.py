@@ -1,4 +1,4 @@
-"""True float32: TF32 rounds inputs to 10 bits, which moves small input gradients and so the verdict of an attack."""
+"""True float32: TF32 rounds to 10 bits, which moves small input gradients and so the verdict of an attack."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +11,7 @@ from intnacl.evaluation.logistic import exact_matmul
 
 @contextmanager
 def exact_float32() -> Iterator[None]:
-    """Matrix products and convolutions in full float32 inside; the program's own settings again afterwards."""
+    """Matrix products and convolutions in full float32 inside; the program's own settings afterwards."""
     owner, name, exact = _convolution_switch()
     before = getattr(owner, name)
     with exact_matmul():
@@ -23,9 +23,9 @@ def exact_float32() -> Iterator[None]:
 
 
 def _convolution_switch() -> tuple[Any, str, Any]:
-    """The setting of cuDNN's convolutions: the older one, or the newer where the program uses that already."""
+    """The setting of cuDNN's convolutions: the older one, or the newer where the program uses that."""
     try:
         _ = torch.backends.cudnn.allow_tf32
         return torch.backends.cudnn, "allow_tf32", False
     except RuntimeError:  # torch forbids mixing the two
-        return torch.backends.cudnn.conv, "fp32_precision", "ieee"
+        return torch.backends.cudnn.conv, "fp32_precision", "ieee"  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""Measuring a run folder: probes, kNN and attacks as parts that can be resumed, then `result.json` and a page."""
+"""Measuring a run folder: probes, kNN and attacks as resumable parts, then `result.json` and a page."""
 
 from intnacl.measure.pipeline import measure, run
 

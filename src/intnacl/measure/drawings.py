@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 INK = "#010203"  # a colour no figure uses: it stands for the page's own text colour
+NO_METADATA = dict.fromkeys(("Date", "Creator", "Format", "Type"))
 SWAPS = {INK: "currentColor", RIGHT.lower(): "var(--right)", WRONG.lower(): "var(--wrong)"}
 
 
@@ -23,7 +24,7 @@ def inline_svg(draw: Callable[[], "Figure"], title: str) -> str:
     buffer = io.BytesIO()
     # A salt of its own keeps the ids of two figures in one page apart, and equal figures equal.
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": title}), page_ink():
-        draw().savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
+        draw().savefig(buffer, format="svg", transparent=True, metadata=NO_METADATA)
     svg = buffer.getvalue().decode()
     for color, replacement in SWAPS.items():
         svg = svg.replace(color, replacement)

@@ -1,7 +1,7 @@
 """Parts of a result: each measurement in a file of its own below RUN/parts, done once for the same settings.
 
-A part's name ends in a digest of its settings, which hold the encoder's checksum: what was measured with other
-settings, or on another encoder, stays beside it and is never mistaken for it.
+A part's name ends in a digest of its settings, which hold the encoder's checksum: what was measured with
+other settings, or on another encoder, stays beside it and is never mistaken for it.
 """
 
 import hashlib

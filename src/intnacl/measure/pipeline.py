@@ -1,4 +1,4 @@
-"""A whole run: pretrain, then measure everything its configuration asks for, one resumable stage after the other."""
+"""A whole run: pretrain, then measure what its configuration asks for, one resumable stage after the other."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,8 +21,8 @@ Say = Callable[[str], None]
 def run(config: RunConfig, folder: Path, here: Ranks, stop: Stop, say: Say = lambda text: None) -> str | None:
     """Pretrain and measure to the end (None) or until told to stop (the reason).
 
-    The same call on the same folder goes on at the stage where it was, and leaves a finished run as it is. The
-    end is `result.json` and `report.html`. Of many ranks, the main one measures.
+    The same call on the same folder goes on at the stage where it was, and leaves a finished run as it is.
+    The end is `result.json` and `report.html`. Of many ranks, the main one measures.
     """
     if not (folder / ENCODER).exists():
         check(config)

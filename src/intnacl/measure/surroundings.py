@@ -21,7 +21,7 @@ def surroundings(device: torch.device) -> dict[str, Any]:
     if device.type == "cuda":
         hardware["gpu"] = torch.cuda.get_device_name(device)
         versions["cuda"] = str(torch.version.cuda)
-        versions["cudnn"] = str(torch.backends.cudnn.version())
+        versions["cudnn"] = str(torch.backends.cudnn.version())  # type: ignore[no-untyped-call]
     return {"versions": versions, "hardware": hardware}
 
 

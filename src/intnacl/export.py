@@ -1,0 +1,144 @@
+"""A run's encoder for other programs, with a model card that tells its protocol and figures."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from intnacl.data.aside import new_file
+from intnacl.encoders import RESNETS, Encoder, timm_options
+from intnacl.errors import InputError, check_choice, missing_extra
+from intnacl.measure.card import model_card
+from intnacl.measure.result import collect
+from intnacl.measure.subject import Subject, open_subject
+from intnacl.stages import ENCODER
+from intnacl.weights import clean_state
+
+TOLERANCE = 1e-4  # largest difference of ONNX's features from torch's, relative to the largest feature
+
+
+def export_run(folder: Path, format: str, out: Path | None = None) -> Path:
+    """Write the encoder and its card to a folder, and return the encoder's file."""
+    check_choice("format", format, FORMATS)
+    subject = open_subject(folder, torch.device("cpu"))
+    out = out or folder / f"export-{format}"
+    if out.exists() and not out.is_dir():
+        raise InputError(f"--out {out} is a file: give a folder.")
+    out.mkdir(parents=True, exist_ok=True)
+    path, usage = FORMATS[format](subject, out)
+    (out / "README.md").write_text(model_card(subject.config, collect(subject), usage))
+    return path
+
+
+def _safetensors(subject: Subject, out: Path) -> tuple[Path, str]:
+    path = out / ENCODER
+    with new_file(path) as handle:
+        handle.write((subject.folder / ENCODER).read_bytes())
+    return (
+        path,
+        f'import intnacl\n\nencoder = intnacl.from_pretrained("{ENCODER}")  # pixels in [0, 1] -> features',
+    )
+
+
+def _torchvision(subject: Subject, out: Path) -> tuple[Path, str]:
+    """A state dict under torchvision's names; the usage tells how its model must be changed to take it."""
+    name = subject.config.encoder.name
+    if name not in RESNETS:
+        raise InputError(f"encoder {name!r} has no twin in torchvision: take --format safetensors or onnx.")
+    path = out / "torchvision.pth"
+    torch.save(clean_state(subject.encoder), path)
+    state = 'torch.load("torchvision.pth", weights_only=True)'
+    return path, _usage("torchvision", f"torchvision.models.{name}()", state, subject)
+
+
+def _timm(subject: Subject, out: Path) -> tuple[Path, str]:
+    from safetensors.torch import save_file
+
+    name = subject.config.encoder.name
+    if name not in RESNETS and not name.startswith("timm:"):
+        raise InputError(f"encoder {name!r} has no twin in timm: take --format safetensors or onnx.")
+    path = out / "timm.safetensors"
+    save_file(clean_state(subject.encoder), path)
+    name = name.removeprefix("timm:")
+    options = "".join(f", {k}={v}" for k, v in timm_options(name, subject.image_size).items())
+    made = f'timm.create_model("{name}", num_classes=0{options})'
+    return path, _usage("timm", made, 'load_file("timm.safetensors")', subject)
+
+
+def _usage(package: str, made: str, state: str, subject: Subject) -> str:
+    """Code that makes the other package's model, changes its stem as ours was, and loads the weights."""
+    imports = {"timm": "import timm\nimport torch\nfrom safetensors.torch import load_file"}
+    lines = [imports.get(package, "import torch\nimport torchvision"), "", f"model = {made}"]
+    backbone = subject.encoder.backbone
+    if "patch_size" not in made:
+        name, conv = next((n, m) for n, m in backbone.named_modules() if isinstance(m, nn.Conv2d))
+        shape = (conv.in_channels, conv.out_channels, conv.kernel_size[0], conv.stride[0], conv.padding[0])
+        bias = conv.bias is not None
+        arguments = ", ".join(map(str, shape))
+        lines += [f'model.set_submodule("{name}", torch.nn.Conv2d({arguments}, bias={bias}))']
+    if package == "torchvision":
+        lines += ["model.fc = torch.nn.Identity()"]
+    if subject.config.encoder.name in RESNETS or isinstance(getattr(backbone, "maxpool", None), nn.Identity):
+        lines += ["model.maxpool = torch.nn.Identity()"]
+    config = subject.config.encoder
+    lines += [
+        f"model.load_state_dict({state})",
+        "model.eval()",
+        "",
+        f"mean = torch.tensor({list(config.mean)}).view(3, 1, 1)",
+        f"std = torch.tensor({list(config.std)}).view(3, 1, 1)",
+        "features = model((pixels - mean) / std)  # pixels: (N, 3, "
+        f"{subject.image_size}, {subject.image_size}) in [0, 1]",
+    ]
+    return "\n".join(lines)
+
+
+def _onnx(subject: Subject, out: Path) -> tuple[Path, str]:
+    """Pixels -> features for any batch size, checked against torch on random pixels."""
+    try:
+        import onnxruntime
+        import onnxscript  # noqa: F401  (torch's exporter needs it)
+    except ImportError:
+        raise missing_extra("onnx, onnxscript and onnxruntime", "onnx", "--format onnx") from None
+    path, side = out / "encoder.onnx", subject.image_size
+    generator = torch.Generator().manual_seed(0)
+    x = torch.rand(4, 3, side, side, generator=generator)
+    _to_onnx(subject.encoder, x, path)
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    for batch in (x, x[:1], x[:3]):
+        found = torch.from_numpy(session.run(None, {"pixels": batch.numpy()})[0])
+        check_close(found, subject.encoder, batch)
+    return path, (
+        'import onnxruntime\n\nsession = onnxruntime.InferenceSession("encoder.onnx")\n'
+        f'(features,) = session.run(None, {{"pixels": pixels}})  # float32 (N, 3, {side}, {side}) in [0, 1]'
+    )
+
+
+def _to_onnx(encoder: Encoder, x: Tensor, path: Path) -> None:
+    import warnings
+
+    plain = nn.Sequential(encoder).eval()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the exporter's own deprecations, nothing a user could act on
+        torch.onnx.export(
+            plain, (x,), str(path), input_names=["pixels"], output_names=["features"],
+            dynamic_shapes=({0: torch.export.Dim("batch")},), dynamo=True, external_data=False, verbose=False,
+        )  # fmt: skip
+
+
+def check_close(found: Tensor, encoder: nn.Module, x: Tensor) -> None:
+    """Raise if features of another runtime are not torch's."""
+    with torch.no_grad():
+        wanted = encoder(x)
+    gap = float((found - wanted).abs().max() / wanted.abs().max().clamp(min=1e-12))
+    if not gap <= TOLERANCE:
+        raise InputError(f"the exported encoder's features differ from torch's by {gap:.1e}: not usable.")
+
+
+FORMATS: dict[str, Callable[[Subject, Path], tuple[Path, str]]] = {
+    "safetensors": _safetensors,
+    "torchvision": _torchvision,
+    "timm": _timm,
+    "onnx": _onnx,
+}

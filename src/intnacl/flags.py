@@ -1,0 +1,98 @@
+"""The flags that `pretrain`, `run` and `supervised` share, and the configuration they stand for."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from intnacl.errors import InputError
+
+# Everyday flags that have a dotted name of their own in the configuration.
+DOTTED = {
+    "epochs": "train.epochs",
+    "batch_size": "train.batch_size",
+    "lr": "train.lr",
+    "num_positives": "loss.num_positives",
+    "lam": "loss.lam",
+    "alpha": "loss.alpha",
+}
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Flags:
+    """Flags of a run.
+
+    Parameters
+    ----------
+    dataset
+        A name of `intnacl datasets`; digits by default.
+    root
+        Folder of the data sets; by default $INTNACL_DATA, else ~/.cache/intnacl.
+    preset
+        simclr, debiased, hardneg, debiased_hardneg, adv, intcl or intnacl.
+    epochs
+        Passes over the data set.
+    batch_size
+        Pictures of a batch, over all ranks.
+    lr
+        Learning rate.
+    num_positives
+        M, the positives of a picture.
+    lam
+        λ, the picture's own share in a mixed view.
+    alpha
+        α, the weight of the robust term.
+    seed
+        Of weights, batches and views.
+    device
+        auto, cpu, cuda, cuda:1 …
+    out
+        Run folder; by default one below runs/ that is named after the run.
+    config
+        A TOML file of settings, below the flags.
+    recipe
+        paper, tinyimagenet or digits; by default the data set's.
+    set_
+        Any setting by its dotted name: loss.temperature=0.2 encoder.head=hcl …
+    max_minutes
+        Stop cleanly after so many minutes; the same command goes on later.
+    """
+
+    dataset: str | None = None
+    root: Path | None = None
+    preset: str | None = None
+    epochs: int | None = None
+    batch_size: int | None = None
+    lr: float | None = None
+    num_positives: int | None = None
+    lam: float | None = None
+    alpha: float | None = None
+    seed: int | None = None
+    device: str = "auto"
+    out: Path | None = None
+    config: Path | None = None
+    recipe: str | None = None
+    set_: Annotated[
+        tuple[str, ...], Parameter(name="--set", consume_multiple=True, negative=(), show_default=False)
+    ] = ()
+    max_minutes: float | None = None
+
+    @property
+    def overrides(self) -> dict[str, Any]:
+        """The settings that were given, under their dotted names; `--set` pairs come last and win."""
+        values = {"dataset": self.dataset, "root": self.root and str(self.root), "seed": self.seed}
+        values |= {dotted: getattr(self, name) for name, dotted in DOTTED.items()}
+        return {key: value for key, value in values.items() if value is not None} | pairs(self.set_)
+
+
+def pairs(texts: tuple[str, ...]) -> dict[str, str]:
+    """KEY=VALUE texts of `--set` as a dict."""
+    found = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise InputError(f"--set {text!r} must be KEY=VALUE, such as loss.temperature=0.2.")
+        found[key] = value
+    return found

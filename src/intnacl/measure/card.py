@@ -1,0 +1,55 @@
+"""The model card of an exported encoder, in Markdown."""
+
+import json
+from typing import Any
+
+from intnacl.config import RunConfig
+from intnacl.measure.tables import ATTACK_NAMES, shown
+from intnacl.stages import loss_name
+
+
+def model_card(config: RunConfig, result: dict[str, Any], usage: str) -> str:
+    """What the encoder is, how it is used, what was measured and how; `result` as in result.json."""
+    supervised = config.objective == "supervised"
+    title = f"{config.encoder.name}, {'supervised' if supervised else loss_name(config)}, {config.dataset}"
+    train = config.train
+    parts = [
+        f"# {title}",
+        f"An encoder trained by intnacl for {train.epochs} epochs on {config.dataset} (batch "
+        f"{train.batch_size}, {train.optimizer}, learning rate {train.lr:g}, seed {config.seed}, recipe {config.recipe}).",
+        f"## Use\n\n```python\n{usage}\n```",
+        f"## Figures\n\n{_accuracy(config, result)}",
+        _attacks(result),
+        "## Protocol\n\nLinear probe: frozen encoder in eval mode, no augmentation, last epoch on all test "
+        "pictures. Attacks: ℓ∞ ball, pixels in [0, 1], float32 without TF32.\n\n"
+        f"```json\n{json.dumps(result['protocol'], indent=1, ensure_ascii=False)}\n```",
+        f"## Configuration\n\n```json\n{json.dumps(result['config'], indent=1, ensure_ascii=False)}\n```",
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _accuracy(config: RunConfig, result: dict[str, Any]) -> str:
+    if not result["accuracy"]:
+        return "Not measured yet: `intnacl probe RUN`, `intnacl attack RUN`, then export again."
+    eps = f"{config.evaluation.eps[0]:.4g}"
+    rows = [
+        [name, *(shown(row[key]) for key in ("clean", "fgsm", "pgd"))]
+        for name, row in result["accuracy"].items()
+    ]
+    return _table(["data set (accuracy, %)", "clean", f"FGSM, eps {eps}", f"PGD, eps {eps}"], rows)
+
+
+def _attacks(result: dict[str, Any]) -> str:
+    rows = [
+        [
+            row["dataset"], ATTACK_NAMES.get(row["name"], row["name"]), f"{row['eps']:.4g}",
+            str(row["images"]), shown(row["accuracy"]),
+        ]
+        for row in result["attacks"]
+    ]  # fmt: skip
+    return _table(["data set", "attack", "eps", "pictures", "accuracy, %"], rows) if rows else ""
+
+
+def _table(heads: list[str], rows: list[list[str]]) -> str:
+    lines = [heads, ["---"] + ["---:"] * (len(heads) - 1), *rows]
+    return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines)

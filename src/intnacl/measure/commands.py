@@ -1,0 +1,105 @@
+"""What the commands that measure a trained run do, apart from reading their flags."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from intnacl.errors import InputError, check_choice
+from intnacl.evaluation.autoattack import require_autoattack
+from intnacl.evaluation.figures import draw_examples, draw_probe, draw_robustness
+from intnacl.evaluation.robustness import EPS_CURVE
+from intnacl.measure.page import best_rows, write_page
+from intnacl.measure.parts import Part, file_name
+from intnacl.measure.probes import run_hcl_probe, run_knn, run_probe
+from intnacl.measure.result import collect, write_result
+from intnacl.measure.robust import examples, plan, run_attacks
+from intnacl.measure.subject import Subject, open_subject
+from intnacl.measure.tables import print_attacks, print_probes, print_table, print_warnings, shown
+from intnacl.training.distributed import pick_device
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+PROTOCOLS = ("run", "quick", "hcl")
+
+
+def probe_command(
+    run: Path, datasets: Sequence[str], protocol: str, epochs: int | None, device: str
+) -> list[Part]:
+    """Probe a run's encoder on data sets, the run's own by default."""
+    check_choice("protocol", protocol, PROTOCOLS)
+    subject = open_subject(run, pick_device(device))
+    parts = [_probe(subject, name, protocol, epochs) for name in datasets or (subject.config.dataset,)]
+    print_probes(parts)
+    curves = {p.settings["dataset"]: p.figures["curve"] for p in parts if "curve" in p.figures}
+    if curves:
+        name = "-".join(["probe", *([] if protocol == "run" else [protocol]), *map(file_name, curves)])
+        _save(draw_probe(curves), run / f"{name}.png")
+    _refresh(subject)
+    return parts
+
+
+def knn_command(run: Path, datasets: Sequence[str], k: int | None, device: str) -> list[Part]:
+    """kNN accuracy of a run's encoder on data sets, the run's own by default."""
+    subject = open_subject(run, pick_device(device))
+    parts = [run_knn(subject, name, k) for name in datasets or (subject.config.dataset,)]
+    rows = [[p.settings["dataset"], str(p.figures["k"]), shown(p.figures["accuracy"])] for p in parts]
+    print_table("weighted kNN on frozen features, percent", ["data set", "k", "accuracy"], rows)
+    _refresh(subject)
+    return parts
+
+
+def attack_command(
+    run: Path,
+    datasets: Sequence[str],
+    eps: Sequence[float],
+    attacks: Sequence[str],
+    images: int | None,
+    device: str,
+) -> None:
+    """Attack the classifiers of a run's probes; those that are not there yet are probed first."""
+    plans = [plan(attacks, radius, images) for radius in sorted(set(eps or EPS_CURVE))]
+    if not attacks:
+        raise InputError("no attack was named: take some of fgsm, pgd, pgd_tuned, autoattack.")
+    if "autoattack" in attacks:
+        require_autoattack()
+    subject = open_subject(run, pick_device(device))
+    for name in datasets or (subject.config.dataset,):
+        parts = [run_attacks(subject, name, planned) for planned in plans]
+        rows = [row for p in parts for row in (*p.figures["attacks"], *p.figures["worst_case"])]
+        print_attacks(name, rows)
+        print_warnings(warning for part in parts for warning in part.figures["warnings"])
+        _draw_attacks(subject, name, max(planned[0].eps for planned in plans))
+    _refresh(subject)
+
+
+def _probe(subject: Subject, name: str, protocol: str, epochs: int | None) -> Part:
+    if protocol == "hcl":
+        return run_hcl_probe(subject, name, epochs)
+    config = subject.config.probe
+    if protocol == "quick":
+        config = replace(config, solver="lbfgs")
+    return run_probe(subject, name, config if epochs is None else replace(config, epochs=epochs))
+
+
+def _draw_attacks(subject: Subject, name: str, eps: float) -> None:
+    """Accuracy over eps from everything measured so far, and pictures at the largest eps."""
+    result = collect(subject)
+    figures = {"clean": result["accuracy"][name]["clean"], "attacks": best_rows(result, name)}
+    _save(draw_robustness({"": figures}), subject.folder / f"robustness-{file_name(name)}.png")
+    found, classes = examples(subject, name, plan(["pgd"], eps, None)[0])
+    title = f"PGD at eps {eps:.4g}; the title is the prediction, * a wrong one"
+    _save(draw_examples(found, classes, title=title), subject.folder / f"examples-{file_name(name)}.png")
+
+
+def _refresh(subject: Subject) -> None:
+    """Bring result and page up to date where everything that the run asks for is measured."""
+    result = write_result(subject)
+    if result is not None:
+        write_page(subject, result)
+
+
+def _save(figure: "Figure", path: Path) -> None:
+    figure.savefig(path, dpi=140)
+    print(f"written: {path}")

@@ -1,0 +1,182 @@
+"""Losses side by side: runs that differ in the loss alone, over some seeds, as a table and a picture."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import mean, stdev
+from typing import TYPE_CHECKING, Any
+
+from intnacl.config import RunConfig
+from intnacl.evaluation.figures import COLORS, MARKERS
+from intnacl.measure.parts import write_json
+from intnacl.measure.pipeline import Say, run
+from intnacl.measure.result import RESULT
+from intnacl.measure.tables import ATTACK_NAMES, print_table, print_warnings
+from intnacl.training.distributed import Ranks
+from intnacl.training.stopping import Stop
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Spread = dict[str, Any]
+"""`mean`, `sd` (None for one seed) and the `values`, one for each seed."""
+
+
+def compare(
+    configs: Mapping[str, RunConfig], seeds: Sequence[int], folder: Path, here: Ranks, stop: Stop, say: Say
+) -> str | None:
+    """Run every configuration with every seed in a folder of its own below `folder`; the reason of a stop."""
+    for seed in seeds:
+        for label, config in configs.items():
+            say(f"{label}, seed {seed}")
+            reason = run(replace(config, seed=seed), run_folder(folder, label, seed), here, stop, say)
+            if reason is not None:
+                return reason
+    return None
+
+
+def run_folder(folder: Path, label: str, seed: int) -> Path:
+    """Where one run of a comparison is."""
+    return folder / f"{label}-seed{seed}"
+
+
+def summarize(folder: Path, labels: Sequence[str], seeds: Sequence[int]) -> dict[str, Any]:
+    """Accuracies of finished runs by loss, attack and eps, and their protocol, which they share."""
+    results = {label: [_result(run_folder(folder, label, seed)) for seed in seeds] for label in labels}
+    first = results[labels[0]][0]
+    return {
+        "dataset": first["config"]["dataset"],
+        "seeds": list(seeds),
+        "losses": {label: _figures(found) for label, found in results.items()},
+        "difference": _differences(results) if len(labels) == 2 else None,
+        "warnings": [
+            f"{label}, seed {seed}: {warning}"
+            for label, found in results.items()
+            for seed, result in zip(seeds, found, strict=True)
+            for warning in result["warnings"]
+        ],
+        "time_s": {k: _spread([result["time_s"]["total"] for result in found]) for k, found in results.items()},
+        "protocol": {k: v for k, v in first["protocol"].items() if k not in ("seed", "encoder_sha256")},
+    }  # fmt: skip
+
+
+def write_comparison(summary: dict[str, Any], folder: Path) -> None:
+    """comparison.json and comparison.png."""
+    write_json(summary, folder / "comparison.json")
+    draw_comparison(summary).savefig(folder / "comparison.png", dpi=140)
+
+
+def print_comparison(summary: dict[str, Any]) -> None:
+    """Attacks and eps as rows, losses as columns."""
+    columns = dict(summary["losses"])
+    if summary["difference"]:
+        columns["difference"] = summary["difference"]
+    keys = list(next(iter(columns.values())))
+    count = len(summary["seeds"])
+    over = f"mean ± sd of {count} seeds" if count > 1 else f"seed {summary['seeds'][0]}"
+    signed = {"difference"}
+    rows = [[_name(key), *(_shown(columns[c][key], signed=c in signed) for c in columns)] for key in keys]
+    print_table(f"{summary['dataset']}: accuracy in percent, {over}", ["attack", *columns], rows)
+    print_warnings(summary["warnings"])
+
+
+def draw_comparison(summary: dict[str, Any]) -> "Figure":
+    """Accuracy over eps: a panel for each attack, a line for each loss, labelled where it ends."""
+    from matplotlib.figure import Figure
+
+    losses = summary["losses"]
+    attacks = list(dict.fromkeys(_split(key)[0] for key in next(iter(losses.values())) if key != "clean"))
+    figure = Figure(figsize=(4.1 * len(attacks) + 0.8, 4.2), layout="constrained")
+    grid = figure.subplots(1, len(attacks), sharey=True, squeeze=False)[0]
+    for axes, attack in zip(grid, attacks, strict=True):
+        _panel(axes, attack, losses)
+    grid[0].set_ylabel("accuracy (%)")
+    count = len(summary["seeds"])
+    over = f"mean ± sd of {count} seeds" if count > 1 else f"seed {summary['seeds'][0]}"
+    figure.suptitle(f"{summary['dataset']} under attack, {over}")
+    return figure
+
+
+def _panel(axes: "Axes", attack: str, losses: Mapping[str, Mapping[str, Spread]]) -> None:
+    ends = {}
+    for i, (label, figures) in enumerate(losses.items()):
+        points = {0.0: figures["clean"]}
+        points |= {_split(k)[1]: v for k, v in figures.items() if k != "clean" and _split(k)[0] == attack}
+        eps = sorted(points)
+        middle, sd = [points[e]["mean"] for e in eps], [points[e]["sd"] or 0.0 for e in eps]
+        color = COLORS[i % len(COLORS)]
+        axes.errorbar(eps, middle, yerr=sd if any(sd) else None, color=color, marker=MARKERS[i], capsize=3)
+        ends[label] = (eps[-1], middle[-1], color)
+    for (label, (x, y, color)), shift in zip(ends.items(), _apart(ends), strict=True):
+        axes.annotate(
+            label, (x, y), xytext=(8, shift), textcoords="offset points",
+            color=color, va="center", weight="bold",
+        )  # fmt: skip
+    axes.set(xlabel="eps (pixels in [0, 1])", title=ATTACK_NAMES.get(attack, attack), ylim=(0, 101))
+    axes.set_xlim(0, axes.get_xlim()[1] * 1.3)
+    axes.grid(alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _apart(ends: Mapping[str, tuple[float, float, str]], gap: float = 6.0) -> list[float]:
+    """How far to move each label up, in points, so that those of lines that end together do not overlap."""
+    order = sorted(ends, key=lambda label: ends[label][1])
+    shift, lowest = {}, -float("inf")
+    for label in order:
+        place = max(ends[label][1], lowest)
+        shift[label] = (place - ends[label][1]) * 2.4  # points for a percent of a panel of this height
+        lowest = place + gap
+    return [shift[label] for label in ends]
+
+
+def _result(folder: Path) -> dict[str, Any]:
+    result: dict[str, Any] = json.loads((folder / RESULT).read_text())
+    return result
+
+
+def _values(result: dict[str, Any]) -> dict[str, float]:
+    """ "clean" and "ATTACK EPS" -> accuracy on the run's own data set, for what its configuration asks."""
+    name, wanted = result["config"]["dataset"], result["config"]["evaluation"]
+    values = {"clean": result["accuracy"][name]["clean"]}
+    for attack in (*wanted["attacks"], "worst_case"):
+        rows = [row for row in result["attacks"] if row["dataset"] == name and row["name"] == attack]
+        if attack == "worst_case":
+            rows = [row for row in rows if row["of"] == wanted["attacks"]]
+        values |= {
+            f"{attack} {row['eps']:.4g}": row["accuracy"] for row in rows if row["eps"] in wanted["eps"]
+        }
+    return values
+
+
+def _figures(results: Sequence[dict[str, Any]]) -> dict[str, Spread]:
+    values = [_values(result) for result in results]
+    return {key: _spread([found[key] for found in values]) for key in values[0]}
+
+
+def _differences(results: Mapping[str, Sequence[dict[str, Any]]]) -> dict[str, Spread]:
+    """The second loss minus the first, seed by seed."""
+    first, second = ([_values(result) for result in found] for found in results.values())
+    return {key: _spread([b[key] - a[key] for a, b in zip(first, second, strict=True)]) for key in first[0]}
+
+
+def _spread(values: list[float]) -> Spread:
+    return {"mean": mean(values), "sd": stdev(values) if len(values) > 1 else None, "values": values}
+
+
+def _split(key: str) -> tuple[str, float]:
+    attack, eps = key.split()
+    return attack, float(eps)
+
+
+def _name(key: str) -> str:
+    if key == "clean":
+        return key
+    attack, eps = _split(key)
+    return f"{ATTACK_NAMES.get(attack, attack)}, eps {eps:.4g}"
+
+
+def _shown(spread: Spread, *, signed: bool = False) -> str:
+    text = f"{spread['mean']:+.1f}" if signed else f"{spread['mean']:.1f}"
+    return text if spread["sd"] is None else f"{text} ± {spread['sd']:.1f}"

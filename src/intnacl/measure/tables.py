@@ -1,0 +1,84 @@
+"""What the console shows of a run's figures."""
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from intnacl.measure.page import PAGE
+from intnacl.measure.parts import Part
+from intnacl.measure.result import RESULT
+
+ATTACK_NAMES = {
+    "fgsm": "FGSM", "pgd": "PGD", "pgd_tuned": "PGD tuned", "autoattack": "AutoAttack",
+    "worst_case": "worst case",
+}  # fmt: skip
+
+
+def print_result(folder: Path) -> None:
+    """The accuracies of a finished run, and where its files are."""
+    result = json.loads((folder / RESULT).read_text())
+    eps = result["config"]["evaluation"]["eps"][0]
+    rows = [
+        [name, *(shown(row[key]) for key in ("clean", "fgsm", "pgd"))]
+        for name, row in result["accuracy"].items()
+    ]
+    print_table(f"accuracy in percent; attacks at eps {eps:.4g}", ["data set", "clean", "FGSM", "PGD"], rows)
+    if len({row["eps"] for row in result["attacks"]}) > 1 or len({r["name"] for r in result["attacks"]}) > 3:
+        for name in result["accuracy"]:
+            print_attacks(name, [row for row in result["attacks"] if row["dataset"] == name])
+    print_warnings(result["warnings"])
+    print(f"written: {folder / RESULT}, {folder / PAGE}")
+
+
+def print_attacks(dataset: str, rows: Sequence[dict[str, Any]]) -> None:
+    """Attacks as rows, eps as columns."""
+    eps = sorted({row["eps"] for row in rows})
+    table: dict[tuple[str, int], dict[float, float]] = {}
+    for row in rows:
+        table.setdefault((row["name"], row["images"]), {})[row["eps"]] = row["accuracy"]
+    lines = [
+        [ATTACK_NAMES.get(name, name), f"{images:,}", *(shown(found.get(radius)) for radius in eps)]
+        for (name, images), found in table.items()
+    ]
+    print_table(
+        f"{dataset}: accuracy in percent over eps", ["attack", "pictures", *(f"{e:.4g}" for e in eps)], lines
+    )
+
+
+def print_probes(parts: Iterable[Part]) -> None:
+    """One line for each probe: the last epoch, and the best where there are epochs."""
+    rows = [
+        [
+            part.settings["dataset"], f"{part.figures['images']['test']:,}", shown(part.figures["accuracy"]),
+            shown(part.figures.get("best_accuracy")), shown(part.figures.get("train_accuracy")),
+            f"{part.time_s:.1f}",
+        ]
+        for part in parts
+    ]  # fmt: skip
+    heads = ["data set", "test pictures", "accuracy", "best epoch's", "on training", "seconds"]
+    print_table("linear probe on frozen features, percent", heads, rows)
+
+
+def print_table(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """A table whose first column is text and whose others are numbers."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    for i, head in enumerate(heads):
+        table.add_column(head, justify="left" if i == 0 else "right")
+    for row in rows:
+        table.add_row(*row)
+    Console().print(table)
+
+
+def print_warnings(warnings: Iterable[str]) -> None:
+    """Each sentence once."""
+    for warning in dict.fromkeys(warnings):
+        print(f"warning: {warning}")
+
+
+def shown(value: float | None) -> str:
+    """Two digits, or a dash."""
+    return "–" if value is None else f"{value:.2f}"
