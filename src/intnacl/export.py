@@ -35,10 +35,8 @@ def _safetensors(subject: Subject, out: Path) -> tuple[Path, str]:
     path = out / ENCODER
     with new_file(path) as handle:
         handle.write((subject.folder / ENCODER).read_bytes())
-    return (
-        path,
-        f'import intnacl\n\nencoder = intnacl.from_pretrained("{ENCODER}")  # pixels in [0, 1] -> features',
-    )
+    made = f'encoder = intnacl.from_pretrained("{ENCODER}")'
+    return path, f"import intnacl\n\n{made}\nfeatures = encoder(pixels)  # pixels: (N, 3, H, W) in [0, 1]"
 
 
 def _torchvision(subject: Subject, out: Path) -> tuple[Path, str]:

@@ -12,20 +12,30 @@ from intnacl.evaluation.logistic import exact_matmul
 @contextmanager
 def exact_float32() -> Iterator[None]:
     """Matrix products and convolutions in full float32 inside; the program's own settings afterwards."""
-    owner, name, exact = _convolution_switch()
-    before = getattr(owner, name)
+    switches = _cudnn_switches()
+    before = [getattr(owner, name) for owner, name, _ in switches]
     with exact_matmul():
-        setattr(owner, name, exact)
         try:
+            for owner, name, exact in switches:
+                setattr(owner, name, exact)
             yield
         finally:
-            setattr(owner, name, before)
+            for (owner, name, _), value in zip(switches, before, strict=True):
+                setattr(owner, name, value)
 
 
-def _convolution_switch() -> tuple[Any, str, Any]:
-    """The setting of cuDNN's convolutions: the older one, or the newer where the program uses that."""
+def _cudnn_switches() -> list[tuple[Any, str, Any]]:
+    """cuDNN's settings and their exact values, in the order in which they are set and restored.
+
+    The older one only takes back what it gave, so under a TF32 that was set for all backends the newer ones
+    must say no themselves. It goes first because it moves them, and torch refuses to read it where they differ
+    from it.
+    """
+    cudnn: Any = torch.backends.cudnn
+    parts = [getattr(cudnn, name) for name in ("conv", "rnn") if hasattr(cudnn, name)]
+    newer = [(part, "fp32_precision", "ieee") for part in parts]
     try:
-        _ = torch.backends.cudnn.allow_tf32
-        return torch.backends.cudnn, "allow_tf32", False
-    except RuntimeError:  # torch forbids mixing the two
-        return torch.backends.cudnn.conv, "fp32_precision", "ieee"  # type: ignore[attr-defined]
+        _ = cudnn.allow_tf32
+    except RuntimeError:  # the program has set the newer ones apart already
+        return newer
+    return [(cudnn, "allow_tf32", False), *newer]

@@ -16,7 +16,8 @@ def model_card(config: RunConfig, result: dict[str, Any], usage: str) -> str:
     parts = [
         f"# {title}",
         f"An encoder trained by intnacl for {train.epochs} epochs on {config.dataset} (batch "
-        f"{train.batch_size}, {train.optimizer}, learning rate {train.lr:g}, seed {config.seed}, recipe {config.recipe}).",
+        f"{train.batch_size}, {train.optimizer}, learning rate {train.lr:g}, seed {config.seed}, recipe "
+        f"{config.recipe}).",
         f"## Use\n\n```python\n{usage}\n```",
         f"## Figures\n\n{_accuracy(config, result)}",
         _attacks(result),

@@ -88,6 +88,7 @@ def draw_comparison(summary: dict[str, Any]) -> "Figure":
 
     losses = summary["losses"]
     attacks = list(dict.fromkeys(_split(key)[0] for key in next(iter(losses.values())) if key != "clean"))
+    attacks = [name for name in attacks if name != "worst_case"] or attacks
     figure = Figure(figsize=(4.1 * len(attacks) + 0.8, 4.2), layout="constrained")
     grid = figure.subplots(1, len(attacks), sharey=True, squeeze=False)[0]
     for axes, attack in zip(grid, attacks, strict=True):
@@ -107,7 +108,15 @@ def _panel(axes: "Axes", attack: str, losses: Mapping[str, Mapping[str, Spread]]
         eps = sorted(points)
         middle, sd = [points[e]["mean"] for e in eps], [points[e]["sd"] or 0.0 for e in eps]
         color = COLORS[i % len(COLORS)]
-        axes.errorbar(eps, middle, yerr=sd if any(sd) else None, color=color, marker=MARKERS[i], capsize=3)
+        axes.errorbar(
+            eps,
+            middle,
+            yerr=sd if any(sd) else None,
+            color=color,
+            marker=MARKERS[i % len(MARKERS)],
+            capsize=3,
+            clip_on=False,
+        )
         ends[label] = (eps[-1], middle[-1], color)
     for (label, (x, y, color)), shift in zip(ends.items(), _apart(ends), strict=True):
         axes.annotate(

@@ -8,13 +8,14 @@ from typing import Any
 
 import torch
 
-PACKAGES = ("intnacl", "torch", "numpy", "scikit-learn", "timm", "pyautoattack")
+PACKAGES = ("intnacl", "numpy", "scikit-learn", "timm", "pyautoattack")
 
 
 def surroundings(device: torch.device) -> dict[str, Any]:
     """{"versions": …, "hardware": …}."""
     found = {name: _version(name) for name in PACKAGES}
-    versions = {"python": platform.python_version()} | {k: v for k, v in found.items() if v}
+    versions = {"python": platform.python_version(), "torch": str(torch.__version__)}
+    versions |= {name: number for name, number in found.items() if number}
     hardware: dict[str, Any] = {
         "device": device.type, "cpu": _cpu(), "cores": os.cpu_count(), "threads": torch.get_num_threads(),
     }  # fmt: skip

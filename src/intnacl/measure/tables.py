@@ -65,11 +65,12 @@ def print_table(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]])
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    table = Table(box=None, pad_edge=False)
     for i, head in enumerate(heads):
         table.add_column(head, justify="left" if i == 0 else "right")
     for row in rows:
         table.add_row(*row)
+    print(f"\n{title}")
     Console().print(table)
 
 

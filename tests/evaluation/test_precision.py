@@ -1,0 +1,58 @@
+"""TF32 is off inside, for matrix products and convolutions, and the program's settings come back."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from intnacl.evaluation.precision import exact_float32
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_tf32_is_off_inside_and_restored_after_an_error(before: bool) -> None:
+    convolutions, products = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
+    try:
+        torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = before
+        with exact_float32():
+            assert not torch.backends.cudnn.allow_tf32
+            assert not torch.backends.cuda.matmul.allow_tf32
+        with pytest.raises(RuntimeError, match="inside"):
+            _fail_inside()
+        assert torch.backends.cudnn.allow_tf32 is before
+        assert torch.backends.cuda.matmul.allow_tf32 is before
+    finally:
+        torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = convolutions, products
+
+
+def _fail_inside() -> None:
+    with exact_float32():
+        raise RuntimeError("inside")
+
+
+# In a process of its own: once a program has used the newer setting, torch forbids the older one for good.
+NEWER = """
+import torch
+from intnacl.evaluation.precision import exact_float32
+
+conv, matmul = torch.backends.cudnn.conv, torch.backends.cuda.matmul
+torch.backends.fp32_precision = conv.fp32_precision = matmul.fp32_precision = "tf32"
+with exact_float32():
+    assert (conv.fp32_precision, matmul.fp32_precision) == ("ieee", "ieee"), conv.fp32_precision
+assert (conv.fp32_precision, matmul.fp32_precision) == ("tf32", "tf32"), conv.fp32_precision
+"""
+
+
+@pytest.mark.skipif(not hasattr(torch.backends.cudnn, "conv"), reason="this torch has the older setting only")
+def test_it_works_with_the_newer_setting_of_each_backend() -> None:
+    result = subprocess.run([sys.executable, "-c", NEWER], capture_output=True, text=True, timeout=120)
+    assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="TF32 is a GPU's")
+def test_convolutions_inside_are_as_exact_as_float32() -> None:
+    x, w = torch.rand(8, 64, 32, 32, device="cuda"), torch.rand(64, 64, 3, 3, device="cuda")
+    exact = torch.nn.functional.conv2d(x.double(), w.double())
+    with exact_float32():
+        inside = torch.nn.functional.conv2d(x, w)
+    assert float(((inside - exact) / exact).abs().max()) < 1e-5

@@ -1,0 +1,79 @@
+"""The commands on a trained run: what they print, draw and keep."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from intnacl.errors import InputError
+from intnacl.measure.commands import attack_command, knn_command, probe_command
+from tiny_run import measured, trained, write_pictures
+
+
+def test_probe_draws_its_curve_and_keeps_the_figures(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = trained(tmp_path).folder
+    (part,) = probe_command(folder, (), "run", None, "cpu")
+    assert f"{part.figures['accuracy']:.2f}" in capsys.readouterr().out
+    assert (folder / "probe-digits.png").read_bytes().startswith(b"\x89PNG")
+    assert not (folder / "result.json").exists()  # attacks are still to come
+
+
+def test_probe_takes_several_data_sets_and_protocols(tmp_path: Path) -> None:
+    folder = trained(tmp_path).folder
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"root": str(tmp_path)}))
+    parts = probe_command(folder, ("digits", write_pictures(tmp_path / "pictures")), "run", None, "cpu")
+    assert [part.figures["classes"] for part in parts] == [10, 2]
+    (quick,) = probe_command(folder, (), "quick", None, "cpu")
+    assert quick.settings["probe"]["solver"] == "lbfgs"
+    (short,) = probe_command(folder, (), "run", 3, "cpu")
+    assert len(short.figures["curve"]) == 3
+    (hcl,) = probe_command(folder, (), "hcl", 1, "cpu")
+    assert hcl.kind == "hcl_probe"
+    with pytest.raises(InputError, match="protocol='slow' is unknown"):
+        probe_command(folder, (), "slow", None, "cpu")
+
+
+def test_knn_prints_its_accuracy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (part,) = knn_command(trained(tmp_path).folder, (), 7, "cpu")
+    line = capsys.readouterr().out.splitlines()[-1].split()
+    assert line == ["digits", "7", f"{part.figures['accuracy']:.2f}"]
+    with pytest.raises(InputError, match="k=2000 neighbours of 1442"):
+        knn_command(trained(tmp_path / "other").folder, (), 2000, "cpu")
+
+
+def test_attack_probes_first_draws_and_warns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = trained(tmp_path).folder
+    attack_command(folder, (), (0.1, 0.02), ("fgsm", "pgd"), 32, "cpu")
+    text = capsys.readouterr().out
+    assert "32" in text
+    for name in ("probe-digits.safetensors", "robustness-digits.png", "examples-digits.png"):
+        assert (folder / name).stat().st_size > 1000
+    assert len(list((folder / "parts").glob("attack-*"))) == 2
+
+
+def test_attack_on_a_measured_run_brings_its_result_and_page_up_to_date(tmp_path: Path) -> None:
+    folder = measured(tmp_path).folder
+    before = json.loads((folder / "result.json").read_text())
+    attack_command(folder, (), (0.05,), ("fgsm",), 16, "cpu")
+    after = json.loads((folder / "result.json").read_text())
+    assert after["accuracy"] == before["accuracy"]
+    assert [row["eps"] for row in after["attacks"] if row not in before["attacks"]] == [0.05, 0.05]
+    assert "<td>0.05</td>" in (folder / "report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("eps", "attacks", "message"),
+    [
+        ((2.0,), ("fgsm",), "out of range"),
+        ((0.1,), ("nothing",), "attack='nothing'"),
+        ((0.1,), (), "no attack"),
+    ],
+)
+def test_mistakes_are_told_before_any_work(
+    tmp_path: Path, eps: tuple[float, ...], attacks: tuple[str, ...], message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        attack_command(tmp_path / "no run yet", (), eps, attacks, None, "cpu")

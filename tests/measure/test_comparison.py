@@ -1,0 +1,92 @@
+"""Losses side by side: the same numbers as the runs', means and deviations as the textbook's."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from intnacl.measure.comparison import (
+    compare,
+    draw_comparison,
+    print_comparison,
+    run_folder,
+    summarize,
+    write_comparison,
+)
+from intnacl.training.stopping import Stop
+from tiny_run import HERE, config, measured_original
+
+
+def write_results(folder: Path, accuracies: dict[str, list[float]]) -> None:
+    """Results of made-up runs: clean, and FGSM and PGD at 0.02 and 0.1 as fractions of it."""
+    original = json.loads((measured_original() / "result.json").read_text())
+    for label, values in accuracies.items():
+        for seed, clean in enumerate(values):
+            result: dict[str, Any] = json.loads(json.dumps(original))
+            result["accuracy"]["digits"]["clean"] = clean
+            for row in result["attacks"]:
+                row["accuracy"] = clean * (1 - 5 * row["eps"])
+            path = run_folder(folder, label, seed)
+            path.mkdir(parents=True)
+            (path / "result.json").write_text(json.dumps(result))
+
+
+def test_means_deviations_and_paired_differences(tmp_path: Path) -> None:
+    write_results(tmp_path, {"a": [80.0, 84.0, 82.0], "b": [90.0, 91.0, 95.0]})
+    summary = summarize(tmp_path, ["a", "b"], [0, 1, 2])
+    pgd = summary["losses"]["b"]["pgd 0.1"]
+    values = np.array([90.0, 91.0, 95.0]) * 0.5
+    assert pgd["mean"] == pytest.approx(values.mean())
+    assert pgd["sd"] == pytest.approx(values.std(ddof=1))
+    difference = summary["difference"]["clean"]
+    assert difference["values"] == [10.0, 7.0, 13.0]
+    assert (difference["mean"], difference["sd"]) == (10.0, pytest.approx(3.0))
+    assert list(summary["losses"]["a"]) == [
+        "clean", "fgsm 0.02", "fgsm 0.1", "pgd 0.02", "pgd 0.1", "worst_case 0.02", "worst_case 0.1",
+    ]  # fmt: skip
+    assert summary["protocol"]["probe"]["epochs"] == 20
+    assert "seed" not in summary["protocol"]
+
+
+def test_table_and_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_results(tmp_path, {"a": [80.0, 84.0], "b": [90.0, 92.0]})
+    summary = summarize(tmp_path, ["a", "b"], [0, 1])
+    print_comparison(summary)
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["clean", "82.0", "±", "2.8", "91.0", "±", "1.4", "+9.0", "±", "1.4"] in lines
+    write_comparison(summary, tmp_path)
+    assert json.loads((tmp_path / "comparison.json").read_text()) == summary
+    assert (tmp_path / "comparison.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_one_seed_shows_no_deviation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_results(tmp_path, {"a": [80.0], "b": [78.5]})
+    print_comparison(summarize(tmp_path, ["a", "b"], [0]))
+    text = capsys.readouterr().out
+    assert "±" not in text
+    assert ["clean", "80.0", "78.5", "-1.5"] in [line.split() for line in text.splitlines()]
+
+
+def test_lines_are_labelled_where_they_end_and_labels_keep_apart(tmp_path: Path) -> None:
+    write_results(tmp_path, {"first": [80.0, 81.0], "second": [80.2, 81.2]})
+    figure = draw_comparison(summarize(tmp_path, ["first", "second"], [0, 1]))
+    assert [axes.get_title() for axes in figure.axes] == ["FGSM", "PGD"]
+    figure.canvas.draw()
+    for axes in figure.axes:
+        labels = {text.get_text(): text.get_window_extent() for text in axes.texts}
+        assert set(labels) == {"first", "second"}
+        assert not labels["first"].overlaps(labels["second"])
+
+
+def test_runs_have_folders_of_their_own_and_a_stop_is_passed_on(tmp_path: Path) -> None:
+    tiny = {"train.epochs": 1, "evaluation.eps": (0.02,), "evaluation.images": 16}
+    said: list[str] = []
+    configs = {"simclr": config(**tiny)}
+    assert compare(configs, [3], tmp_path, HERE, Stop(), said.append) is None
+    assert said[0] == "simclr, seed 3"
+    stored = json.loads((run_folder(tmp_path, "simclr", 3) / "config.json").read_text())
+    assert stored["seed"] == 3
+    assert compare(configs, [3, 4], tmp_path, HERE, Stop(max_minutes=0), said.append) == "time"
+    assert not (run_folder(tmp_path, "simclr", 4) / "result.json").exists()

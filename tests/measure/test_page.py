@@ -1,0 +1,61 @@
+"""The page of one run: whole in itself, everything escaped."""
+
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+from intnacl.measure.page import best_rows, render
+from intnacl.measure.result import collect
+from tiny_run import measured
+
+
+class Tags(HTMLParser):
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+        self.links: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.append(tag)
+        names = ("src", "href", "xlink:href")
+        self.links += [value or "" for name, value in attrs if name in names]
+
+
+def test_it_needs_no_other_file_and_draws_everything(tmp_path: Path) -> None:
+    text = (measured(tmp_path).folder / "report.html").read_text()
+    tags = Tags(text)
+    assert tags.seen.count("svg") == 4  # robustness, examples, learning curves, probe curve
+    assert all(link.startswith(("data:", "#")) for link in tags.links)
+    assert "script" not in tags.seen
+    assert "prefers-color-scheme: dark" in text
+
+
+def test_it_shows_the_figures_of_the_result(tmp_path: Path) -> None:
+    subject = measured(tmp_path)
+    result = collect(subject)
+    text = re.sub(r"\s+", " ", render(subject, result))
+    row = result["accuracy"]["digits"]
+    cells = "".join(f"<td>{row[key]:.2f}</td>" for key in ("clean", "fgsm", "pgd"))
+    assert f"<td>digits</td>{cells}" in text
+    assert "simclr on digits" in text
+
+
+def test_text_from_outside_is_escaped(tmp_path: Path) -> None:
+    subject = measured(tmp_path)
+    result = collect(subject) | {"warnings": ["<script>alert(1)</script>"]}
+    result["protocol"]["hardware"]["cpu"] = "<img src=x onerror=alert(1)>"
+    evil = replace(subject, config=replace(subject.config, recipe="<b>bold</b>"))
+    text = render(evil, result)
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
+    assert not {"script", "img", "b"} & set(Tags(text).seen)
+
+
+def test_of_several_rows_the_one_over_most_pictures_is_drawn() -> None:
+    rows = [
+        {"dataset": dataset, "name": "pgd", "eps": eps, "images": images, "accuracy": 1.0}
+        for dataset, eps, images in (("a", 0.1, 8), ("a", 0.1, 64), ("a", 0.02, 8), ("b", 0.1, 99))
+    ]
+    found = best_rows({"attacks": rows}, "a")
+    assert [(row["eps"], row["images"]) for row in found] == [(0.02, 8), (0.1, 64)]

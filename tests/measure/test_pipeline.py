@@ -1,0 +1,125 @@
+"""A run goes on stage by stage, stops when told to, and refuses before training what it could not measure."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from intnacl.errors import InputError
+from intnacl.measure import pipeline, run
+from intnacl.training.stopping import Stop
+from tiny_run import CPU, HERE, config, trained, write_pictures
+
+
+class StopAfter(Stop):
+    """Stops when it has been asked so often."""
+
+    def __init__(self, looks: int) -> None:
+        super().__init__()
+        self.looks = looks
+
+    def due(self) -> bool:
+        self.looks -= 1
+        if self.looks < 0:
+            self.reason = "terminate"
+        return self.reason is not None
+
+
+def test_a_stopped_measurement_goes_on_where_it_was(tmp_path: Path) -> None:
+    folder = trained(tmp_path).folder
+    said: list[str] = []
+    assert run(config(), folder, HERE, StopAfter(3), said.append) == "terminate"
+    assert [text.split(":")[0] for text in said] == [
+        "probe digits",
+        "knn digits",
+        "fgsm, pgd digits at eps 0.02",
+    ]
+    assert not (folder / "result.json").exists()
+    first = {path.name: path.read_bytes() for path in (folder / "parts").iterdir()}
+    assert len(first) == 3
+    assert run(config(), folder, HERE, Stop()) is None
+    later = {path.name: path.read_bytes() for path in (folder / "parts").iterdir()}
+    assert len(later) == 4
+    assert first.items() <= later.items()
+    assert (folder / "report.html").exists()
+
+
+def test_a_finished_run_is_left_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = trained(tmp_path).folder
+    run(config(), folder, HERE, Stop())
+    before = (folder / "result.json").read_bytes()
+    for name in ("measure.probes.probe.evaluate", "measure.probes.knn.evaluate"):
+        monkeypatch.setattr(f"intnacl.{name}", None)
+    monkeypatch.setattr("intnacl.measure.robust.robustness.evaluate", None)
+    assert run(config(), folder, HERE, Stop()) is None
+    assert (folder / "result.json").read_bytes() == before
+
+
+def test_a_run_stopped_in_training_is_not_measured(tmp_path: Path) -> None:
+    assert run(config(), tmp_path / "run", HERE, StopAfter(1)) == "terminate"
+    assert not (tmp_path / "run" / "parts").exists()
+
+
+def test_transfer_sets_get_the_same_figures(tmp_path: Path) -> None:
+    import shutil
+
+    name = write_pictures(tmp_path / "pictures")
+    settings = config(**{"evaluation.transfer": (name,), "evaluation.eps": (0.02,), "root": str(tmp_path)})
+    folder = tmp_path / "run"
+    from intnacl.stages import open_folder
+    from tiny_run import trained_original
+
+    open_folder(folder, settings)
+    shutil.copy(trained_original() / "encoder.safetensors", folder)
+    assert run(settings, folder, HERE, Stop()) is None
+    accuracy = json.loads((folder / "result.json").read_text())["accuracy"]
+    assert list(accuracy) == ["digits", name]
+    assert set(accuracy[name]) == {"clean", "fgsm", "pgd"}
+
+
+def test_the_supervised_baseline_is_measured_alike(tmp_path: Path) -> None:
+    settings = config(objective="supervised", **{"train.epochs": 1, "evaluation.eps": (0.02,)})
+    assert run(settings, tmp_path / "run", HERE, Stop()) is None
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert result["protocol"]["objective"] == "supervised"
+    assert result["accuracy"]["digits"]["clean"] > 50
+    assert "supervised on digits" in (tmp_path / "run" / "report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"evaluation.eps": (0.02, 2.0)}, r"eps=2\.0 is out of range"),
+        ({"evaluation.eps": ()}, r"evaluation\.eps is empty"),
+        ({"evaluation.attacks": ("fgms",)}, "did you mean 'fgsm'"),
+        ({"evaluation.images": 0}, "images=0"),
+        ({"evaluation.transfer": ("digit",)}, "did you mean 'digits'"),
+    ],
+)
+def test_mistakes_are_found_before_training(tmp_path: Path, changes: dict[str, object], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        run(config(**changes), tmp_path / "run", HERE, Stop())
+    assert not (tmp_path / "run").exists()
+
+
+def test_unlabelled_pictures_are_refused_before_training(tmp_path: Path) -> None:
+    name = write_pictures(tmp_path / "pictures", classes=())
+    with pytest.raises(InputError, match="has no labels"):
+        run(config(dataset=name, root=str(tmp_path)), tmp_path / "run", HERE, Stop())
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_missing_autoattack_is_told_before_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    monkeypatch.setitem(sys.modules, "pyautoattack", None)
+    with pytest.raises(InputError, match=r"pip install 'intnacl\[autoattack\]'"):
+        pipeline.check(config(**{"evaluation.attacks": ("fgsm", "autoattack")}))
+
+
+def test_ranks_other_than_the_main_one_do_not_measure(tmp_path: Path) -> None:
+    from intnacl.training.distributed import Ranks
+
+    folder = trained(tmp_path).folder
+    assert run(config(), folder, Ranks(1, 2, CPU), Stop()) is None
+    assert not (folder / "parts").exists()

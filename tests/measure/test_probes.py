@@ -1,0 +1,109 @@
+"""Probes of a run folder: the evaluator's figures, a stored classifier, and nothing done twice."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from intnacl.errors import InputError
+from intnacl.evaluation import knn, probe
+from intnacl.measure import probes
+from intnacl.measure.probes import (
+    check_classes,
+    classifier_path,
+    load_classifier,
+    run_hcl_probe,
+    run_knn,
+    run_probe,
+)
+from intnacl.measure.subject import open_subject, pair
+from tiny_run import CPU, trained, write_pictures
+
+
+def test_the_probe_is_the_evaluators_and_its_classifier_is_stored(tmp_path: Path) -> None:
+    subject = trained(tmp_path)
+    part = run_probe(subject, "digits")
+    train, test = subject.load("digits")
+    _, figures = probe.evaluate(subject.encoder, pair(train), pair(test), subject.config.probe)
+    assert part.figures["accuracy"] == figures["accuracy"] > 50
+    assert part.figures["curve"] == figures["curve"]
+    assert part.figures["checksums"]["test"] == test.checksum
+    assert (subject.folder / "probe-digits.safetensors").exists()
+    with torch.no_grad():
+        predicted = load_classifier(subject, "digits")(test.images / 255).argmax(1)
+    assert 100 * (predicted == test.labels).double().mean() == pytest.approx(part.figures["accuracy"])
+
+
+def test_nothing_is_probed_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    subject = trained(tmp_path)
+    first = run_probe(subject, "digits")
+    monkeypatch.setattr(probes.probe, "evaluate", None)  # a second probe would fail
+    assert run_probe(open_subject(subject.folder, CPU), "digits") == first
+    load_classifier(subject, "digits")
+
+
+@pytest.mark.parametrize("damage", ["gone", "cut", "other"])
+def test_a_classifier_that_is_not_the_probes_is_made_again(tmp_path: Path, damage: str) -> None:
+    subject = trained(tmp_path)
+    run_probe(subject, "digits")
+    path = subject.folder / "probe-digits.safetensors"
+    whole = path.read_bytes()
+    if damage == "gone":
+        path.unlink()
+    elif damage == "cut":
+        path.write_bytes(whole[:50])
+    else:  # the same file of a probe with another seed
+        other = replace(subject.config.probe, seed=1)
+        run_probe(subject, "digits", other)
+        classifier_path(subject, "digits", other).replace(path)
+        assert path.read_bytes() != whole
+    load_classifier(subject, "digits")
+    assert path.read_bytes() == whole
+
+
+def test_another_protocol_leaves_the_runs_own_classifier_alone(tmp_path: Path) -> None:
+    subject = trained(tmp_path)
+    run_probe(subject, "digits")
+    own = (subject.folder / "probe-digits.safetensors").read_bytes()
+    quick = run_probe(subject, "digits", replace(subject.config.probe, solver="lbfgs"))
+    assert "curve" not in quick.figures
+    assert (subject.folder / "probe-digits.safetensors").read_bytes() == own
+    assert len(list(subject.folder.glob("probe-digits*.safetensors"))) == 2
+
+
+def test_transfer_is_the_same_probe_on_other_pictures(tmp_path: Path) -> None:
+    subject = trained(tmp_path)
+    config = replace(subject.config, root=str(tmp_path))
+    part = run_probe(replace(subject, config=config), write_pictures(tmp_path / "pictures"))
+    assert part.figures["images"] == {"train": 12, "test": 12}
+    assert part.figures["class_names"] == ["cat", "dog"]
+
+
+def test_hcls_probe_stands_beside_it(tmp_path: Path) -> None:
+    subject = trained(tmp_path)
+    part = run_hcl_probe(subject, "digits", epochs=1)
+    assert part.kind == "hcl_probe"
+    assert part.settings["probe"]["epochs"] == 1
+    assert {"accuracy", "accuracy_restored", "curve"} <= part.figures.keys()
+    assert part.settings["augment"]["flip_p"] == 0.0
+    assert not (subject.folder / "probe-digits.safetensors").exists()
+
+
+def test_knn_is_the_evaluators(tmp_path: Path) -> None:
+    subject = trained(tmp_path)
+    train, test = subject.load("digits")
+    part = run_knn(subject, "digits")
+    assert part.figures["k"] == 1442 // 10
+    for k, found in ((144, part), (5, run_knn(subject, "digits", 5))):
+        figures = knn.evaluate(subject.encoder, pair(train), pair(test), knn.KnnConfig(k=k))
+        assert found.figures["accuracy"] == figures["accuracy"]
+
+
+def test_a_data_set_whose_classes_changed_since(tmp_path: Path) -> None:
+    subject = trained(tmp_path)
+    classifier = load_classifier(subject, "digits")
+    _, test = subject.load("digits")
+    check_classes(classifier, test)
+    with pytest.raises(InputError, match="has 11 classes, its stored classifier 10"):
+        check_classes(classifier, replace(test, classes=(*test.classes, "ten")))

@@ -1,0 +1,109 @@
+"""result.json holds what the parts hold, under the names that other programs read."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from intnacl.config import from_dict
+from intnacl.measure.parts import all_parts
+from intnacl.measure.probes import run_probe
+from intnacl.measure.result import collect, probe_curves, write_result
+from intnacl.measure.robust import plan, run_attacks
+from intnacl.measure.subject import open_subject
+from tiny_run import CPU, measured, trained
+
+
+def test_the_keys_and_where_the_numbers_come_from(tmp_path: Path) -> None:
+    subject = measured(tmp_path)
+    result = json.loads((subject.folder / "result.json").read_text())
+    (probe,) = all_parts(subject.folder, "probe")
+    attacks = {
+        part.settings["attacks"][0]["eps"]: part.figures for part in all_parts(subject.folder, "attack")
+    }
+    fgsm, pgd = (row["accuracy"] for row in attacks[0.02]["attacks"])
+    assert result["accuracy"] == {"digits": {"clean": probe.figures["accuracy"], "fgsm": fgsm, "pgd": pgd}}
+    assert fgsm < probe.figures["accuracy"]
+    row = next(row for row in result["attacks"] if row["name"] == "pgd" and row["eps"] == 0.1)
+    assert row == {
+        "dataset": "digits", "name": "pgd", "eps": 0.1, "steps": 10, "step_size": 0.01, "restarts": 2,
+        "images": 64, "accuracy": attacks[0.1]["attacks"][1]["accuracy"],
+    }  # fmt: skip
+    assert {row["name"] for row in result["attacks"]} == {"fgsm", "pgd", "worst_case"}
+    assert from_dict(result["config"]) == subject.config
+    assert result["config"]["loss"]["negatives"] == "g0"
+
+
+def test_the_protocol_is_whole(tmp_path: Path) -> None:
+    subject = measured(tmp_path)
+    protocol = collect(subject)["protocol"]
+    train, test = subject.load("digits")
+    assert protocol["checksums"] == {"digits": {"train": train.checksum, "test": test.checksum}}
+    assert protocol["images"] == {"digits": {"train": 1442, "test": 355}}
+    assert protocol["probe"]["epochs"] == 20
+    assert [attack["eps"] for attack in protocol["attacks"]] == [0.02, 0.02, 0.1, 0.1]
+    assert protocol["attacks"][0]["images"] == 64
+    assert protocol["batch_sizes"] == {"train": 256, "probe": 256, "features": 512, "attack": 256}
+    assert protocol["precision"] == {"train": "fp32", "measurement": "float32", "tf32": False}
+    assert (protocol["seed"], protocol["epochs"], protocol["dataset"]) == (0, 2, "digits")
+    assert {"versions", "hardware", "encoder_sha256"} <= protocol.keys()
+
+
+def test_times_are_by_stage_and_sum_up(tmp_path: Path) -> None:
+    times = collect(measured(tmp_path))["time_s"]
+    assert list(times) == ["pretrain", "probe digits", "knn digits", "attack digits", "total"]
+    assert all(seconds > 0 for seconds in times.values())
+    assert times["total"] == pytest.approx(sum(times.values()) - times["total"], abs=0.01)
+
+
+def test_there_is_no_result_before_everything_is_measured(tmp_path: Path) -> None:
+    subject = trained(tmp_path)
+    assert write_result(subject) is None
+    run_probe(subject, "digits")
+    run_attacks(subject, "digits", plan(["fgsm", "pgd"], 0.02, 64))
+    assert write_result(subject) is None
+    assert collect(subject)["accuracy"]["digits"]["pgd"] is not None
+    assert not (subject.folder / "result.json").exists()
+    run_attacks(subject, "digits", plan(["fgsm", "pgd"], 0.1, 64))
+    assert write_result(subject) is not None
+
+
+def test_what_was_not_measured_is_none(tmp_path: Path) -> None:
+    subject = trained(tmp_path)
+    run_probe(subject, "digits")
+    found = collect(subject)["accuracy"]["digits"]
+    assert (found["fgsm"], found["pgd"]) == (None, None)
+
+
+def test_other_probes_and_attacks_are_listed_but_do_not_replace_the_runs_own(tmp_path: Path) -> None:
+    subject = measured(tmp_path)
+    before = collect(subject)
+    run_probe(subject, "digits", replace(subject.config.probe, solver="lbfgs"))
+    run_attacks(subject, "digits", plan(["fgsm"], 0.02, 8))
+    after = collect(subject)
+    assert after["accuracy"] == before["accuracy"]
+    assert len(after["probes"]) == len(before["probes"]) + 1
+    added = [row for row in after["attacks"] if row not in before["attacks"]]
+    assert {(row["name"], row["images"]) for row in added} == {("fgsm", 8), ("worst_case", 8)}
+
+
+def test_parts_of_another_encoder_do_not_count(tmp_path: Path) -> None:
+    folder = measured(tmp_path).folder
+    from intnacl.encoders import build_model
+    from intnacl.weights import save_encoder
+
+    options = open_subject(folder, CPU).config.encoder
+    other = build_model(options, image_size=8, adversarial=False, seed=9).encoder
+    save_encoder(other, options, 8, folder / "encoder.safetensors")
+    found = collect(open_subject(folder, CPU))
+    assert found["accuracy"] == {}
+    assert found["attacks"] == []
+
+
+def test_probe_curves_are_those_of_the_runs_probe(tmp_path: Path) -> None:
+    subject = measured(tmp_path)
+    curves = probe_curves(subject)
+    assert list(curves) == ["digits"]
+    assert len(curves["digits"]) == 20
+    assert curves["digits"][-1] == collect(subject)["accuracy"]["digits"]["clean"]

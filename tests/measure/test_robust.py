@@ -1,0 +1,62 @@
+"""Attacks on a run folder's classifier are the evaluator's, one resumable part an eps."""
+
+from pathlib import Path
+
+import pytest
+
+from intnacl.errors import InputError
+from intnacl.evaluation import robustness
+from intnacl.measure import robust
+from intnacl.measure.probes import load_classifier
+from intnacl.measure.robust import examples, plan, run_attacks
+from intnacl.measure.subject import pair
+from tiny_run import trained
+
+
+def test_figures_are_the_evaluators(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    subject = trained(tmp_path)
+    attacks = plan(["fgsm", "pgd"], 0.05, 50)
+    part = run_attacks(subject, "digits", attacks)
+    wanted = robustness.evaluate(
+        load_classifier(subject, "digits"), *pair(subject.load("digits")[1]), attacks
+    )
+    assert part.figures == wanted
+    assert [row["images"] for row in part.figures["attacks"]] == [50, 50]
+    assert part.figures["attacks"][0]["accuracy"] < part.figures["clean"]
+    monkeypatch.setattr(robust.robustness, "evaluate", None)  # a second attack would fail
+    assert run_attacks(subject, "digits", attacks) == part
+
+
+def test_the_measurement_is_without_tf32(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    seen = []
+
+    def _look(*_: object, **__: object) -> dict[str, object]:
+        seen.append((torch.backends.cudnn.allow_tf32, torch.get_float32_matmul_precision()))
+        return {}
+
+    monkeypatch.setattr(robust.robustness, "evaluate", _look)
+    run_attacks(trained(tmp_path), "digits", plan(["fgsm"], 0.05, 4))
+    assert seen == [(False, "highest")]
+
+
+@pytest.mark.parametrize("eps", [-0.1, 1.5, 8.0, float("nan")])
+def test_an_eps_out_of_range(eps: float) -> None:
+    with pytest.raises(InputError, match=r"is out of range; it counts in pixels in \[0, 1\]"):
+        plan(["fgsm"], eps, None)
+
+
+def test_an_unknown_attack_and_no_images() -> None:
+    with pytest.raises(InputError, match="did you mean 'pgd'"):
+        plan(["pdg"], 0.1, None)
+    with pytest.raises(InputError, match="images=0"):
+        plan(["pgd"], 0.1, 0)
+
+
+def test_examples_stay_in_the_ball(tmp_path: Path) -> None:
+    subject = trained(tmp_path)
+    found, classes = examples(subject, "digits", plan(["pgd"], 0.1, None)[0])
+    assert len(found["clean"]) == robust.SHOWN
+    assert float((found["adversarial"] - found["clean"]).abs().max()) <= 0.1 + 1e-6
+    assert classes == tuple("0123456789")

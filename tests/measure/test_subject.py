@@ -1,0 +1,94 @@
+"""Run folders that cannot be measured, and pictures that do not fit, end in a message with a remedy."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from intnacl.config import resolve
+from intnacl.errors import InputError
+from intnacl.measure.subject import load_labelled, open_subject, pair
+from tiny_run import CPU, config, trained, write_pictures
+
+
+def test_it_holds_the_trained_encoder_and_its_size(tmp_path: Path) -> None:
+    subject = trained(tmp_path)
+    assert subject.image_size == 8
+    assert len(subject.checksum) == 64
+    assert not subject.encoder.training
+    train, test = subject.load("digits")
+    assert (len(train), len(test)) == (1442, 355)
+    assert pair(test)[1].shape == (355,)
+    assert torch.isfinite(subject.encoder(test.images[:4] / 255)).all()
+
+
+def test_a_folder_that_is_no_run(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"is no run folder: it has no config\.json"):
+        open_subject(tmp_path, CPU)
+
+
+def test_a_run_without_an_encoder(tmp_path: Path) -> None:
+    folder = trained(tmp_path).folder
+    (folder / "encoder.safetensors").unlink()
+    with pytest.raises(InputError, match="not trained to its end yet: run its `intnacl pretrain`"):
+        open_subject(folder, CPU)
+    for path in (folder / "checkpoints").iterdir():
+        path.rename(tmp_path / path.name)
+    with pytest.raises(InputError, match=r"has no encoder\.safetensors: train it first"):
+        open_subject(folder, CPU)
+
+
+def test_a_damaged_encoder(tmp_path: Path) -> None:
+    folder = trained(tmp_path).folder
+    (folder / "encoder.safetensors").write_bytes(b"nothing")
+    with pytest.raises(InputError, match="is no encoder of intnacl"):
+        open_subject(folder, CPU)
+
+
+def test_folders_of_pictures_are_resized_to_the_encoder(tmp_path: Path) -> None:
+    name = write_pictures(tmp_path / "pictures", side=20)
+    settings = resolve({"root": str(tmp_path)})
+    train, test = load_labelled(settings, name, 8)
+    assert train.images.shape == (12, 3, 8, 8)
+    assert test.classes == ("cat", "dog")
+
+
+def test_pictures_of_another_size(tmp_path: Path) -> None:
+    import numpy as np
+
+    images, labels = np.zeros((4, 16, 16, 3), np.uint8), np.arange(4) % 2
+    splits = {
+        f"{split}_{k}": v for split in ("train", "test") for k, v in (("images", images), ("labels", labels))
+    }
+    np.savez(tmp_path / "big.npz", **splits)
+    message = r"has 16×16 pictures, but the encoder was trained on 8×8: choose a data set of that size"
+    with pytest.raises(InputError, match=message):
+        load_labelled(config(), f"npz:{tmp_path / 'big.npz'}", 8)
+
+
+def test_pictures_without_labels(tmp_path: Path) -> None:
+    name = write_pictures(tmp_path / "pictures", classes=())
+    with pytest.raises(InputError, match=r"has no labels \(train\): nothing can be measured"):
+        load_labelled(resolve({"root": str(tmp_path)}), name, 8)
+
+
+def test_splits_with_different_classes(tmp_path: Path) -> None:
+    name = write_pictures(tmp_path / "pictures")
+    (tmp_path / "pictures/test/dog").rename(tmp_path / "pictures/test/cow")
+    with pytest.raises(InputError, match="cow is no class of the training folder, which has cat, dog"):
+        load_labelled(resolve({"root": str(tmp_path)}), name, 8)
+
+
+def test_class_names_that_differ_between_the_splits(monkeypatch: pytest.MonkeyPatch) -> None:
+    from dataclasses import replace
+
+    from intnacl.data import load
+    from intnacl.measure import subject
+
+    def _load(name: str, split: str, root: str | None, *, size: int | None) -> object:
+        found = load(name, split, root, size=size)
+        return replace(found, classes=(*found.classes[:-1], "ten")) if split == "test" else found
+
+    monkeypatch.setattr(subject, "load", _load)
+    with pytest.raises(InputError, match=r"different classes \(9, ten\): give both the same"):
+        load_labelled(config(), "digits", 8)

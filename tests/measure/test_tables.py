@@ -1,0 +1,53 @@
+"""Tables on the console."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from intnacl.measure.probes import run_probe
+from intnacl.measure.tables import print_attacks, print_probes, print_result, print_warnings, shown
+from tiny_run import measured
+
+
+def test_the_table_of_a_result(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = measured(tmp_path).folder
+    print_result(folder)
+    text = capsys.readouterr().out
+    figures = json.loads((folder / "result.json").read_text())
+    row = figures["accuracy"]["digits"]
+    line = next(line for line in text.splitlines() if line.startswith("digits "))
+    assert line.split() == ["digits", *(f"{row[key]:.2f}" for key in ("clean", "fgsm", "pgd"))]
+    assert "attacks at eps 0.02" in text
+    assert "worst case" in text
+    assert str(folder / "report.html") in text.replace("\n", "")
+
+
+def test_attacks_are_rows_and_eps_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [
+        {"name": name, "eps": eps, "images": 8, "accuracy": accuracy}
+        for name, eps, accuracy in (("pgd_tuned", 0.1, 10.0), ("pgd_tuned", 0.02, 90.0), ("fgsm", 0.1, 20.0))
+    ]
+    print_attacks("digits", rows)
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["attack", "pictures", "0.02", "0.1"] in lines
+    assert ["PGD", "tuned", "8", "90.00", "10.00"] in lines
+    assert ["FGSM", "8", "–", "20.00"] in lines
+
+
+def test_probes_show_the_last_and_the_best_epoch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    part = run_probe(measured(tmp_path), "digits")
+    print_probes([part])
+    line = capsys.readouterr().out.splitlines()[-1].split()
+    assert line[:4] == [
+        "digits",
+        "355",
+        shown(part.figures["accuracy"]),
+        shown(part.figures["best_accuracy"]),
+    ]
+
+
+def test_a_warning_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
+    print_warnings(["a", "b", "a"])
+    assert capsys.readouterr().out == "warning: a\nwarning: b\n"
+    assert shown(None) == "–"

@@ -1,0 +1,125 @@
+"""`run`, `supervised` and the commands on a run folder as a user meets them."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from intnacl.commands import compare_command, is_comparison, run_command
+from intnacl.errors import InputError
+from intnacl.flags import Flags
+
+TINY = (
+    "train.epochs=1", "train.monitor_epochs=0", "probe.max_iter=20",
+    "evaluation.eps=0.02,0.1", "evaluation.attacks=fgsm,pgd", "evaluation.images=32",
+)  # fmt: skip
+
+
+def intnacl(*arguments: object) -> subprocess.CompletedProcess[str]:
+    """Run `python -m intnacl` and keep what it prints."""
+    command = [sys.executable, "-m", "intnacl", *map(str, arguments)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "COLUMNS": "200"}
+    return subprocess.run(command, capture_output=True, text=True, timeout=240, env=environment)
+
+
+def test_one_run_from_the_command_line_to_an_export(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    result = intnacl("run", "--preset", "simclr", "--device", "cpu", "--out", out, "--set", *TINY)
+    assert result.returncode == 0, result.stderr
+    accuracy = json.loads((out / "result.json").read_text())["accuracy"]["digits"]
+    line = ["digits", *(f"{accuracy[key]:.2f}" for key in ("clean", "fgsm", "pgd"))]
+    assert line in [text.split() for text in result.stdout.splitlines()]
+    assert (out / "report.html").exists()
+    attacked = intnacl("attack", out, "--eps", "0.05", "0.1", "--attacks", "fgsm", "pgd", "--images", "16")
+    assert attacked.returncode == 0, attacked.stderr
+    assert "eps" in attacked.stdout
+    assert {0.05, 0.1} <= {row["eps"] for row in json.loads((out / "result.json").read_text())["attacks"]}
+    exported = intnacl("export", out, "--out", tmp_path / "exported")
+    assert exported.stdout == f"written: {tmp_path / 'exported' / 'encoder.safetensors'}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["probe", "RUN"], "RUN is no run folder: it has no config.json"),
+        (["attack", "RUN", "--eps", "8"], "eps=8.0 is out of range"),
+        (
+            ["run", "--preset", "simclr", "--compare", "adv"],
+            "--preset simclr and --compare exclude each other",
+        ),
+        (["run", "--preset", "simclr", "--set", "evaluation.eps=-1"], "eps=-1.0 is out of range"),
+        (["export", "RUN", "--format", "onx"], "did you mean 'onnx'"),
+    ],
+)
+def test_a_mistake_ends_in_one_line(arguments: list[str], message: str, tmp_path: Path) -> None:
+    result = intnacl(*(str(tmp_path / "RUN") if word == "RUN" else word for word in arguments))
+    assert result.returncode == 2
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_run_goes_on_and_a_finished_run_ends_in_0(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = Flags(preset="simclr", device="cpu", out=tmp_path / "run", set_=TINY)
+    assert run_command(Flags(**vars(flags) | {"max_minutes": 0})) == 0
+    assert "go on with:" in capsys.readouterr().out
+    assert not (tmp_path / "run" / "result.json").exists()
+    assert run_command(flags) == 0
+    assert run_command(flags) == 0
+    assert "going on" not in capsys.readouterr().out.rpartition("written:")[0].rpartition("written:")[2]
+
+
+def test_supervised_is_the_same_run_with_another_objective(tmp_path: Path) -> None:
+    flags = Flags(device="cpu", out=tmp_path, set_=TINY)
+    assert run_command(flags, {"objective": "supervised"}) == 0
+    result = json.loads((tmp_path / "result.json").read_text())
+    assert result["config"]["objective"] == "supervised"
+    assert result["accuracy"]["digits"]["clean"] > result["accuracy"]["digits"]["pgd"]
+
+
+def test_a_comparison_of_presets_and_seeds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = Flags(device="cpu", out=tmp_path, batch_size=400, set_=(*TINY, "loss.num_positives=2"))
+    assert compare_command(flags, (), (0, 1)) == 0
+    text = capsys.readouterr().out
+    assert "mean ± sd of 2 seeds" in text
+    assert str(tmp_path / "comparison.png") in text
+    assert {path.name for path in tmp_path.iterdir() if path.is_dir()} == {
+        "simclr-seed0", "simclr-seed1", "intnacl-seed0", "intnacl-seed1",
+    }  # fmt: skip
+    summary = json.loads((tmp_path / "comparison.json").read_text())
+    stored = [json.loads((tmp_path / f"intnacl-seed{seed}/result.json").read_text()) for seed in (0, 1)]
+    clean = [result["accuracy"]["digits"]["clean"] for result in stored]
+    assert summary["losses"]["intnacl"]["clean"]["values"] == clean
+    assert stored[0]["config"]["loss"]["nacl"] == "mixnca"
+
+
+def test_what_makes_a_run_a_comparison() -> None:
+    assert is_comparison(Flags(), (), ())
+    assert is_comparison(Flags(epochs=3, device="cpu", set_=("train.lr=1",)), (), ())
+    assert is_comparison(Flags(preset="adv"), (), (0, 1))
+    assert is_comparison(Flags(dataset="cifar10"), ("simclr", "adv"), ())
+    for flags in (
+        Flags(preset="adv"), Flags(dataset="cifar10"), Flags(alpha=1.0), Flags(config=Path("a.toml")),
+        Flags(set_=("loss.beta=2",)), Flags(set_=("objective=supervised",)),
+    ):  # fmt: skip
+        assert not is_comparison(flags, (), ())
+    with pytest.raises(InputError, match="--seed 1 and --seeds exclude each other"):
+        is_comparison(Flags(seed=1), (), (1, 2))
+
+
+def test_from_pretrained_is_loaded_when_it_is_asked_for() -> None:
+    code = (
+        "import sys, intnacl; assert 'intnacl.weights' not in sys.modules; intnacl.from_pretrained;"
+        "assert 'intnacl.weights' in sys.modules; assert not hasattr(intnacl, 'nothing')"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert result.returncode == 0, result.stderr
+
+
+def test_every_command_has_help_with_examples() -> None:
+    for command in ("run", "pretrain", "supervised", "probe", "knn", "attack", "export"):
+        result = intnacl(command, "--help")
+        assert result.returncode == 0
+        assert f"intnacl {command}" in result.stdout.partition("Examples")[2]

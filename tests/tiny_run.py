@@ -1,0 +1,78 @@
+"""A run on digits that takes seconds, trained and measured once a session; tests work on copies of it."""
+
+import atexit
+import shutil
+import tempfile
+from functools import cache
+from pathlib import Path
+
+import torch
+
+from intnacl.config import RunConfig, resolve
+from intnacl.measure import run
+from intnacl.measure.subject import Subject, open_subject
+from intnacl.stages import pretrain
+from intnacl.training.distributed import Ranks
+from intnacl.training.stopping import Stop
+
+CPU = torch.device("cpu")
+HERE = Ranks(0, 1, CPU)
+SETTINGS = {
+    "train.epochs": 2,
+    "probe.solver": "adam",
+    "probe.epochs": 20,
+    "probe.lr": 1e-2,
+    "evaluation.eps": (0.02, 0.1),
+    "evaluation.attacks": ("fgsm", "pgd"),
+    "evaluation.images": 64,
+}
+
+
+def config(**changes: object) -> RunConfig:
+    return resolve(SETTINGS | changes, preset="simclr", device=CPU)
+
+
+@cache
+def trained_original() -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="intnacl-tiny-")) / "run"
+    atexit.register(shutil.rmtree, folder.parent, ignore_errors=True)
+    assert pretrain(config(), folder, HERE, Stop()) is None
+    return folder
+
+
+@cache
+def measured_original() -> Path:
+    folder = trained_original().with_name("measured")
+    shutil.copytree(trained_original(), folder)
+    assert run(config(), folder, HERE, Stop()) is None
+    return folder
+
+
+def trained(tmp_path: Path) -> Subject:
+    """A copy of the trained run, nothing of it measured."""
+    shutil.copytree(trained_original(), tmp_path / "run")
+    return open_subject(tmp_path / "run", CPU)
+
+
+def measured(tmp_path: Path) -> Subject:
+    """A copy of the run with everything measured that its configuration asks for."""
+    shutil.copytree(measured_original(), tmp_path / "run")
+    return open_subject(tmp_path / "run", CPU)
+
+
+def write_pictures(
+    root: Path, *, side: int = 8, classes: tuple[str, ...] = ("cat", "dog"), count: int = 6
+) -> str:
+    """A `folder:` data set of random pictures; its name."""
+    import numpy as np
+    from PIL import Image
+
+    draw = np.random.default_rng(0)
+    for split in ("train", "test"):
+        for name in classes or (".",):
+            folder = root / split / name
+            folder.mkdir(parents=True, exist_ok=True)
+            for i in range(count):
+                pixels = draw.integers(0, 256, (side, side, 3), dtype=np.uint8)
+                Image.fromarray(pixels).save(folder / f"{i}.png")
+    return f"folder:{root}"
