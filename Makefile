@@ -10,7 +10,7 @@ help: ## print this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: .venv/installed ## install, then run the main job on the embedded digits
-	$(BIN)/python examples/own_loop.py
+	$(BIN)/intnacl run
 
 test: .venv/installed-dev ## install, then run the tests (minutes)
 	$(BIN)/python -m pytest -n auto -m "not slow"

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from intnacl.cli import app
 from intnacl.commands import compare_command, is_comparison, run_command
 from intnacl.errors import InputError
 from intnacl.flags import Flags
@@ -44,21 +45,23 @@ def test_one_run_from_the_command_line_to_an_export(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["probe", "RUN"], "RUN is no run folder: it has no config.json"),
-        (["attack", "RUN", "--eps", "8"], "eps=8.0 is out of range"),
+        (["probe", "RUN"], r"RUN is no run folder: it has no config\.json"),
+        (["attack", "RUN", "--eps", "8"], r"eps=8\.0 is out of range"),
         (
             ["run", "--preset", "simclr", "--compare", "adv"],
-            "--preset simclr and --compare exclude each other",
+            "--preset simclr and --compare exclude",
         ),
-        (["run", "--preset", "simclr", "--set", "evaluation.eps=-1"], "eps=-1.0 is out of range"),
-        (["export", "RUN", "--format", "onx"], "did you mean 'onnx'"),
+        (["run", "--preset", "simclr", "--set", "evaluation.eps=-1"], r"eps=-1\.0 is out of range"),
+        (["export", "RUN", "--format", "onx"], "format='onx' is unknown; did you mean 'onnx'"),
     ],
 )
-def test_a_mistake_ends_in_one_line(arguments: list[str], message: str, tmp_path: Path) -> None:
-    result = intnacl(*(str(tmp_path / "RUN") if word == "RUN" else word for word in arguments))
-    assert result.returncode == 2
-    assert message in result.stderr
-    assert "Traceback" not in result.stderr
+def test_mistakes_are_told_before_anything_is_written(
+    arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=message):
+        app(arguments)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_run_goes_on_and_a_finished_run_ends_in_0(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -76,7 +79,7 @@ def test_supervised_is_the_same_run_with_another_objective(tmp_path: Path) -> No
     assert run_command(flags, {"objective": "supervised"}) == 0
     result = json.loads((tmp_path / "result.json").read_text())
     assert result["config"]["objective"] == "supervised"
-    assert result["accuracy"]["digits"]["clean"] > result["accuracy"]["digits"]["pgd"]
+    assert all(row["accuracy"] <= row["clean"] for row in result["attacks"])
 
 
 def test_a_comparison_of_presets_and_seeds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -118,8 +121,9 @@ def test_from_pretrained_is_loaded_when_it_is_asked_for() -> None:
     assert result.returncode == 0, result.stderr
 
 
-def test_every_command_has_help_with_examples() -> None:
-    for command in ("run", "pretrain", "supervised", "probe", "knn", "attack", "export"):
-        result = intnacl(command, "--help")
-        assert result.returncode == 0
-        assert f"intnacl {command}" in result.stdout.partition("Examples")[2]
+@pytest.mark.parametrize("command", ["run", "pretrain", "supervised", "probe", "knn", "attack", "export"])
+def test_every_command_has_help_with_examples(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        app([command, "--help"])
+    assert ended.value.code == 0
+    assert f"intnacl {command}" in capsys.readouterr().out.partition("Examples")[2]

@@ -51,8 +51,9 @@ def test_eps_zero_is_clean_accuracy(model, data, name):
 def test_rows_say_what_was_run(model, data):
     figures = evaluate(model, *data, [named_attack("fgsm", EPS), named_attack("pgd", EPS)], batch_size=64)
     fgsm_row, pgd_row = figures["attacks"]
-    assert list(pgd_row) == ["name", "eps", "steps", "step_size", "restarts", "images", "accuracy"]
-    assert list(pgd_row.values())[:-1] == ["pgd", EPS, 10, 0.01, 2, 200]
+    assert list(pgd_row) == ["name", "eps", "steps", "step_size", "restarts", "images", "accuracy", "clean"]
+    assert list(pgd_row.values())[:-2] == ["pgd", EPS, 10, 0.01, 2, 200]
+    assert pgd_row["clean"] == figures["clean"]
     assert 0 < pgd_row["accuracy"] <= fgsm_row["accuracy"] + 0.5 < figures["clean"]
     assert figures["images"] == 200
     assert figures["warnings"] == []
@@ -156,3 +157,9 @@ def test_bad_data_are_errors(model, data):
         evaluate(model, data[0] / 255, data[1], [])
     with pytest.raises(InputError, match="unlabelled"):
         evaluate(model, data[0], torch.full_like(data[1], -1), [])
+
+
+def test_clean_accuracy_is_told_for_the_attacked_images_too(model, data):
+    (row,) = evaluate(model, *data, [named_attack("fgsm", 0.0, images=7)])["attacks"]
+    assert row["images"] == 7
+    assert row["clean"] == row["accuracy"]  # eps 0 changes nothing

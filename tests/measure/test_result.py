@@ -29,6 +29,7 @@ def test_the_keys_and_where_the_numbers_come_from(tmp_path: Path) -> None:
     assert row == {
         "dataset": "digits", "name": "pgd", "eps": 0.1, "steps": 10, "step_size": 0.01, "restarts": 2,
         "images": 64, "accuracy": attacks[0.1]["attacks"][1]["accuracy"],
+        "clean": attacks[0.1]["attacks"][1]["clean"],
     }  # fmt: skip
     assert {row["name"] for row in result["attacks"]} == {"fgsm", "pgd", "worst_case"}
     assert from_dict(result["config"]) == subject.config

@@ -25,7 +25,7 @@ def test_the_table_of_a_result(tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 def test_attacks_are_rows_and_eps_columns(capsys: pytest.CaptureFixture[str]) -> None:
     rows = [
-        {"name": name, "eps": eps, "images": 8, "accuracy": accuracy}
+        {"name": name, "eps": eps, "images": 8, "accuracy": accuracy, "clean": 95.0}
         for name, eps, accuracy in (("pgd_tuned", 0.1, 10.0), ("pgd_tuned", 0.02, 90.0), ("fgsm", 0.1, 20.0))
     ]
     print_attacks("digits", rows)
@@ -33,6 +33,7 @@ def test_attacks_are_rows_and_eps_columns(capsys: pytest.CaptureFixture[str]) ->
     assert ["attack", "pictures", "0.02", "0.1"] in lines
     assert ["PGD", "tuned", "8", "90.00", "10.00"] in lines
     assert ["FGSM", "8", "–", "20.00"] in lines
+    assert ["none", "8", "95.00", "95.00"] in lines
 
 
 def test_probes_show_the_last_and_the_best_epoch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

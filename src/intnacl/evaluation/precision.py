@@ -28,8 +28,8 @@ def _cudnn_switches() -> list[tuple[Any, str, Any]]:
     """cuDNN's settings and their exact values, in the order in which they are set and restored.
 
     The older one only takes back what it gave, so under a TF32 that was set for all backends the newer ones
-    must say no themselves. It goes first because it moves them, and torch refuses to read it where they differ
-    from it.
+    must say no themselves. It goes first because it moves them, and torch refuses to read it where they
+    differ from it.
     """
     cudnn: Any = torch.backends.cudnn
     parts = [getattr(cudnn, name) for name in ("conv", "rnn") if hasattr(cudnn, name)]

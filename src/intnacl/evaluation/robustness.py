@@ -30,9 +30,10 @@ def evaluate(
     """Clean accuracy, accuracy under each attack, and the worst case at each eps.
 
     Figures: `clean` and `images`; `attacks`, a list of {name, eps, steps, step_size, restarts, images,
-    accuracy}; `worst_case`, rows of the same kind that count a sample as right only if it is right clean and
-    under every attack of that eps; `zero_gradients`, the percentage of samples whose loss does not depend on
-    the pixels at all; `warnings`, sentences about figures that should not be trusted.
+    accuracy, clean}, where `clean` is the accuracy on the same images without the attack; `worst_case`, rows
+    of the same kind that count a sample as right only if it is right clean and under every attack of that
+    eps; `zero_gradients`, the percentage of samples whose loss does not depend on the pixels at all;
+    `warnings`, sentences about figures that should not be trusted.
     """
     check_images(images, labels)
     classifier.to(device)
@@ -43,7 +44,7 @@ def evaluate(
         clean_N = _right(classifier, images, labels, None, batch_size, device)
         right = [_right(classifier, images, labels, config, batch_size, device) for config in attacks]
         zero = zero_gradients(classifier, images[:1024], labels[:1024], batch_size=batch_size, device=device)
-    rows = [_row(config, right_n) for config, right_n in zip(attacks, right, strict=True)]
+    rows = [_row(config, right_n, clean_N) for config, right_n in zip(attacks, right, strict=True)]
     return {
         "clean": _percent(clean_N),
         "images": len(images),
@@ -166,11 +167,12 @@ def _right(
     return torch.cat(right)
 
 
-def _row(config: AttackConfig, right_n: Tensor) -> dict[str, Any]:
+def _row(config: AttackConfig, right_n: Tensor, clean_N: Tensor) -> dict[str, Any]:
     keys = ("name", "eps", "steps", "step_size", "restarts")
     return {key: getattr(config, key) for key in keys} | {
         "images": len(right_n),
         "accuracy": _percent(right_n),
+        "clean": _percent(clean_N[: len(right_n)]),
     }
 
 
@@ -183,7 +185,7 @@ def _worst_case(
         verdicts = [clean_N] + [r for config, r in zip(attacks, right, strict=True) if config.eps == eps]
         count = min(len(verdict) for verdict in verdicts)
         worst = torch.stack([verdict[:count] for verdict in verdicts]).all(dim=0)
-        rows.append(_row(AttackConfig(name="worst_case", method="fgsm", eps=eps), worst))
+        rows.append(_row(AttackConfig(name="worst_case", method="fgsm", eps=eps), worst, clean_N))
     return rows
 
 

@@ -44,11 +44,15 @@ def _attacks(result: dict[str, Any]) -> str:
     rows = [
         [
             row["dataset"], ATTACK_NAMES.get(row["name"], row["name"]), f"{row['eps']:.4g}",
-            str(row["images"]), shown(row["accuracy"]),
+            str(row["images"]), shown(row["accuracy"]), shown(row["clean"]),
         ]
         for row in result["attacks"]
     ]  # fmt: skip
-    return _table(["data set", "attack", "eps", "pictures", "accuracy, %"], rows) if rows else ""
+    return (
+        _table(["data set", "attack", "eps", "pictures", "accuracy, %", "clean, same pictures"], rows)
+        if rows
+        else ""
+    )
 
 
 def _table(heads: list[str], rows: list[list[str]]) -> str:

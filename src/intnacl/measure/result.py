@@ -10,7 +10,7 @@ from intnacl.measure.subject import Subject
 from intnacl.training.journal import records
 
 RESULT = "result.json"
-ROW = ("name", "eps", "steps", "step_size", "restarts", "images", "accuracy")
+ROW = ("name", "eps", "steps", "step_size", "restarts", "images", "accuracy", "clean")
 
 
 def write_result(subject: Subject) -> dict[str, Any] | None:
@@ -100,7 +100,7 @@ def _attack_rows(subject: Subject) -> list[dict[str, Any]]:
             row = {"dataset": part.settings["dataset"]} | {key: figures[key] for key in ROW}
             if row["name"] == "worst_case":
                 row["of"] = [attack["name"] for attack in part.settings["attacks"]]
-            rows[digest({k: v for k, v in row.items() if k != "accuracy"})] = row
+            rows[digest({k: v for k, v in row.items() if k not in ("accuracy", "clean")})] = row
     return list(rows.values())
 
 

@@ -10,7 +10,7 @@ from intnacl.measure.parts import Part
 from intnacl.measure.result import RESULT
 
 ATTACK_NAMES = {
-    "fgsm": "FGSM", "pgd": "PGD", "pgd_tuned": "PGD tuned", "autoattack": "AutoAttack",
+    "none": "none", "fgsm": "FGSM", "pgd": "PGD", "pgd_tuned": "PGD tuned", "autoattack": "AutoAttack",
     "worst_case": "worst case",
 }  # fmt: skip
 
@@ -36,6 +36,7 @@ def print_attacks(dataset: str, rows: Sequence[dict[str, Any]]) -> None:
     eps = sorted({row["eps"] for row in rows})
     table: dict[tuple[str, int], dict[float, float]] = {}
     for row in rows:
+        table.setdefault(("none", row["images"]), dict.fromkeys(eps, row["clean"]))
         table.setdefault((row["name"], row["images"]), {})[row["eps"]] = row["accuracy"]
     lines = [
         [ATTACK_NAMES.get(name, name), f"{images:,}", *(shown(found.get(radius)) for radius in eps)]
