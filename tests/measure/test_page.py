@@ -5,7 +5,7 @@ from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
-from intnacl.measure.page import best_rows, render
+from intnacl.measure.page import attacked_figures, best_rows, render
 from intnacl.measure.result import collect
 from tiny_run import measured
 
@@ -54,8 +54,10 @@ def test_text_from_outside_is_escaped(tmp_path: Path) -> None:
 
 def test_of_several_rows_the_one_over_most_pictures_is_drawn() -> None:
     rows = [
-        {"dataset": dataset, "name": "pgd", "eps": eps, "images": images, "accuracy": 1.0}
+        {"dataset": dataset, "name": "pgd", "eps": eps, "images": images, "accuracy": 1.0, "clean": images}
         for dataset, eps, images in (("a", 0.1, 8), ("a", 0.1, 64), ("a", 0.02, 8), ("b", 0.1, 99))
     ]
     found = best_rows({"attacks": rows}, "a")
     assert [(row["eps"], row["images"]) for row in found] == [(0.02, 8), (0.1, 64)]
+    assert attacked_figures({"attacks": rows}, "a") == {"clean": 64, "attacks": found}
+    assert attacked_figures({"attacks": rows}, "c") == {"clean": None, "attacks": []}

@@ -9,7 +9,7 @@ from intnacl.errors import InputError, check_choice
 from intnacl.evaluation.autoattack import require_autoattack
 from intnacl.evaluation.figures import draw_examples, draw_probe, draw_robustness
 from intnacl.evaluation.robustness import EPS_CURVE
-from intnacl.measure.page import best_rows, write_page
+from intnacl.measure.page import attacked_figures, write_page
 from intnacl.measure.parts import Part, file_name
 from intnacl.measure.probes import run_hcl_probe, run_knn, run_probe
 from intnacl.measure.result import collect, write_result
@@ -85,8 +85,7 @@ def _probe(subject: Subject, name: str, protocol: str, epochs: int | None) -> Pa
 
 def _draw_attacks(subject: Subject, name: str, eps: float) -> None:
     """Accuracy over eps from everything measured so far, and pictures at the largest eps."""
-    result = collect(subject)
-    figures = {"clean": result["accuracy"][name]["clean"], "attacks": best_rows(result, name)}
+    figures = attacked_figures(collect(subject), name)
     _save(draw_robustness({"": figures}), subject.folder / f"robustness-{file_name(name)}.png")
     found, classes = examples(subject, name, plan(["pgd"], eps, None)[0])
     title = f"PGD at eps {eps:.4g}; the title is the prediction, * a wrong one"
