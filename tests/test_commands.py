@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from intnacl.commands import EXIT_CODES, flags, pretrain_command, resume_command
-from intnacl.errors import InputError
+from intnacl.commands import EXIT_CODES, pretrain_command, resume_command
+from intnacl.flags import Flags
 from runs import ENVIRONMENT, SMALL, encoder, finish, kill, log, newest_step, start, wait_until, workers
 
 REFERENCE: dict[int, Path] = {}
@@ -108,6 +108,16 @@ def test_a_finished_run_is_left_as_it_is(whole: Path) -> None:
     assert {path: path.stat().st_mtime_ns for path in whole.rglob("*")} == before
 
 
+def test_another_configuration_is_refused_and_the_difference_named(whole: Path) -> None:
+    code, text = finish(start(whole, "--lr", "0.5", "--seed", "3"))
+    assert code == 2
+    assert text == (
+        f"intnacl: {whole} holds a run with another configuration:\n"
+        "  seed: 0 -> 3\n  train.lr: 0.001 -> 0.5\n"
+        "Take another --out, or the settings it has.\n"
+    )
+
+
 # ---- two ranks -------------------------------------------------------------------------------------------
 
 
@@ -167,14 +177,6 @@ def test_sigterm_to_torchrun_saves_and_the_same_command_goes_on(tmp_path: Path, 
 # ---- the parts -------------------------------------------------------------------------------------------
 
 
-def test_flags_leaves_out_what_was_not_given_and_lets_pairs_win() -> None:
-    assert flags(("train.lr=2", "loss.lam=a=b"), **{"train.lr": 1.0, "seed": None}) == {
-        "train.lr": "2", "loss.lam": "a=b",
-    }  # fmt: skip
-    with pytest.raises(InputError, match=r"--set 'train\.lr' must be KEY=VALUE"):
-        flags(("train.lr",))
-
-
 def test_the_resume_command_is_the_one_that_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
     monkeypatch.setattr(sys, "argv", ["/usr/bin/intnacl", "pretrain", "--out", "my run"])
@@ -195,7 +197,7 @@ def test_exit_codes(
     code: int,
 ) -> None:
     monkeypatch.setattr("intnacl.commands.pretrain", lambda *_: reason)
-    assert pretrain_command({}, None, None, None, "cpu", tmp_path, None) == code
+    assert pretrain_command(Flags(device="cpu", out=tmp_path)) == code
     shown = capsys.readouterr().out
     assert ("done:" in shown) == (reason is None)
     assert ("go on with:" in shown) == (reason is not None)

@@ -58,8 +58,10 @@ def _timm(subject: Subject, out: Path) -> tuple[Path, str]:
         raise InputError(f"encoder {name!r} has no twin in timm: take --format safetensors or onnx.")
     path = out / "timm.safetensors"
     save_file(clean_state(subject.encoder), path)
-    name = name.removeprefix("timm:")
-    options = "".join(f", {k}={v}" for k, v in timm_options(name, subject.image_size).items())
+    options = ""
+    if name.startswith("timm:"):
+        name = name.removeprefix("timm:")
+        options = "".join(f", {k}={v}" for k, v in timm_options(name, subject.image_size).items())
     made = f'timm.create_model("{name}", num_classes=0{options})'
     return path, _usage("timm", made, 'load_file("timm.safetensors")', subject)
 
@@ -69,7 +71,7 @@ def _usage(package: str, made: str, state: str, subject: Subject) -> str:
     imports = {"timm": "import timm\nimport torch\nfrom safetensors.torch import load_file"}
     lines = [imports.get(package, "import torch\nimport torchvision"), "", f"model = {made}"]
     backbone = subject.encoder.backbone
-    if "patch_size" not in made:
+    if "img_size" not in made:
         name, conv = next((n, m) for n, m in backbone.named_modules() if isinstance(m, nn.Conv2d))
         shape = (conv.in_channels, conv.out_channels, conv.kernel_size[0], conv.stride[0], conv.padding[0])
         bias = conv.bias is not None

@@ -62,7 +62,7 @@ def _read(file: Path, *, tensors: bool = True) -> tuple[dict[str, Any], dict[str
 
 @contextmanager
 def _reading(path: str | Path) -> Iterator[Path]:
-    """The file of a run folder's encoder, or the file itself; whatever is wrong inside, the error names it."""
+    """The file of a run folder's encoder, or the file itself; an error names it, whatever is wrong inside."""
     from safetensors import SafetensorError
 
     path = Path(path)

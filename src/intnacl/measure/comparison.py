@@ -57,7 +57,7 @@ def summarize(folder: Path, labels: Sequence[str], seeds: Sequence[int]) -> dict
             for seed, result in zip(seeds, found, strict=True)
             for warning in result["warnings"]
         ],
-        "time_s": {k: _spread([result["time_s"]["total"] for result in found]) for k, found in results.items()},
+        "time_s": {k: _spread([one["time_s"]["total"] for one in found]) for k, found in results.items()},
         "protocol": {k: v for k, v in first["protocol"].items() if k not in ("seed", "encoder_sha256")},
     }  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""A whole run: pretrain, then measure what its configuration asks for, one resumable stage after the other."""
+"""A whole run: pretrain, then measure what its configuration asks for, in stages that can be resumed."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -56,7 +56,8 @@ class Stepper:
     def prepare(self, *, compiled: bool, graph: bool, say: Callable[[str], None]) -> str:
         """Take the fastest way that works and return its name; what does not work is said and passed over."""
         graph = graph and self.images.is_cuda and self.precision != "fp16"
-        torch.backends.cudnn.benchmark = True  # shapes never change: the fastest convolutions are worth finding
+        # Shapes never change, so that the fastest convolutions are worth finding.
+        torch.backends.cudnn.benchmark = True
         ways = [(True, graph)] * compiled + [(False, graph)] + [(False, False)] * graph
         for compile_it, capture in ways:
             try:
