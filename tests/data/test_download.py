@@ -133,7 +133,9 @@ def test_an_archive_that_is_not_the_official_one_is_named(root: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "packed", [tar(**{"../evil": b"x"}), tar(**{"other/x": b"x"}), b"no archive", PACKED[:60]]
+    "packed",
+    [tar(**{"../evil": b"x"}), tar(**{"other/x": b"x"}), b"no archive", PACKED[:60]],
+    ids=["outside", "elsewhere", "no archive", "cut short"],
 )
 def test_a_bad_archive_writes_nothing(root: Path, packed: bytes) -> None:
     root.mkdir()
