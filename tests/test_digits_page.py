@@ -1,0 +1,25 @@
+"""The page's table is the record's."""
+
+import json
+from pathlib import Path
+
+from intnacl.measure.tables import ATTACK_NAMES
+
+ROOT = Path(__file__).parents[1]
+RECORD = json.loads((ROOT / "results" / "digits" / "comparison.json").read_text())
+
+
+def row(key: str) -> str:
+    attack, _, eps = key.partition(" ")
+    name = f"{ATTACK_NAMES[attack]}, eps {eps}" if eps else key
+    simclr, intnacl = (RECORD["losses"][loss][key] for loss in ("simclr", "intnacl"))
+    cells = [f"{cell['mean']:.1f} ± {cell['sd']:.1f}" for cell in (simclr, intnacl)]
+    difference = RECORD["difference"][key]
+    return f"| {name} | {' | '.join(cells)} | {difference['mean']:+.1f} ± {difference['sd']:.1f} |"
+
+
+def test_every_row_is_the_records_and_none_is_missing() -> None:
+    text = (ROOT / "docs" / "digits.md").read_text()
+    rows = [line for line in text.splitlines() if line.startswith("| ") and "±" in line]
+    assert rows == [row(key) for key in RECORD["losses"]["simclr"]]
+    assert len(RECORD["seeds"]) == 5
