@@ -100,24 +100,6 @@ def test_sigterm_saves_prints_the_command_and_exits_75(tmp_path: Path, whole: Pa
     assert log(out) == log(whole)
 
 
-def test_a_finished_run_is_left_as_it_is(whole: Path) -> None:
-    before = {path: path.stat().st_mtime_ns for path in whole.rglob("*")}
-    code, text = finish(start(whole))
-    assert code == 0
-    assert text == f"done: {whole / 'encoder.safetensors'}\n"
-    assert {path: path.stat().st_mtime_ns for path in whole.rglob("*")} == before
-
-
-def test_another_configuration_is_refused_and_the_difference_named(whole: Path) -> None:
-    code, text = finish(start(whole, "--lr", "0.5", "--seed", "3"))
-    assert code == 2
-    assert text == (
-        f"intnacl: {whole} holds a run with another configuration:\n"
-        "  seed: 0 -> 3\n  train.lr: 0.001 -> 0.5\n"
-        "Take another --out, or the settings it has.\n"
-    )
-
-
 # ---- two ranks -------------------------------------------------------------------------------------------
 
 

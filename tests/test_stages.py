@@ -88,6 +88,12 @@ def test_a_damaged_checkpoint_is_named_skipped_and_the_end_is_the_same(
     assert (folder / "encoder.safetensors").read_bytes() == (finished / "encoder.safetensors").read_bytes()
 
 
+def test_a_finished_run_is_left_as_it_is(finished: Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in finished.rglob("*")}
+    assert run(finished) is None
+    assert {path: path.stat().st_mtime_ns for path in finished.rglob("*")} == before
+
+
 def test_another_configuration_is_refused_with_the_difference(finished: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in finished.rglob("*")}
     with pytest.raises(InputError) as caught:
