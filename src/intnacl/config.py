@@ -11,6 +11,7 @@ import types
 import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -133,7 +134,7 @@ def _same_recipe(base: RunConfig, config: RunConfig) -> bool:
 def read_toml(path: Path) -> dict[str, Any]:
     """A TOML file as dotted keys."""
     try:
-        return dict(_flatten(tomllib.loads(path.read_text())))
+        return dict(flatten(tomllib.loads(path.read_text())))
     except OSError as error:
         raise InputError(f"config file {path}: {error.strerror}.") from error
     except ValueError as error:  # bad syntax, or no text at all
@@ -148,12 +149,12 @@ def to_dict(config: RunConfig) -> dict[str, Any]:
 
 def from_dict(values: Mapping[str, Any]) -> RunConfig:
     """The configuration that `to_dict` wrote."""
-    return _override(RunConfig(), dict(_flatten(values)))
+    return _override(RunConfig(), dict(flatten(values)))
 
 
 def differences(old: RunConfig, new: RunConfig) -> list[str]:
     """Settings that make two runs different, as lines `key: old -> new`."""
-    a, b = dict(_flatten(to_dict(old))), dict(_flatten(to_dict(new)))
+    a, b = dict(flatten(to_dict(old))), dict(flatten(to_dict(new)))
     keys = sorted((a.keys() | b.keys()) - FREE)
     return [f"{key}: {a.get(key)!r} -> {b.get(key)!r}" for key in keys if a.get(key) != b.get(key)]
 
@@ -168,6 +169,11 @@ def settings(config: Any = None, prefix: str = "") -> Iterator[str]:
             yield f"{prefix}{f.name}"
 
 
+@cache
+def _known_settings() -> tuple[str, ...]:
+    return tuple(settings())
+
+
 def _override(config: RunConfig, changes: Mapping[str, Any]) -> RunConfig:
     """The configuration with dotted keys changed; each part is built, and so checked, once."""
     parts: dict[str, dict[str, Any]] = {}
@@ -176,7 +182,7 @@ def _override(config: RunConfig, changes: Mapping[str, Any]) -> RunConfig:
             check_choice("augment", value, AUGMENTATIONS)
             config = replace(config, augment=AUGMENTATIONS[value])
             continue
-        check_choice("setting", key, settings())
+        check_choice("setting", key, _known_settings())
         part, _, name = key.rpartition(".")
         owner = getattr(config, part) if part else config
         parts.setdefault(part, {})[name] = _typed(value, typing.get_type_hints(type(owner))[name], key)
@@ -185,10 +191,11 @@ def _override(config: RunConfig, changes: Mapping[str, Any]) -> RunConfig:
     return replace(config, **built, **top)
 
 
-def _flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Nested values as dotted keys."""
     for key, value in values.items():
         if isinstance(value, Mapping):
-            yield from _flatten(value, f"{prefix}{key}.")
+            yield from flatten(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
 

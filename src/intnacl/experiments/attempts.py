@@ -1,0 +1,161 @@
+"""One attempt at a run: take its lock, go on from its parent, run it, and note what went wrong.
+
+All that is known about a run lies in its folder below RESULTS/runs, so any number of workers, processes and
+machines may share a results folder.
+"""
+
+import json
+import os
+import shutil
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TextIO
+
+from intnacl.data.aside import new_file, new_folder
+from intnacl.errors import InputError
+from intnacl.experiments.lock import hold
+from intnacl.experiments.plan import Job
+from intnacl.training.distributed import ranks
+from intnacl.training.stopping import Stop
+
+RESULT, FAILURE, OUTPUT = "result.json", "failure.json", "output.txt"
+TRIES = 3
+DIED = "the process that ran it died: killed, out of memory, or crashed"
+
+
+def run_folder(results: Path, name: str) -> Path:
+    """Where a run lies."""
+    return results / "runs" / name
+
+
+def finished(results: Path, name: str) -> bool:
+    """Whether a run has its result."""
+    return (run_folder(results, name) / RESULT).exists()
+
+
+def failure(results: Path, name: str) -> dict[str, Any] | None:
+    """What is noted about a run's failures: session, tries, error, whether it is given up."""
+    try:
+        return dict(json.loads((run_folder(results, name) / FAILURE).read_text()))
+    except (OSError, ValueError):
+        return None
+
+
+def given_up(results: Path, name: str, session: str) -> bool:
+    """Whether this session will not try the run again."""
+    noted = failure(results, name)
+    return noted is not None and noted["session"] == session and bool(noted["given_up"])
+
+
+def attempt(job: Job, results: Path, *, device: str, stop: Stop, session: str) -> str:
+    """Try a run once; returns finished, waiting (for its parent), busy (elsewhere), stopped or failed.
+
+    A new session tries again what earlier ones gave up.
+    """
+    if finished(results, job.name):
+        return "finished"
+    if job.parent and not finished(results, job.parent):
+        return "failed" if _give_up_child(job, results, session) else "waiting"
+    folder = run_folder(results, job.name)
+    with hold(folder) as mine:
+        if not mine:
+            return "busy"
+        if finished(results, job.name):  # by another worker, just now
+            return "finished"
+        if given_up(results, job.name, session):
+            return "failed"
+        return _try(job, results, folder, device, stop, session)
+
+
+def _try(job: Job, results: Path, folder: Path, device: str, stop: Stop, session: str) -> str:
+    tries = _begin(folder, session)
+    if tries > TRIES:  # earlier ones ended without a word
+        _note(folder, session, tries=TRIES, error=DIED, given_up=True)
+        return "failed"
+    try:
+        with _output(folder):
+            reason = _run(job, results, folder, device, stop)
+    except Exception as error:
+        text = str(error) if isinstance(error, InputError) else traceback.format_exc()
+        hopeless = isinstance(error, InputError) or tries == TRIES
+        _note(folder, session, tries=tries, error=text, given_up=hopeless)
+        return "failed"
+    _note(folder, session, tries=tries - 1) if reason else _tidy(job, folder)
+    return "stopped" if reason else "finished"
+
+
+def _run(job: Job, results: Path, folder: Path, device: str, stop: Stop) -> str | None:
+    from intnacl.measure import run
+
+    if job.parent:
+        inherit(run_folder(results, job.parent), folder)
+    config = replace(job.config, train=replace(job.config.train, keep=1))
+    with ranks(device) as here:
+        return run(config, folder, here, stop)
+
+
+def inherit(parent: Path, folder: Path) -> None:
+    """Give a run that has no state of its own the last one of its parent, and the log so far."""
+    states = sorted((parent / "checkpoints").glob("step-*"))
+    place = folder / "checkpoints"
+    if not states or any(place.glob("step-*")) or (folder / "encoder.safetensors").exists():
+        return
+    place.mkdir(exist_ok=True)
+    if (parent / "log.jsonl").exists():
+        shutil.copyfile(parent / "log.jsonl", folder / "log.jsonl")
+    with new_folder(place / states[-1].name) as partial:
+        for file in states[-1].iterdir():
+            _link(file, partial / file.name)
+
+
+def _link(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # another file system, or none that links
+        shutil.copyfile(source, target)
+
+
+def _tidy(job: Job, folder: Path) -> None:
+    """A finished run keeps its encoder; its training states only where a longer run may go on from them."""
+    (folder / FAILURE).unlink(missing_ok=True)
+    states = sorted((folder / "checkpoints").glob("step-*"))
+    for state in states[:-1] if job.goes_on else states:
+        shutil.rmtree(state, ignore_errors=True)
+
+
+def _begin(folder: Path, session: str) -> int:
+    """Count a try before it begins, so that one that kills its process counts too."""
+    noted = failure(folder.parents[1], folder.name) or {}
+    tries = 1 + (noted.get("tries", 0) if noted.get("session") == session else 0)
+    _note(folder, session, tries=tries, error=noted.get("error", ""))
+    return tries
+
+
+def _note(folder: Path, session: str, *, tries: int, error: str = "", given_up: bool = False) -> None:
+    noted = {"session": session, "tries": tries, "error": error, "given_up": given_up}
+    with new_file(folder / FAILURE) as handle:
+        handle.write(json.dumps(noted, indent=1).encode())
+
+
+def _give_up_child(job: Job, results: Path, session: str) -> bool:
+    """A run whose parent was given up cannot begin."""
+    assert job.parent is not None
+    if not given_up(results, job.parent, session):
+        return False
+    folder = run_folder(results, job.name)
+    folder.mkdir(parents=True, exist_ok=True)
+    error = f"it goes on from {job.parent}, which failed"
+    _note(folder, session, tries=0, error=error, given_up=True)
+    return True
+
+
+@contextmanager
+def _output(folder: Path) -> Iterator[TextIO]:
+    """What a run prints goes to its folder."""
+    with (folder / OUTPUT).open("a") as log, redirect_stdout(log), redirect_stderr(log):
+        yield log
+    sys.stdout.flush()

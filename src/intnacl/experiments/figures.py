@@ -1,0 +1,204 @@
+"""Figures of the report: direct labels instead of legends, colours that colour-blind readers tell apart.
+
+Measured values are filled, published ones hollow or dashed, in the same colour. In the SVG, text and axes
+take the colour of the page around them, so that it can be light or dark.
+"""
+
+import io
+from collections.abc import Sequence
+from typing import Any
+
+from intnacl.experiments.labels import end_labels
+from intnacl.experiments.measured import Cell, View
+
+# Okabe & Ito's colours, dark enough for white and light enough for black pages.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#707070")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+LONGEST = 40  # characters of a label
+INK = "#123456"  # stands for the page's colour until the SVG is written
+STYLE: dict[str, Any] = {
+    "font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "axes.titlesize": 9,
+    "svg.fonttype": "none", "text.color": INK, "axes.labelcolor": INK, "axes.edgecolor": INK,
+    "xtick.color": INK, "ytick.color": INK, "axes.titlecolor": INK,
+}  # fmt: skip
+
+
+def draw(view: View) -> tuple[str, bytes]:
+    """The figure of a table, as SVG for any page and as PNG on white."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    style: Any = {**STYLE, "svg.hashsalt": view.key}
+    with mpl.rc_context(style):
+        figure = DRAWERS[str(view.figure)](view, plt)
+        svg, png = io.BytesIO(), io.BytesIO()
+        figure.savefig(svg, format="svg", transparent=True, metadata={"Date": None})
+        _recolour(figure, "#222222")
+        figure.savefig(png, format="png", dpi=160, facecolor="white")
+        plt.close(figure)
+    text = svg.getvalue().decode()
+    return text[text.index("<svg") :].replace(INK, "currentColor"), png.getvalue()
+
+
+def _recolour(figure: Any, colour: str) -> None:
+    """Replace the ink by a colour."""
+    from matplotlib.lines import Line2D
+    from matplotlib.spines import Spine
+    from matplotlib.text import Text
+
+    for text in figure.findobj(Text):
+        text.set_color(colour if text.get_color() == INK else text.get_color())
+    for spine in figure.findobj(Spine):
+        spine.set_edgecolor(colour)
+    for axes in figure.axes:
+        for line in axes.findobj(Line2D):
+            line.set_color(colour if line.get_color() == INK else line.get_color())
+            line.set_markeredgecolor(
+                colour if line.get_markeredgecolor() == INK else line.get_markeredgecolor()
+            )
+
+
+def plain(text: str) -> str:
+    """A label without the meaning that $ has for matplotlib, and no longer than there is room for."""
+    short = text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
+    return short.replace("$", r"\$")
+
+
+def scatter(view: View, plt: Any) -> Any:
+    """A panel for each pair of columns: the second against the first, a labelled point a row."""
+    panels = _panels(view.columns)
+    figure, axes = plt.subplots(
+        1, len(panels), figsize=(4.6 * len(panels), 3.8), squeeze=False, layout="constrained"
+    )
+    for ax, (title, (i, j, *_)) in zip(axes[0], panels.items(), strict=True):
+        points = []
+        for k, row in enumerate(view.rows):
+            x, y = view.cells[k][i], view.cells[k][j]
+            colour, marker = COLOURS[k % len(COLOURS)], MARKERS[k % len(MARKERS)]
+            _published_point(ax, x, y, colour, marker)
+            if x.mean is not None and y.mean is not None:
+                ax.errorbar(
+                    x.mean, y.mean, xerr=x.sd, yerr=y.sd, color=colour, marker=marker, capsize=2, lw=1
+                )
+                points.append((x.mean, y.mean, plain(row["label"]), colour))
+        ax.set(
+            xlabel=plain(view.columns[i]["label"]) + " (%)", ylabel=plain(view.columns[j]["label"]) + " (%)"
+        )
+        ax.set_title(plain(title), loc="left")
+        end_labels(ax, points, right=ax.get_xlim()[1])
+    return figure
+
+
+def _published_point(ax: Any, x: Cell, y: Cell, colour: str, marker: str) -> None:
+    if x.published and y.published:
+        ax.plot(x.published.mean, y.published.mean, marker=marker, mfc="none", color=colour, lw=0, alpha=0.8)
+        if x.mean is not None and y.mean is not None:
+            ax.plot([x.mean, x.published.mean], [y.mean, y.published.mean], color=colour, lw=0.6, ls=":")
+
+
+def curves(view: View, plt: Any) -> Any:
+    """A panel for each group of rows and panel of columns: a curve a row over the columns' x."""
+    groups, panels = _groups(view.rows), _panels(view.columns)
+    size = (3.9 * max(len(panels), 1.4), 3.0 * max(len(groups), 1.15))
+    figure, axes = plt.subplots(len(groups), len(panels), figsize=size, squeeze=False, layout="constrained")
+    for line, (group, rows) in zip(axes, groups.items(), strict=True):
+        for ax, (panel, columns) in zip(line, panels.items(), strict=True):
+            xs = [view.columns[j]["x"] for j in columns]
+            series = [(view.rows[i], [view.cells[i][j] for j in columns]) for i in rows]
+            _curves(ax, xs, series)
+            ax.set_title(plain(" · ".join(part for part in (group, panel) if part)), loc="left")
+            ax.set(xlabel=plain(view.x_label), ylabel="accuracy (%)")
+            _mark_x(ax, xs)
+    return figure
+
+
+def _curves(ax: Any, xs: Sequence[float], series: list[tuple[dict[str, Any], list[Cell]]]) -> None:
+    ends = []
+    for k, (row, cells) in enumerate(series):
+        colour, marker = COLOURS[k % len(COLOURS)], MARKERS[k % len(MARKERS)]
+        known = [(x, c.mean, c.sd or 0.0) for x, c in zip(xs, cells, strict=True) if c.mean is not None]
+        paper = [(x, c.published.mean) for x, c in zip(xs, cells, strict=True) if c.published]
+        if paper:
+            ax.plot(*zip(*paper, strict=True), color=colour, ls="--", lw=0.8, marker=marker, mfc="none", ms=4)
+        if known:
+            x, y, sd = zip(*known, strict=True)
+            ax.errorbar(x, y, yerr=sd, color=colour, marker=marker, ms=4, lw=1.5, capsize=2)
+        last = [(x, y) for x, y, _ in known] or paper
+        if last:
+            ends.append((*last[-1], plain(row["label"]), colour))
+    end_labels(ax, ends)
+
+
+def runtime(view: View, plt: Any) -> Any:
+    """Best accuracy so far over epochs, and over the measured minutes of training."""
+    groups = _groups(view.rows)
+    accuracy = [j for j, column in enumerate(view.columns) if column["metric"] == "clean"]
+    minutes = {c["x"]: j for j, c in enumerate(view.columns) if c["metric"] == "minutes"}
+    size = (9.2, 3.2 * max(len(groups), 1.15))
+    figure, axes = plt.subplots(
+        len(groups), 2, figsize=size, squeeze=False, layout="constrained", sharey="row"
+    )
+    for (left, right), (group, rows) in zip(axes, groups.items(), strict=True):
+        for ax, label in ((left, view.x_label), (right, "minutes of training, as measured")):
+            ax.set(xlabel=plain(label), ylabel="best accuracy so far (%)")
+        left.set_title(plain(group), loc="left")
+        series = [_best_so_far(view, i, accuracy, minutes) for i in rows]
+        _best_curves(left, [(label, [(x, y) for x, _, y in line]) for label, line, _ in series], "-")
+        timed = [(label, [(t, y) for _, t, y in line if t is not None]) for label, line, _ in series]
+        _best_curves(right, timed, "-")
+        _best_curves(left, [(label, paper) for label, _, paper in series], "--")
+    return figure
+
+
+def _best_so_far(
+    view: View, i: int, accuracy: list[int], minutes: dict[float, int]
+) -> tuple[str, list[tuple[float, float | None, float]], list[tuple[float, float]]]:
+    measured: list[tuple[float, float | None, float]] = []
+    paper: list[tuple[float, float]] = []
+    for j in accuracy:
+        x, cell = view.columns[j]["x"], view.cells[i][j]
+        if cell.mean is not None:
+            time = view.cells[i][minutes[x]].mean if x in minutes else None
+            measured.append((x, time, max([cell.mean, *(y for *_, y in measured)])))
+        if cell.published:
+            paper.append((x, max([cell.published.mean, *(y for _, y in paper)])))
+    return plain(view.rows[i]["label"]), measured, paper
+
+
+def _best_curves(ax: Any, series: list[tuple[str, list[tuple[float, float]]]], style: str) -> None:
+    ends = []
+    for k, (label, points) in enumerate(series):
+        if points:
+            hollow = {"mfc": "none", "lw": 0.8} if style == "--" else {"lw": 1.5}
+            colour = COLOURS[k % len(COLOURS)]
+            ax.plot(*zip(*points, strict=True), ls=style, color=colour, marker=MARKERS[k], ms=4, **hollow)
+            ends.append((*points[-1], label, colour))
+    if style == "-" or not any(text for text in ax.texts):
+        end_labels(ax, ends)
+
+
+def _mark_x(ax: Any, xs: Sequence[float]) -> None:
+    """Ticks at the measured places; a logarithmic axis where they grow by factors."""
+    if len(xs) > 2 and min(xs) > 0 and max(xs) / min(xs) >= 8:
+        ax.set_xscale("log")
+    ax.set_xticks(xs, [f"{x:g}" for x in xs])
+    ax.minorticks_off()
+
+
+def _panels(columns: Sequence[dict[str, Any]]) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for j, column in enumerate(columns):
+        found.setdefault(column["panel"], []).append(j)
+    return found
+
+
+def _groups(rows: Sequence[dict[str, Any]]) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for i, row in enumerate(rows):
+        found.setdefault(row["group"], []).append(i)
+    return found
+
+
+DRAWERS = {"scatter": scatter, "curves": curves, "runtime": runtime}

@@ -1,0 +1,241 @@
+"""The paper's tables and figures as plain lists of rows and columns.
+
+A loss is a dictionary of settings; M = 1 rows of many tables are the same run and are trained once.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+from intnacl.errors import InputError, check_choice
+from intnacl.experiments.tables import Column, Row, Table
+from intnacl.losses.integrated import PRESETS
+
+LAMBDAS = (0.5, 0.6, 0.7, 0.8, 0.9)
+POSITIVES = (1, 2, 3, 4, 5)
+STRENGTHS = (0.002, 0.004, 0.008, 0.016, 0.032)
+MILESTONES = (100, 200, 400, 600, 800, 1000, 1200, 1400, 1600, 1800, 2000)
+METHODS = {
+    "SimCLR": "simclr", "Debiased": "debiased", "HardNeg": "hardneg", "Debiased+HardNeg": "debiased_hardneg",
+    "Adv": "adv", "IntCl": "intcl", "IntNaCl": "intnacl",
+}  # fmt: skip
+CIFAR = {"dataset": "cifar100", "evaluation.transfer": ("cifar10",)}
+TINYIMAGENET = {"dataset": "tinyimagenet"}
+SCALES = ("paper", "tiny")
+
+
+def nca(g: str, m: int, **more: Any) -> dict[str, Any]:
+    """L_NCA(G, M)."""
+    return loss(nacl="nca", negatives=g, num_positives=m, **more)
+
+
+def mixnca(g: str, m: int, lam: float, **more: Any) -> dict[str, Any]:
+    """L_MIXNCA(G, M, λ)."""
+    return loss(nacl="mixnca", negatives=g, num_positives=m, lam=lam, **more)
+
+
+def loss(**keywords: Any) -> dict[str, Any]:
+    """Keywords of the loss as settings of a run."""
+    return {f"loss.{name}": value for name, value in keywords.items()}
+
+
+def block(g: str, lam: float | None, positives: tuple[int, ...] = POSITIVES, **more: Any) -> tuple[Row, ...]:
+    """The rows over M of one loss type; λ None is NCA."""
+    robust = ", α = 1" if more else ""
+    robust += ", w = 1" if "weight" in more else ""
+    group = f"NCA({g}{robust})" if lam is None else f"MIXNCA({g}, λ = {lam}{robust})"
+    return tuple(
+        Row(
+            label=f"M = {m}",
+            group=group,
+            settings=nca(g, m, **more) if lam is None else mixnca(g, m, lam, **more),
+        )
+        for m in positives
+    )
+
+
+def measures(*metrics: str) -> tuple[Column, ...]:
+    """The metrics on CIFAR-100 and, by transfer, on CIFAR-10."""
+    names = {"cifar100": "CIFAR-100", "cifar10": "→ CIFAR-10"}
+    return tuple(
+        Column(label=f"{name} {metric.upper() if metric != 'clean' else metric}", metric=metric, dataset=key)
+        for key, name in names.items()
+        for metric in metrics
+    )
+
+
+def complete(name: str, title: str, g: str, *metrics: str, **more: Any) -> Table:
+    """A table of the appendix: NCA and MIXNCA with every λ."""
+    rows = sum((block(g, lam, **more) for lam in (None, *LAMBDAS)), ())
+    return Table(name=name, title=title, rows=rows, columns=measures(*metrics), settings=CIFAR)
+
+
+def _tinyimagenet() -> Table:
+    rows = (
+        *block("g0", None, (1, 2)), *block("g2", None, (1, 2)),
+        *block("g0", 0.9, (1, 2)), *block("g2", 0.5, (1, 2)),
+        *block("g2", 0.5, (1, 2, 5), alpha=1.0), *block("g2", 0.5, (1, 2, 5), alpha=1.0, weight="one"),
+    )  # fmt: skip
+    columns = (Column(label="TinyImageNet clean"), Column(label="TinyImageNet FGSM", metric="fgsm"))
+    title = "NaCl and IntNaCl on TinyImageNet"
+    return Table(name="table4", title=title, rows=rows, columns=columns, settings=TINYIMAGENET)
+
+
+LONG = (
+    Row(label="SimCLR", group="NaCl on SimCLR", settings=nca("g0", 1)),
+    Row(label="NCA(g0, 2)", group="NaCl on SimCLR", settings=nca("g0", 2)),
+    Row(label="MIXNCA(g0, 2, 0.9)", group="NaCl on SimCLR", settings=mixnca("g0", 2, 0.9)),
+    Row(label="Debiased+HardNeg", group="NaCl on Debiased+HardNeg", settings=nca("g2", 1)),
+    Row(label="NCA(g2, 2)", group="NaCl on Debiased+HardNeg", settings=nca("g2", 2)),
+    Row(label="MIXNCA(g2, 2, 0.5)", group="NaCl on Debiased+HardNeg", settings=mixnca("g2", 2, 0.5)),
+)
+
+
+def _milestones(metric: str, text: str) -> tuple[Column, ...]:
+    return tuple(
+        Column(label=text.format(n), metric=metric, settings={"train.epochs": n}, x=n) for n in MILESTONES
+    )
+
+
+def _supervised() -> Table:
+    base = {"objective": "supervised", "train.epochs": 1000}
+    rows = (
+        Row(label="supervised, the views of contrastive training", settings=base),
+        Row(label="supervised, crop and flip only", settings={**base, "augment": "crop_flip"}),
+    )
+    title = "The supervised baseline (the paper does not state its augmentation)"
+    columns = measures("clean", "fgsm", "pgd")
+    return Table(name="supervised", title=title, rows=rows, columns=columns, settings=CIFAR)
+
+
+def _methods() -> tuple[Row, ...]:
+    return tuple(Row(label=label, settings=loss(**PRESETS[preset])) for label, preset in METHODS.items())
+
+
+def _figure1() -> Table:
+    panels = [replace(c, panel="CIFAR-100" if c.dataset == "cifar100" else "transfer to CIFAR-10")
+              for c in measures("clean", "fgsm")]  # fmt: skip
+    title = "Figure 1: accuracy against robustness"
+    return Table(
+        name="figure1", title=title, rows=_methods(), columns=tuple(panels), settings=CIFAR, figure="scatter"
+    )
+
+
+def _figure_lambda() -> Table:
+    rows = tuple(
+        Row(label=f"M = {m}", group=f"MIXNCA({g})", settings=nca(g, m))
+        for g in ("g0", "g2")
+        for m in POSITIVES
+    )
+    columns = tuple(
+        replace(
+            c,
+            label=f"{c.label}, λ = {lam}",
+            panel=c.label,
+            x=lam,
+            settings=loss(nacl="mixnca", lam=lam),
+        )
+        for c in measures("clean", "fgsm")
+        for lam in LAMBDAS
+    )
+    title = "Accuracy as a function of λ (M = 1 has none: the baseline)"
+    return Table(
+        name="figure_lambda",
+        title=title,
+        rows=rows,
+        columns=columns,
+        settings=CIFAR,
+        figure="curves",
+        x_label="λ",
+    )
+
+
+def _figure_eps() -> Table:
+    columns = tuple(
+        Column(label=f"FGSM {eps}", metric="fgsm", dataset="cifar100", eps=eps, x=eps) for eps in STRENGTHS
+    )
+    title = "Accuracy under FGSM of different strength"
+    return Table(
+        name="figure_eps", title=title, rows=_methods(), columns=columns, settings=CIFAR, figure="curves",
+        x_label="FGSM ε (pixels in [0, 1])",
+    )  # fmt: skip
+
+
+PAPER: tuple[Table, ...] = (
+    Table(
+        name="table2", title="Table 2: NaCl on SimCLR and on Debiased+HardNeg",
+        columns=measures("clean", "fgsm"),
+        rows=(*block("g0", None), *block("g2", None), *block("g0", 0.9), *block("g2", 0.5)), settings=CIFAR,
+    ),
+    Table(
+        name="table3", title="Table 3: IntNaCl (M > 1) and IntCl (M = 1)", columns=measures("clean", "fgsm"),
+        rows=sum((block("g2", lam, alpha=1.0) for lam in (None, 0.5, 0.7, 0.9)), ()), settings=CIFAR,
+    ),
+    replace(_tinyimagenet(), title="Table 4: NaCl and IntNaCl on TinyImageNet"),
+    complete("nacl_simclr", "Complete: NaCl on SimCLR", "g0", "clean", "fgsm"),
+    complete("nacl_debiased_hardneg", "Complete: NaCl on Debiased+HardNeg", "g2", "clean", "fgsm"),
+    complete("intnacl", "Complete: NaCl on IntCl", "g2", "clean", "fgsm", alpha=1.0),
+    complete("nacl_pgd", "Complete: NaCl on Debiased+HardNeg, with PGD", "g2", "clean", "fgsm", "pgd"),
+    Table(
+        name="more_epochs", title="Longer training: CIFAR-100 accuracy by epochs", rows=LONG, settings=CIFAR,
+        columns=_milestones("clean", "{} epochs"),
+    ),
+    _supervised(),
+    _figure1(),
+    _figure_lambda(),
+    _figure_eps(),
+    Table(
+        name="figure_runtime", title="Accuracy with extended runtime", rows=LONG, settings=CIFAR,
+        columns=(*_milestones("clean", "{} epochs"), *_milestones("minutes", "minutes for {} epochs")),
+        figure="runtime", x_label="epochs of training",
+    ),
+)  # fmt: skip
+
+
+def tables_of(scale: str) -> tuple[Table, ...]:
+    """All tables of the paper, at its own scale or as a check of the machinery on the digits."""
+    check_choice("scale", scale, SCALES)
+    return PAPER if scale == "paper" else tuple(_tiny(table) for table in PAPER)
+
+
+def pick(tables: tuple[Table, ...], names: tuple[str, ...]) -> tuple[Table, ...]:
+    """The tables of these names; a number stands for the main table with it."""
+    known = {table.name: table for table in tables}
+    chosen = dict.fromkeys(f"table{name}" if name.isdigit() else name for name in names)
+    for name in chosen:
+        check_choice("table", name, known)
+    if not chosen:
+        raise InputError("name a --table, or take --all; `--list` shows what there is.")
+    return tuple(known[name] for name in chosen)
+
+
+# The digits instead of every data set: nothing that comes out says anything about the paper.
+TINY: dict[str, Any] = {
+    "dataset": "digits", "evaluation.transfer": (), "train.epochs": 1, "train.batch_size": 128,
+    "train.monitor_epochs": 0, "probe.solver": "lbfgs", "probe.max_iter": 10,
+    "evaluation.images": 100, "evaluation.eps": (0.002,), "evaluation.attacks": ("fgsm", "pgd"),
+}  # fmt: skip
+
+
+def _tiny(table: Table) -> Table:
+    """The same rows and columns on the digits; columns that only differ in the data set fall together."""
+    rows = tuple(replace(row, settings=_tiny_settings(row.settings)) for row in table.rows)
+    columns = tuple(
+        replace(
+            column,
+            dataset=None,
+            label=column.label.replace("TinyImageNet", "digits").replace("CIFAR-100", "digits"),
+            panel=column.panel.replace("CIFAR-100", "digits"),
+            settings=_tiny_settings(column.settings),
+        )
+        for column in table.columns
+        if column.dataset != "cifar10"
+    )
+    return replace(table, settings=TINY, rows=rows, columns=columns)
+
+
+def _tiny_settings(settings: Any) -> dict[str, Any]:
+    changed = dict(settings)
+    if "train.epochs" in changed:  # milestones stay apart: 1, 2, 3 …
+        epochs = changed["train.epochs"]
+        changed["train.epochs"] = MILESTONES.index(epochs) + 1 if epochs in MILESTONES else 1
+    return changed

@@ -1,0 +1,59 @@
+"""One worker a run: an exclusive lock that the system gives back when its holder ends, however it ends."""
+
+import json
+import os
+import socket
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+from intnacl.errors import InputWarning
+
+NAME = "lock"
+
+
+@contextmanager
+def hold(folder: Path) -> Iterator[bool]:
+    """Take the lock of a run folder, made where it is missing; gives whether it was free."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / NAME).open("a+") as handle:
+        mine = _take(handle, exclusive=True)
+        if mine:
+            _sign(handle)
+        yield mine
+        if mine:
+            handle.truncate(0)  # closing the file gives the lock back
+
+
+def holder(folder: Path) -> dict[str, Any] | None:
+    """Who holds a run: host, pid and since when (seconds since 1970); None where nobody does."""
+    try:
+        with (folder / NAME).open() as handle:
+            if _take(handle, exclusive=False):
+                return None
+            return dict(json.loads(handle.read() or "{}"))
+    except (OSError, ValueError):
+        return None
+
+
+def _take(handle: IO[str], *, exclusive: bool) -> bool:
+    try:
+        import fcntl
+    except ImportError:
+        warnings.warn("no locks on this system: start one process at a time.", InputWarning, stacklevel=3)
+        return True
+    try:
+        fcntl.flock(handle, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _sign(handle: IO[str]) -> None:
+    import time
+
+    handle.truncate(0)
+    handle.write(json.dumps({"host": socket.gethostname(), "pid": os.getpid(), "since": time.time()}))
+    handle.flush()

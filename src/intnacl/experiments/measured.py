@@ -1,0 +1,185 @@
+"""From run folders to cells: mean ± deviation (n), the published value, and their difference.
+
+The difference is in units of the pooled spread, √(((n−1)s² + (5−1)s_p²) / (n−1 + 5−1)) with the deviations s
+of our n trials and s_p of the paper's 5; a single trial has no deviation and adds nothing to the pool.
+"""
+
+import json
+import math
+import shlex
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from intnacl.config import FREE, RunConfig, flatten, from_dict, resolve, to_dict
+from intnacl.experiments import published, record
+from intnacl.experiments.attempts import RESULT, failure, run_folder
+from intnacl.experiments.setting import choices, departures
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """A run of the record, done or not."""
+
+    name: str
+    config: RunConfig
+    result: dict[str, Any] | None
+    error: str | None
+    departures: list[str]
+    """From what the paper states; none: its setting."""
+    choices: list[str]
+    command: str
+
+    @property
+    def status(self) -> str:
+        """finished, failed or missing."""
+        return "finished" if self.result is not None else "failed" if self.error else "missing"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """A figure over seeds."""
+
+    runs: dict[str, Run]
+    """By seed."""
+    values: dict[str, float]
+    dataset: str
+    published: published.Value | None
+    digits: int = 2
+
+    @property
+    def n(self) -> int:
+        """Runs that have the figure."""
+        return len(self.values)
+
+    @property
+    def mean(self) -> float | None:
+        """Over the seeds that are there."""
+        return statistics.fmean(self.values.values()) if self.values else None
+
+    @property
+    def sd(self) -> float | None:
+        """Deviation over the seeds (n − 1); None for fewer than two."""
+        return statistics.stdev(self.values.values()) if self.n > 1 else None
+
+    @property
+    def difference(self) -> float | None:
+        """Ours less the paper's, in percentage points."""
+        return None if self.mean is None or self.published is None else self.mean - self.published.mean
+
+    @property
+    def units(self) -> float | None:
+        """The difference in units of the pooled spread; None where there is no spread."""
+        if self.difference is None or self.published is None:
+            return None
+        spread = pooled(self.sd, self.n, self.published.sd, published.TRIALS)
+        return self.difference / spread if spread else None
+
+    @property
+    def status(self) -> str:
+        """measured, partly (some seeds are missing), failed or missing."""
+        if self.values:
+            return "measured" if self.n == len(self.runs) else "partly"
+        return "failed" if any(run.status == "failed" for run in self.runs.values()) else "missing"
+
+
+@dataclass(frozen=True, kw_only=True)
+class View:
+    """A table of the record with its cells."""
+
+    key: str
+    name: str
+    title: str
+    rows: list[dict[str, Any]]
+    columns: list[dict[str, Any]]
+    cells: list[list[Cell]]
+    figure: str | None
+    x_label: str
+    departures: list[str] = field(default_factory=list)
+    """What makes it a check of the machinery, not of the paper."""
+
+
+def pooled(s: float | None, n: int, s_p: float | None, n_p: int) -> float | None:
+    """√(((n−1)s² + (n_p−1)s_p²) / (n−1 + n_p−1)) over the deviations that there are."""
+    parts = [(count - 1, value) for value, count in ((s, n), (s_p, n_p)) if value is not None and count > 1]
+    freedom = sum(count for count, _ in parts)
+    return math.sqrt(sum(count * value**2 for count, value in parts) / freedom) if freedom else None
+
+
+def collect(results: Path) -> tuple[list[View], dict[str, Run]]:
+    """Every table of a results folder, and every run."""
+    kept = record.read(results)
+    runs = {name: _run(results, name, job) for name, job in kept["jobs"].items()}
+    return [_view(key, table, runs) for key, table in kept["tables"].items()], runs
+
+
+def _run(results: Path, name: str, job: Mapping[str, Any]) -> Run:
+    config = from_dict(job["config"])
+    try:
+        result = json.loads((run_folder(results, name) / RESULT).read_text())
+    except (OSError, ValueError):
+        result = None
+    noted = failure(results, name)
+    error = noted["error"] if result is None and noted and noted["given_up"] else None
+    return Run(
+        name=name, config=config, result=result, error=error, departures=departures(config, result),
+        choices=choices(config), command=command(config, run_folder(results, name)),
+    )  # fmt: skip
+
+
+def command(config: RunConfig, folder: Path) -> str:
+    """The command line that does this run alone."""
+    start = to_dict(resolve({"dataset": config.dataset}))
+    base = dict(flatten(start))
+    keys = ("dataset", "recipe", *FREE)
+    changed = [
+        (key, value) for key, value in flatten(to_dict(config)) if key not in keys and value != base[key]
+    ]
+    flags = [f"{key}={','.join(map(str, v)) if isinstance(v, list) else v}" for key, v in changed]
+    words = ["intnacl", "run", "--dataset", config.dataset, "--out", str(folder)]
+    words += ["--root", config.root] if config.root else []
+    return shlex.join([*words, *(["--set", *flags] if flags else [])])
+
+
+def _view(key: str, table: Mapping[str, Any], runs: Mapping[str, Run]) -> View:
+    cells = [
+        [_cell(seeds, column, runs) for seeds, column in zip(row, table["columns"], strict=True)]
+        for row in table["cells"]
+    ]
+    every = [run for row in cells for cell in row for run in cell.runs.values()]
+    reasons = dict.fromkeys(reason for run in every for reason in run.departures)
+    return View(
+        key=key, cells=cells, departures=list(reasons) if all(run.departures for run in every) else [],
+        **{name: table[name] for name in ("name", "title", "rows", "columns", "figure", "x_label")},
+    )  # fmt: skip
+
+
+def _cell(seeds: Mapping[str, str], column: Mapping[str, Any], runs: Mapping[str, Run]) -> Cell:
+    chosen = {seed: runs[name] for seed, name in sorted(seeds.items(), key=lambda item: int(item[0]))}
+    config = next(iter(chosen.values())).config
+    dataset = column["dataset"] or config.dataset
+    found = {seed: figure(run.result, dataset, column) for seed, run in chosen.items()}
+    values = {seed: value for seed, value in found.items() if value is not None}
+    paper = not any(run.departures for run in chosen.values())
+    value = published.find(config, dataset, column["metric"], column["eps"]) if paper else None
+    return Cell(runs=chosen, values=values, dataset=dataset, published=value)
+
+
+def figure(result: Mapping[str, Any] | None, dataset: str, column: Mapping[str, Any]) -> float | None:
+    """The column's figure of a result; None where it was not measured."""
+    if result is None:
+        return None
+    metric, eps = column["metric"], column["eps"]
+    if metric == "minutes":
+        seconds = result["time_s"].get("pretrain")
+        return None if seconds is None else float(seconds) / 60
+    if eps is None or metric == "clean":
+        value = result["accuracy"].get(dataset, {}).get(metric)
+        if value is not None or metric == "clean":
+            return None if value is None else float(value)
+        eps = result["config"]["evaluation"]["eps"][0]
+    rows = (r for r in result["attacks"] if (r["dataset"], r["name"], r["eps"]) == (dataset, metric, eps))
+    row = next(rows, None)
+    return None if row is None else float(row["accuracy"])

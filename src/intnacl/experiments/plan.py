@@ -1,0 +1,198 @@
+"""From tables to runs: each is named after its configuration, so that what two tables share is trained once.
+
+Runs that differ only in their epochs, under a constant learning rate, are milestones of one training: each
+goes on from the last state of the one before.
+"""
+
+import hashlib
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+import torch
+
+from intnacl.config import FREE, EvaluationConfig, RunConfig, flatten, resolve, to_dict
+from intnacl.experiments.tables import Column, Table
+from intnacl.losses.integrated import LossConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """A run to be done."""
+
+    name: str
+    """The name of its folder."""
+    config: RunConfig
+    parent: str | None = None
+    """The run whose last state it goes on from."""
+    goes_on: bool = False
+    """Whether some longer run may go on from it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """The runs behind tables: `cells[table][row][column][seed]` is the name of a run."""
+
+    tables: tuple[Table, ...]
+    jobs: tuple[Job, ...]
+    cells: Mapping[str, list[list[dict[int, str]]]]
+
+
+def make_plan(
+    tables: Sequence[Table],
+    seeds: Sequence[int],
+    *,
+    universe: Sequence[Table] | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    device: torch.device | None = None,
+) -> Plan:
+    """The runs of `tables` for each seed.
+
+    What a run measures is what all tables of `universe` want from it, so that its name does not depend on
+    the tables that were asked for.
+    """
+    requests = [
+        request for table in universe or tables for request in _requests(table, overrides or {}, device)
+    ]
+    needs = _needs(requests)
+    chains = _chains(needs)
+    cells: dict[str, list[list[dict[int, str]]]] = {
+        table.name: [[{} for _ in table.columns] for _ in table.rows] for table in tables
+    }
+    jobs: dict[str, Job] = {}
+    job_of = cache(lambda key, seed: _job(key, seed, needs, chains))
+    for request in requests:
+        if request.table in cells:
+            for seed in seeds:
+                job = job_of(request.key, seed)
+                cells[request.table][request.row][request.column][seed] = job.name
+                jobs[job.name] = job
+    return Plan(tables=tuple(tables), jobs=_with_parents_there(jobs), cells=cells)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Request:
+    """What one cell wants: a run (of seed 0) and a figure of it."""
+
+    table: str
+    row: int
+    column: int
+    config: RunConfig
+    key: str
+    figure: Column
+
+
+def _requests(table: Table, overrides: Mapping[str, Any], device: torch.device | None) -> Iterator[_Request]:
+    known: dict[str, tuple[RunConfig, str]] = {}  # many columns of a row are figures of one run
+    for i, j, settings in table.cells():
+        text = repr(settings)
+        if text not in known:
+            config = canonical(resolve({**settings, **overrides}, device=device))
+            known[text] = config, training_key(config)
+        config, key = known[text]
+        yield _Request(table=table.name, row=i, column=j, config=config, key=key, figure=table.columns[j])
+
+
+def canonical(config: RunConfig) -> RunConfig:
+    """The same run with every unused keyword of the loss at its default, so that equal runs are equal."""
+    default, used = LossConfig(), config.loss
+    unused: set[str] = set()
+    if config.objective == "supervised":
+        return replace(config, loss=default)
+    if used.num_positives == 1:
+        unused |= {"nacl", "lam", "denominator", "mix_negatives"}
+    unused |= {"lam", "mix_negatives"} if used.nacl == "nca" else {"denominator"}
+    if used.alpha == 0:
+        unused |= {"robust_negatives", "weight", "detach_weight"}
+    estimators = {used.negatives} | ({used.robust_negatives or used.negatives} if used.alpha else set())
+    unused |= {"tau_plus", "beta"} if estimators == {"g0"} else set()
+    unused |= {"beta"} if "g2" not in estimators else set()
+    return replace(config, loss=replace(used, **{name: getattr(default, name) for name in unused}))
+
+
+def training_key(config: RunConfig) -> str:
+    """Equal for runs that train alike, whatever they measure and whatever their seed."""
+    return _text(replace(config, seed=0, evaluation=EvaluationConfig()))
+
+
+def run_name(config: RunConfig) -> str:
+    """A readable name and a hash of all that the result depends on."""
+    loss = config.loss
+    parts = [config.dataset.replace("/", "_").replace(":", "_")]
+    if config.objective == "supervised":
+        parts += ["supervised"]
+    else:
+        parts += [loss.nacl, loss.negatives, f"M{loss.num_positives}"]
+        parts += [f"lam{loss.lam:g}"] if loss.nacl == "mixnca" else []
+        parts += [f"alpha{loss.alpha:g}"] if loss.alpha else []
+    parts += [f"{config.train.epochs}epochs", f"seed{config.seed}"]
+    digest = hashlib.blake2b(_text(config).encode(), digest_size=5).hexdigest()
+    return "-".join([*("".join(c if c.isalnum() or c in "._" else "_" for c in p) for p in parts), digest])
+
+
+def _text(config: RunConfig) -> str:
+    flat = {key: value for key, value in flatten(to_dict(config)) if key not in FREE}
+    return json.dumps(flat, sort_keys=True)
+
+
+def _needs(requests: Iterable[_Request]) -> dict[str, RunConfig]:
+    """Training key -> the configuration that measures what every cell of it wants."""
+    groups: dict[str, list[_Request]] = defaultdict(list)
+    for request in requests:
+        groups[request.key].append(request)
+    return {key: _united(group) for key, group in groups.items()}
+
+
+def _united(group: list[_Request]) -> RunConfig:
+    first = group[0].config
+    base = first.evaluation
+    transfer, attacks, eps = list(base.transfer), list(base.attacks), list(base.eps[1:])
+    for request in group:
+        config, figure = request.config, request.figure
+        transfer += config.evaluation.transfer
+        transfer += [figure.dataset] if figure.dataset not in (None, config.dataset) else []
+        attacks += [figure.metric] if figure.metric not in ("clean", "minutes") else []
+        eps += [figure.eps] if figure.eps is not None else []
+    evaluation = replace(
+        base,
+        transfer=_unique(transfer),
+        attacks=_unique(attacks),
+        eps=(base.eps[0], *sorted(_unique(eps, base.eps[0]))),
+    )
+    return replace(first, evaluation=evaluation)
+
+
+def _unique(values: Iterable[Any], *without: Any) -> tuple[Any, ...]:
+    return tuple(value for value in dict.fromkeys(values) if value not in without)
+
+
+def _chains(needs: Mapping[str, RunConfig]) -> dict[str, str]:
+    """Training key -> the key of the longest shorter training that it goes on from."""
+    groups: dict[str, list[tuple[int, str]]] = defaultdict(list)
+    for key, config in needs.items():
+        if config.train.schedule == "constant" and config.train.warmup_epochs == 0:
+            any_length = replace(config, train=replace(config.train, epochs=1))
+            groups[training_key(any_length)].append((config.train.epochs, key))
+    chains: dict[str, str] = {}
+    for group in groups.values():
+        ordered = [key for _, key in sorted(group)]
+        chains |= dict(zip(ordered[1:], ordered, strict=False))
+    return chains
+
+
+def _job(key: str, seed: int, needs: Mapping[str, RunConfig], chains: Mapping[str, str]) -> Job:
+    config = replace(needs[key], seed=seed)
+    before = chains.get(key)
+    parent = run_name(replace(needs[before], seed=seed)) if before else None
+    return Job(name=run_name(config), config=config, parent=parent, goes_on=key in chains.values())
+
+
+def _with_parents_there(jobs: Mapping[str, Job]) -> tuple[Job, ...]:
+    """Parents that nobody asked for are dropped: such a run trains from its beginning."""
+    return tuple(
+        job if job.parent in jobs else replace(job, parent=None)
+        for job in sorted(jobs.values(), key=lambda job: (job.config.train.epochs, job.config.seed))
+    )

@@ -1,0 +1,208 @@
+"""The report of a results folder: Markdown, LaTeX, one self-contained HTML page, figures, a tidy CSV."""
+
+import csv
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from intnacl.data.aside import new_file
+from intnacl.experiments import figures, published
+from intnacl.experiments.measured import Cell, Run, View, collect
+
+STRONG, WEAK = 2.0, 1.0  # units of the pooled spread from which a difference is coloured
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """Everything that the templates show."""
+
+    views: list[View]
+    runs: dict[str, Run]
+    drawings: dict[str, str]
+    """Table key -> SVG."""
+    files: dict[str, str]
+    """Table key -> the name of its figure's files, without their ending."""
+
+
+def write_report(results: Path, out: Path) -> list[Path]:
+    """Write the report of `results` below `out`; returns the files."""
+    views, runs = collect(results)
+    out.mkdir(parents=True, exist_ok=True)
+    drawings, names, written = {}, {}, []
+    for view in views:
+        if view.figure:
+            drawings[view.key], png = figures.draw(view)
+            names[view.key] = _file_name(view.key)
+            written += _put(out / f"{names[view.key]}.svg", drawings[view.key].encode())
+            written += _put(out / f"{names[view.key]}.png", png)
+    report = Report(views=views, runs=runs, drawings=drawings, files=names)
+    for name, escape in (("report.md", escape_markdown), ("report.tex", escape_latex), ("report.html", None)):
+        written += _put(out / name, render(name, report, escape).encode())
+    return written + _put(out / "results.csv", tidy(views).encode())
+
+
+def render(name: str, report: Report, escape: Callable[[str], str] | None) -> str:
+    """A template with the report's content; what comes from run folders and grids is escaped."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    marks: dict[str, Any] = {
+        "block_start_string": "<%", "block_end_string": "%>", "variable_start_string": "<<",
+        "variable_end_string": ">>", "comment_start_string": "<#", "comment_end_string": "#>",
+    }  # fmt: skip
+    environment = Environment(
+        loader=PackageLoader("intnacl.experiments"), undefined=StrictUndefined, trim_blocks=True,
+        lstrip_blocks=True, autoescape=escape is None, keep_trailing_newline=True, **marks,
+    )  # fmt: skip
+    environment.filters |= {"text": escape or str, "number": number, "signed": signed, "shade": shade}
+    environment.filters["script"] = as_script
+    environment.globals |= {
+        "data": cells_data,
+        "minutes_note": minutes_note,
+        "strong": STRONG,
+        "weak": WEAK,
+        "anchor": _file_name,
+    }
+    return environment.get_template(f"{name}.j2").render(report=report, **summary(report))
+
+
+def summary(report: Report) -> dict[str, Any]:
+    """Counts for the head of the report."""
+    runs = list(report.runs.values())
+    cells = [cell for view in report.views for row in view.cells for cell in row]
+    compared = [cell.units for cell in cells if cell.units is not None]
+    return {
+        "finished": sum(run.status == "finished" for run in runs),
+        "failed": [run for run in runs if run.status == "failed"],
+        "measured": sum(cell.mean is not None for cell in cells),
+        "cells": len(cells),
+        "compared": len(compared),
+        "close": sum(abs(units) <= STRONG for units in compared),
+    }
+
+
+def number(cell: Cell) -> str:
+    """53.69 ± 0.25 (5)."""
+    if cell.mean is None:
+        return cell.status
+    spread = "" if cell.sd is None else f" ± {cell.sd:.2f}"
+    of = "" if cell.status == "measured" else f" of {len(cell.runs)}"
+    return f"{cell.mean:.2f}{spread} ({cell.n}{of})"
+
+
+def signed(value: float) -> str:
+    """+1.2 or −1.2, with a minus sign that aligns."""
+    return f"{value:+.1f}".replace("-", "−")
+
+
+def shade(cell: Cell) -> str:
+    """The class of a cell's colour: above, below, near or none."""
+    if cell.units is None:
+        return cell.status if cell.mean is None else "none"
+    if abs(cell.units) < WEAK:
+        return "near"
+    return ("above" if cell.units > 0 else "below") + ("-much" if abs(cell.units) >= STRONG else "")
+
+
+def minutes_note(view: View) -> str:
+    """The paper's training times; they are another machine's, so they stand apart from the cells."""
+    if not any(column["metric"] == "minutes" for column in view.columns) or view.departures:
+        return ""
+    times = "; ".join(
+        f"{t['loss']}, {t['epochs']} epochs: {t['minutes']} min" for t in published.wall_clock()
+    )
+    return f"The paper's own training times, on its machine: {times}."
+
+
+def escape_markdown(text: str) -> str:
+    """Text that Markdown shows as it is, also inside tables, and that is no HTML."""
+    text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("\n", " ")
+    for character in "\\`*_[]|#":
+        text = text.replace(character, f"\\{character}")
+    return text
+
+
+LATEX = {"\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{",
+         "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$", "→": r"$\to$",
+         "λ": r"$\lambda$", "α": r"$\alpha$", "ε": r"$\varepsilon$", "−": "$-$", "τ": r"$\tau$",
+         "β": r"$\beta$",
+         "·": r"$\cdot$", "<": r"\textless{}", ">": r"\textgreater{}", "\n": " "}  # fmt: skip
+
+
+def escape_latex(text: str) -> str:
+    """Text that LaTeX prints as it is."""
+    return "".join(LATEX.get(character, character) for character in text)
+
+
+def cells_data(report: Report) -> dict[str, Any]:
+    """What the page tells about the runs behind a cell."""
+    runs = {
+        run.name: {
+            "status": run.status, "command": run.command, "choices": run.choices, "error": run.error,
+            "departures": run.departures, "protocol": (run.result or {}).get("protocol"),
+            "time_s": (run.result or {}).get("time_s"),
+        }
+        for run in report.runs.values()
+    }  # fmt: skip
+    cells = {
+        f"{_file_name(view.key)}-{i}-{j}": [
+            [seed, run.name, cell.values.get(seed)] for seed, run in cell.runs.items()
+        ]
+        for view in report.views
+        for i, row in enumerate(view.cells)
+        for j, cell in enumerate(row)
+    }
+    return {"runs": runs, "cells": cells}
+
+
+COLUMNS = (
+    "table", "group", "row", "column", "dataset", "metric", "eps", "seed", "run", "status", "value",
+    "published_mean", "published_sd", "paper_setting",
+)  # fmt: skip
+
+
+def tidy(views: list[View]) -> str:
+    """One line for every table, cell and seed."""
+    import io
+
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for view in views:
+        for row, cells in zip(view.rows, view.cells, strict=True):
+            for column, cell in zip(view.columns, cells, strict=True):
+                for seed, run in cell.runs.items():
+                    writer.writerow(map(_guarded, _line(view, row, column, cell, seed, run)))
+    return text.getvalue()
+
+
+def _line(view: View, row: Any, column: Any, cell: Cell, seed: str, run: Run) -> tuple[Any, ...]:
+    mean, sd = cell.published or ("", "")
+    eps = column["eps"] if column["eps"] is not None else run.config.evaluation.eps[0]
+    return (
+        view.key, row["group"], row["label"], column["label"], cell.dataset, column["metric"],
+        "" if column["metric"] in ("clean", "minutes") else eps, seed, run.name, run.status,
+        cell.values.get(seed, ""), mean, "" if sd is None else sd, not run.departures,
+    )  # fmt: skip
+
+
+def _guarded(value: Any) -> Any:
+    """Text that a spreadsheet would take for a formula gets an apostrophe."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t")) else value
+
+
+def _file_name(key: str) -> str:
+    return "".join(c if c.isalnum() or c in "._" else "-" for c in key)
+
+
+def _put(path: Path, content: bytes) -> list[Path]:
+    with new_file(path) as handle:
+        handle.write(content)
+    path.chmod(0o644)
+    return [path]
+
+
+def as_script(data: Any) -> str:
+    """JSON that may stand inside a script element."""
+    return json.dumps(data, ensure_ascii=False).replace("<", "\\u003c").replace("&", "\\u0026")

@@ -1,0 +1,160 @@
+"""`intnacl reproduce`: list, print or run the tables and figures of the paper, or of a grid of one's own."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from intnacl.config import to_dict
+from intnacl.errors import InputError
+from intnacl.experiments import record
+from intnacl.experiments.attempts import failure, finished
+from intnacl.experiments.cost import plan_seconds
+from intnacl.experiments.custom import read_grid
+from intnacl.experiments.grid import pick, tables_of
+from intnacl.experiments.plan import Plan, make_plan
+from intnacl.experiments.progress import Progress, last_line
+from intnacl.experiments.runner import Session, local_devices, new_session, run_local, work
+from intnacl.experiments.tables import Table
+from intnacl.training.stopping import Stop
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What is asked of the command."""
+
+    tables: tuple[str, ...] = ()
+    everything: bool = False
+    scale: str = "paper"
+    seeds: tuple[int, ...] = (0,)
+    grid: Path | None = None
+    out: Path = Path("results")
+    device: str = "auto"
+    workers: int | None = None
+    """0: in this process."""
+    ray: str | None = None
+    max_minutes: float | None = None
+    overrides: Mapping[str, Any]
+
+    def universe(self) -> tuple[Table, ...]:
+        """All tables there are."""
+        return read_grid(self.grid) if self.grid else tables_of(self.scale)
+
+    def chosen(self) -> tuple[Table, ...]:
+        """The tables that are asked for; all of a grid of one's own."""
+        universe = self.universe()
+        whole = self.everything or (self.grid is not None and not self.tables)
+        return universe if whole else pick(universe, self.tables)
+
+
+def seeds_of(trials: int, seeds: Sequence[int]) -> tuple[int, ...]:
+    """The seeds that are named, else 0, 1, … for so many trials."""
+    if not seeds and trials < 1:
+        raise InputError(f"trials={trials} runs nothing: give 1 or more.")
+    return tuple(dict.fromkeys(seeds)) or tuple(range(trials))
+
+
+def plan_of(request: Request, tables: Sequence[Table]) -> Plan:
+    """The runs of these tables on the request's device."""
+    return make_plan(
+        tables, request.seeds, universe=request.universe(), overrides=request.overrides,
+        device=_device(request),
+    )  # fmt: skip
+
+
+def _device(request: Request) -> torch.device:
+    """The kind of device decides the precision of training, and so the name of a run."""
+    if request.ray is None:
+        return torch.device(local_devices(request.device, 1)[0])
+    from intnacl.experiments.ray_runner import device_of
+
+    return torch.device(device_of(request.ray, request.device))
+
+
+def list_tables(request: Request) -> None:
+    """Print every table with its runs, those finished, and the estimated GPU time."""
+    from rich.console import Console
+    from rich.table import Table as Grid
+
+    universe = request.universe()
+    plan = plan_of(request, universe)
+    costs = plan_seconds(plan.jobs)
+    columns = ("name", "title", "runs", "finished", "H200 hours")
+    grid = Grid(*columns, box=None)
+    for table in universe:
+        runs = {name for row in plan.cells[table.name] for cell in row for name in cell.values()}
+        grid.add_row(table.name, table.title, *_counts(runs, request.out, costs))
+    grid.add_row("", "all, shared runs once", *_counts({j.name for j in plan.jobs}, request.out, costs))
+    Console().print(grid)
+    print(
+        f"\nFor {len(request.seeds)} seed(s). Hours are estimates from step times measured on one NVIDIA "
+        "H200, not measurements of these runs. Tables share runs: each is trained once."
+    )
+
+
+def _counts(runs: set[str], out: Path, costs: Mapping[str, float]) -> tuple[str, str, str]:
+    known = [costs[name] for name in runs if name in costs]
+    hours = f"{sum(known) / 3600:.1f}" if len(known) == len(runs) else "?"
+    return str(len(runs)), str(sum(finished(out, name) for name in runs)), hours
+
+
+def print_plan(request: Request) -> None:
+    """Print each run's configuration, one JSON object a line."""
+    for job in plan_of(request, request.chosen()).jobs:
+        print(json.dumps({"run": job.name, "goes_on_from": job.parent, "config": to_dict(job.config)}))
+
+
+def reproduce(request: Request) -> tuple[str | None, int]:
+    """Do the runs; returns why it stopped early (None: it did not) and how many runs failed."""
+    plan = plan_of(request, request.chosen())
+    record.write(request.out, plan, scale=_scale(request), overrides=request.overrides)
+    session = new_session(request.out, plan.jobs, request.max_minutes)
+    progress = Progress(plan.jobs, request.out, plan_seconds(plan.jobs))
+    with Stop(request.max_minutes) as stop, progress:
+        _run(request, session, stop, progress)
+    return stop.reason, _tell(session, stop)
+
+
+def _scale(request: Request) -> str:
+    return request.grid.stem if request.grid else request.scale
+
+
+def _run(request: Request, session: Session, stop: Stop, progress: Progress) -> None:
+    if request.ray is not None:
+        from intnacl.experiments.ray_runner import device_of, run_on_ray
+
+        device = device_of(request.ray, request.device)
+        run_on_ray(session, request.ray, device, stop=stop, progress=progress)
+        return
+    devices = local_devices(request.device, request.workers)
+    if request.workers == 0:
+        work(session, devices[0], stop=stop, look=progress.update)
+    else:
+        run_local(session, devices, stop=stop, progress=progress)
+
+
+def _tell(session: Session, stop: Stop) -> int:
+    """Say how it ended; returns how many runs failed."""
+    names = [job.name for job in session.jobs]
+    done = sum(finished(session.results, name) for name in names)
+    print(f"{done} of {len(names)} runs are finished in {session.results}.")
+    failed = [
+        (name, noted["error"])
+        for name in names
+        if not finished(session.results, name)
+        and (noted := failure(session.results, name)) is not None
+        and noted["given_up"]
+    ]
+    for name, error in failed:
+        print(f"failed: {name}: {last_line(error)}")
+    if failed:
+        print(f"{len(failed)} failed; their output is in {session.results / 'runs'}/NAME/output.txt, and the "
+              "same command tries them again.")  # fmt: skip
+    if done + len(failed) < len(names):
+        print(f"stopped ({stop.reason}); the same command goes on.")
+    else:
+        print(f"report: intnacl report {session.results}")
+    return len(failed)

@@ -1,0 +1,73 @@
+"""What a table or figure is: rows and columns of settings, and the figure of a run that each cell shows.
+
+A cell's run has the settings of the table, its row and its column, later ones over earlier ones; its value is
+the column's metric. Several seeds make several runs of a cell.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from intnacl.errors import InputError, check_choice
+
+Settings = Mapping[str, Any]
+METRICS = ("clean", "fgsm", "pgd", "pgd_tuned", "autoattack", "minutes")
+FIGURES = ("scatter", "curves", "runtime")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """A line of a table, or a curve or point of a figure."""
+
+    label: str
+    group: str = ""
+    """Rows of one group stand together under its name."""
+    settings: Settings = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Column:
+    """A figure of the runs: accuracy in percent, or minutes of training."""
+
+    label: str
+    metric: str = "clean"
+    dataset: str | None = None
+    """Where it is measured; None: on the data set of training."""
+    eps: float | None = None
+    """The attack's radius in pixels; None: the run's first."""
+    settings: Settings = field(default_factory=dict)
+    x: float | None = None
+    """The place on the x-axis, in curves."""
+    panel: str = ""
+    """The panel of the figure."""
+
+    def __post_init__(self) -> None:
+        check_choice(f"metric of column {self.label!r}", self.metric, METRICS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """Rows × columns of cells, drawn as a figure where `figure` says how."""
+
+    name: str
+    title: str
+    rows: tuple[Row, ...]
+    columns: tuple[Column, ...]
+    settings: Settings = field(default_factory=dict)
+    figure: str | None = None
+    """scatter: the first column of a panel against its second; curves: over the columns' x; runtime."""
+    x_label: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.rows or not self.columns:
+            raise InputError(f"table {self.name!r} needs at least one row and one column.")
+        if self.figure is not None:
+            check_choice(f"figure of table {self.name!r}", self.figure, FIGURES)
+        if self.figure in ("curves", "runtime") and any(column.x is None for column in self.columns):
+            raise InputError(f"table {self.name!r}: every column of a {self.figure} figure needs an x.")
+
+    def cells(self) -> Iterator[tuple[int, int, dict[str, Any]]]:
+        """(row, column, settings) of every cell."""
+        for i, row in enumerate(self.rows):
+            for j, column in enumerate(self.columns):
+                yield i, j, {**self.settings, **row.settings, **column.settings}

@@ -1,0 +1,136 @@
+"""One attempt at a run: done once, resumed, inherited, retried, given up."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from grids import jobs
+
+from intnacl.errors import InputError
+from intnacl.experiments import attempts
+from intnacl.experiments.attempts import DIED, TRIES, attempt, failure, run_folder
+from intnacl.experiments.lock import hold
+from intnacl.experiments.plan import Job
+from intnacl.training.stopping import Stop
+
+
+def _attempt(job: Job, results: Path, session: str = "one") -> str:
+    return attempt(job, results, device="cpu", stop=Stop(), session=session)
+
+
+def _result(results: Path, job: Job) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((run_folder(results, job.name) / "result.json").read_text())
+    return found
+
+
+@pytest.fixture
+def broken(monkeypatch: pytest.MonkeyPatch) -> list[Exception]:
+    """Errors that the next runs raise, one each."""
+    errors: list[Exception] = []
+
+    def run(*_: object) -> None:
+        raise errors.pop(0)
+
+    monkeypatch.setattr("intnacl.measure.run", run)
+    return errors
+
+
+def test_a_run_is_done_once(tmp_path: Path) -> None:
+    (job,) = jobs()
+    assert _attempt(job, tmp_path) == "finished"
+    folder = run_folder(tmp_path, job.name)
+    assert set(_result(tmp_path, job)["accuracy"]) == {"digits"}
+    assert not list((folder / "checkpoints").glob("step-*"))  # nothing goes on from it
+    assert "epoch 1/1" in (folder / "output.txt").read_text()
+    before = (folder / "result.json").stat().st_mtime_ns
+    assert _attempt(job, tmp_path) == "finished"
+    assert (folder / "result.json").stat().st_mtime_ns == before
+
+
+def test_a_milestone_equals_a_run_of_its_length(tmp_path: Path) -> None:
+    first, second = jobs(epochs=(1, 3))
+    assert _attempt(second, tmp_path) == "waiting"
+    assert _attempt(first, tmp_path) == "finished"
+    assert _attempt(second, tmp_path) == "finished"
+    assert "going on from step 2 of 6" in (run_folder(tmp_path, second.name) / "output.txt").read_text()
+    alone = tmp_path / "alone"
+    assert _attempt(dataclasses.replace(second, parent=None), alone) == "finished"
+    went_on, straight = _result(tmp_path, second), _result(alone, second)
+    assert went_on["protocol"]["encoder_sha256"] == straight["protocol"]["encoder_sha256"]
+    assert went_on["accuracy"] == straight["accuracy"]
+
+
+def test_a_run_that_others_hold_is_left_alone(tmp_path: Path) -> None:
+    (job,) = jobs()
+    with hold(run_folder(tmp_path, job.name)):
+        assert _attempt(job, tmp_path) == "busy"
+
+
+def test_a_stopped_run_goes_on_and_is_no_failure(tmp_path: Path) -> None:
+    (job,) = jobs()
+    assert attempt(job, tmp_path, device="cpu", stop=Stop(0.0), session="one") == "stopped"
+    noted = failure(tmp_path, job.name)
+    assert noted is not None
+    assert (noted["tries"], noted["given_up"]) == (0, False)
+    assert _attempt(job, tmp_path) == "finished"
+    assert failure(tmp_path, job.name) is None
+
+
+def test_failures_are_retried_then_given_up_until_the_next_session(
+    tmp_path: Path, broken: list[Exception]
+) -> None:
+    (job,) = jobs()
+    broken += [RuntimeError(f"no {i}") for i in range(TRIES + 1)]
+    for i in range(TRIES):
+        assert _attempt(job, tmp_path) == "failed"
+        noted = failure(tmp_path, job.name)
+        assert noted is not None
+        assert noted["error"].endswith(f"RuntimeError: no {i}\n")
+        assert attempts.given_up(tmp_path, job.name, "one") == (i == TRIES - 1)
+    assert _attempt(job, tmp_path) == "failed"
+    assert len(broken) == 1  # it was not tried again
+    assert _attempt(job, tmp_path, session="two") == "failed"
+    assert not broken
+    assert not attempts.given_up(tmp_path, job.name, "two")
+
+
+def test_a_users_mistake_is_not_retried(tmp_path: Path, broken: list[Exception]) -> None:
+    (job,) = jobs()
+    broken += [InputError("no such data set")]
+    assert _attempt(job, tmp_path) == "failed"
+    assert failure(tmp_path, job.name) == {
+        "session": "one", "tries": 1, "error": "no such data set", "given_up": True,
+    }  # fmt: skip
+
+
+def test_a_run_that_kills_its_process_is_given_up(tmp_path: Path, broken: list[Exception]) -> None:
+    (job,) = jobs()
+    for _ in range(TRIES):
+        broken.append(KeyboardInterrupt())  # type: ignore[arg-type]
+        with pytest.raises(KeyboardInterrupt):  # passes by like a kill: nothing is noted
+            _attempt(job, tmp_path)
+    assert _attempt(job, tmp_path) == "failed"
+    noted = failure(tmp_path, job.name)
+    assert noted is not None
+    assert noted["error"] == DIED
+
+
+def test_what_goes_on_from_a_failed_run_fails_with_it(tmp_path: Path, broken: list[Exception]) -> None:
+    first, second = jobs(epochs=(1, 2))
+    broken += [InputError("bad")]
+    _attempt(first, tmp_path)
+    assert _attempt(second, tmp_path) == "failed"
+    noted = failure(tmp_path, second.name)
+    assert noted is not None
+    assert noted["error"] == f"it goes on from {first.name}, which failed"
+
+
+def test_half_a_result_is_no_result(tmp_path: Path) -> None:
+    (job,) = jobs()
+    _attempt(job, tmp_path)
+    folder = run_folder(tmp_path, job.name)
+    (folder / "result.json").unlink()  # killed before the end
+    assert _attempt(job, tmp_path) == "finished"
+    assert _result(tmp_path, job)["accuracy"]

@@ -1,0 +1,62 @@
+"""Grids of one's own, and mistakes in them."""
+
+from pathlib import Path
+
+import pytest
+from grids import grid_file
+
+from intnacl.errors import InputError
+from intnacl.experiments.custom import read_grid
+from intnacl.experiments.plan import make_plan
+
+
+def test_a_grid_is_read(tmp_path: Path) -> None:
+    (table,) = read_grid(grid_file(tmp_path / "g.toml"))
+    assert (table.name, table.title, table.figure) == ("mine", "My own grid", "curves")
+    first, *_, last = make_plan([table], [0]).jobs
+    assert (first.config.loss.negatives, first.config.train.epochs) == ("g0", 1)
+    assert (last.config.loss.negatives, last.config.train.epochs) == ("g1", 2)
+    assert last.config.evaluation.eps == (0.01,)
+
+
+ROW = '[[tables.rows]]\nlabel = "r"\n[[tables.columns]]\nlabel = "c"\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", r"must hold \[\[tables\]\]"),
+        ("x = 1", r"must hold \[\[tables\]\]. x is not known"),
+        ("[[tables]", "is no TOML"),
+        ("[[tables]]\n" + ROW, "table 1 has no name"),
+        ('[[tables]]\nname = "t"\nfigur = "curves"\n' + ROW, "key='figur' is unknown; did you mean 'figure'"),
+        ('[[tables]]\nname = 3\n' + ROW, "name=3 is of the wrong kind"),
+        ('[[tables]]\nname = "t"\nrows = [1]', "rows 1: 1 is no table of TOML"),
+        ('[[tables]]\nname = "t"', "needs at least one row"),
+        ('[[tables]]\nname = "t"\n' + ROW + 'metric = "acc"', "metric of column 'c'='acc' is unknown"),
+        ('[[tables]]\nname = "t"\n' + ROW + 'preset = "simcl"', "did you mean 'simclr'"),
+        (f'[[tables]]\nname = "t"\n{ROW}[[tables]]\nname = "t"\n{ROW}', "a name of its own"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_named(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "g.toml").write_text(text)
+    with pytest.raises(InputError, match=message):
+        read_grid(tmp_path / "g.toml")
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"g.toml: No such file"):
+        read_grid(tmp_path / "g.toml")
+
+
+def test_an_unknown_setting_is_named_when_planning(tmp_path: Path) -> None:
+    (tmp_path / "g.toml").write_text(f'[[tables]]\nname = "t"\nsettings = {{"los.lam" = 1}}\n{ROW}')
+    with pytest.raises(InputError, match=r"setting='los.lam' is unknown; did you mean 'loss.lam'"):
+        make_plan(read_grid(tmp_path / "g.toml"), [0])
+
+
+def test_the_documented_grid_is_read(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "reproduce.md").read_text()
+    (tmp_path / "g.toml").write_text(page.split("```toml\n")[1].split("```")[0])
+    (table,) = read_grid(tmp_path / "g.toml")
+    assert len(make_plan([table], [0]).jobs) == 4

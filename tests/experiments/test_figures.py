@@ -1,0 +1,80 @@
+"""Figures: everything is in them, as text, in the page's colours."""
+
+import re
+import xml.etree.ElementTree as ET
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+import pytest
+from made_up import fill, shifted
+
+from intnacl.experiments.figures import COLOURS, INK, draw, plain
+from intnacl.experiments.grid import PAPER, pick
+from intnacl.experiments.measured import View, collect
+from intnacl.experiments.plan import make_plan
+
+NAMES = ("figure1", "figure_lambda", "figure_eps", "figure_runtime")
+
+
+@pytest.fixture(scope="module")
+def views(tmp_path_factory: pytest.TempPathFactory) -> dict[str, View]:
+    results = tmp_path_factory.mktemp("results")
+    fill(results, make_plan(pick(PAPER, NAMES), [0, 1], universe=PAPER), shifted(-0.5))
+    return {view.name: view for view in collect(results)[0]}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_rows_are_labelled_directly(views: dict[str, View], name: str) -> None:
+    svg, png = draw(views[name])
+    texts = {"".join(text.itertext()) for text in ET.fromstring(svg).iter("{http://www.w3.org/2000/svg}text")}
+    assert {row["label"] for row in views[name].rows} <= texts
+    assert png.startswith(b"\x89PNG")
+    assert len(png) > 20_000
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_text_takes_the_colour_of_the_page(views: dict[str, View], name: str) -> None:
+    svg, _ = draw(views[name])
+    assert INK not in svg
+    assert "currentColor" in svg
+    assert not re.findall(r"(?:fill|stroke): #(?:000000|ffffff)", svg.split("<defs>")[0])
+
+
+def test_equal_results_give_equal_bytes(views: dict[str, View]) -> None:
+    assert draw(views["figure1"]) == draw(views["figure1"])
+
+
+def test_nothing_measured_is_still_a_figure(tmp_path: Path) -> None:
+    fill(tmp_path, make_plan(pick(PAPER, NAMES), [0], universe=PAPER), shifted(), skip=lambda job: True)
+    for view in collect(tmp_path)[0]:
+        assert draw(view)[0].startswith("<svg")
+
+
+# What red-, green- and blue-blind eyes see, in linear RGB (Machado et al. 2009, severity 1).
+EYES = {
+    "all": [[1, 0, 0], [0, 1, 0], [0, 0, 1]],
+    "protan": [[0.152, 1.053, -0.205], [0.115, 0.786, 0.099], [-0.004, -0.048, 1.052]],
+    "deutan": [[0.367, 0.861, -0.228], [0.280, 0.673, 0.047], [-0.012, 0.043, 0.969]],
+    "tritan": [[1.256, -0.077, -0.179], [-0.078, 0.931, 0.148], [0.005, 0.691, 0.304]],
+}
+XYZ = [[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]]
+
+
+def _lab(colour: str, eye: str) -> np.ndarray:
+    rgb = np.array([int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)])
+    linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
+    xyz = np.array(XYZ) @ np.clip(np.array(EYES[eye]) @ linear, 0, 1) / np.array([0.9505, 1, 1.089])
+    x, y, z = np.where(xyz > 0.008856, np.cbrt(xyz), 7.787 * xyz + 16 / 116)
+    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
+
+
+@pytest.mark.parametrize("eye", EYES)
+def test_colours_differ_for_every_eye(eye: str) -> None:
+    for a, b in combinations(COLOURS, 2):
+        assert np.linalg.norm(_lab(a, eye) - _lab(b, eye)) > 10, (a, b)
+
+
+def test_labels_have_no_formulas_and_an_end() -> None:
+    assert plain("5 $x^2$") == r"5 \$x^2\$"
+    assert plain("x" * 100) == "x" * 39 + "…"

@@ -1,0 +1,55 @@
+"""The lock of a run: one holder, who is known, and whose death frees it."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from intnacl.experiments.lock import hold, holder
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from intnacl.experiments.lock import hold
+with hold(Path(sys.argv[1])) as mine:
+    print(mine, flush=True)
+    time.sleep(60)
+"""
+
+
+def test_one_holder_at_a_time(tmp_path: Path) -> None:
+    with hold(tmp_path / "run") as first:
+        assert first
+        with hold(tmp_path / "run") as second:
+            assert not second
+        assert holder(tmp_path / "run") is not None
+    with hold(tmp_path / "run") as third:
+        assert third
+
+
+def test_the_holder_is_known(tmp_path: Path) -> None:
+    assert holder(tmp_path / "run") is None
+    with hold(tmp_path / "run"):
+        who = holder(tmp_path / "run")
+        assert who is not None
+        assert who["pid"] == os.getpid()
+        assert abs(who["since"] - time.time()) < 60
+    assert holder(tmp_path / "run") is None
+
+
+def test_sigkill_frees_it(tmp_path: Path) -> None:
+    other = subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    assert other.stdout is not None
+    assert other.stdout.readline() == "True\n"
+    with hold(tmp_path) as mine:
+        assert not mine
+    who = holder(tmp_path)
+    assert who is not None
+    assert who["pid"] == other.pid
+    os.kill(other.pid, signal.SIGKILL)
+    other.communicate()
+    assert holder(tmp_path) is None  # its name is still written there
+    with hold(tmp_path) as mine:
+        assert mine

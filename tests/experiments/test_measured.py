@@ -1,0 +1,128 @@
+"""Cells: means, spreads, differences, and when a published value may stand beside them."""
+
+import json
+import math
+import shlex
+from pathlib import Path
+
+import pytest
+from grids import table
+from made_up import fill, result_of, shifted
+
+from intnacl.config import differences, resolve
+from intnacl.experiments import published
+from intnacl.experiments.attempts import FAILURE, run_folder
+from intnacl.experiments.grid import PAPER, pick
+from intnacl.experiments.measured import Cell, collect, command, figure, pooled
+from intnacl.experiments.plan import Plan, make_plan
+from intnacl.flags import pairs
+
+
+def _paper(names: tuple[str, ...], seeds: list[int]) -> Plan:
+    return make_plan(pick(PAPER, names), seeds, universe=PAPER)
+
+
+def _cell(values: list[float], paper: published.Value | None) -> Cell:
+    return Cell(runs={}, values={str(i): v for i, v in enumerate(values)}, dataset="d", published=paper)
+
+
+@pytest.mark.parametrize(
+    ("s", "n", "s_p", "n_p", "spread"),
+    [
+        (0.3, 5, 0.4, 5, math.sqrt((0.09 + 0.16) / 2)),
+        (0.3, 2, 0.4, 5, math.sqrt((1 * 0.09 + 4 * 0.16) / 5)),
+        (None, 1, 0.4, 5, 0.4),
+        (0.3, 3, None, 5, 0.3),
+        (None, 1, None, 5, None),
+    ],
+)
+def test_pooled_spread(s: float | None, n: int, s_p: float | None, n_p: int, spread: float | None) -> None:
+    assert pooled(s, n, s_p, n_p) == pytest.approx(spread) if spread else pooled(s, n, s_p, n_p) is None
+
+
+def test_a_cell_by_hand() -> None:
+    cell = _cell([50.0, 51.0, 52.0], published.Value(53.0, 0.5))
+    assert (cell.mean, cell.sd, cell.n, cell.difference) == (51.0, 1.0, 3, -2.0)
+    assert cell.units == pytest.approx(-2.0 / math.sqrt((2 * 1.0 + 4 * 0.25) / 6))
+    one = _cell([50.0], published.Value(53.0, None))
+    assert (one.sd, one.difference, one.units) == (None, -3.0, None)
+    assert _cell([], published.Value(53.0, 0.5)).difference is None
+    assert _cell([50.0, 50.0], published.Value(53.0, 0.0)).units is None
+
+
+def test_results_meet_their_published_values(tmp_path: Path) -> None:
+    fill(tmp_path, _paper(("2", "4"), [0, 1]), shifted(-1.0, spread=0.0))
+    views, runs = collect(tmp_path)
+    assert [view.departures for view in views] == [[], []]
+    cells = [cell for view in views for row in view.cells for cell in row]
+    assert len(cells) == 108
+    assert {round(cell.difference or 0.0, 9) for cell in cells} == {-1.0}
+    assert {run.status for run in runs.values()} == {"finished"}
+
+
+def test_missing_and_failed_cells_are_told_apart(tmp_path: Path) -> None:
+    plan = _paper(("figure1",), [0, 1])
+    names = {cell[1] for cell in plan.cells["figure1"][0]} | set(plan.cells["figure1"][1][0].values())
+    fill(tmp_path, plan, shifted(), skip=lambda job: job.name in names)
+    name = plan.cells["figure1"][1][0][0]
+    run_folder(tmp_path, name).mkdir()
+    noted = {"session": "s", "tries": 3, "error": "bad", "given_up": True}
+    (run_folder(tmp_path, name) / FAILURE).write_text(json.dumps(noted))
+    (view,), runs = collect(tmp_path)
+    assert [row[0].status for row in view.cells][:3] == ["partly", "failed", "measured"]
+    assert view.cells[0][0].n == 1
+    assert view.cells[0][0].published == (53.69, 0.25)
+    assert runs[name].error == "bad"
+
+
+def test_no_published_value_beside_other_settings(tmp_path: Path) -> None:
+    plan = make_plan(pick(PAPER, ("2",)), [0], universe=PAPER, overrides={"train.lr": 1e-3})
+    fill(tmp_path, plan, shifted())
+    (view,), _ = collect(tmp_path)
+    assert view.departures == ["train.lr = 0.001, not 0.0003"]
+    assert {cell.published for row in view.cells for cell in row} == {None}
+
+
+def test_no_published_value_beside_a_part_of_a_data_set(tmp_path: Path) -> None:
+    plan = _paper(("4",), [0])
+    fill(tmp_path, plan, shifted())
+    for path in tmp_path.glob("runs/*/result.json"):
+        result = json.loads(path.read_text())
+        result["protocol"]["images"]["tinyimagenet"] = {"train": 10_000, "test": 1_000}
+        path.write_text(json.dumps(result))
+    (view,), _ = collect(tmp_path)
+    assert view.departures == ["tinyimagenet has 10,000 + 1,000 pictures, not 100,000 + 10,000"]
+    assert {cell.published for row in view.cells for cell in row} == {None}
+
+
+def test_open_choices_are_compared_and_named(tmp_path: Path) -> None:
+    plan = make_plan(pick(PAPER, ("2",)), [0], universe=PAPER, overrides={"augment.strength": 0.5})
+    fill(tmp_path, plan, shifted())
+    (view,), runs = collect(tmp_path)
+    assert all(cell.published for row in view.cells for cell in row)
+    assert {tuple(run.choices) for run in runs.values()} == {("augment.strength = 0.5",)}
+
+
+def test_figures_of_a_result() -> None:
+    (job,) = make_plan([table(**{"evaluation.eps": (0.01, 0.02)})], [0]).jobs
+    result = result_of(job, lambda job, dataset, metric: {"clean": 90.0, "fgsm": 60.0, "pgd": 50.0}[metric])
+    result["accuracy"]["digits"]["pgd"] = None  # not measured under the protocol
+
+    def value(metric: str, eps: float | None = None, dataset: str = "digits") -> float | None:
+        return figure(result, dataset, {"metric": metric, "eps": eps})
+
+    assert (value("clean"), value("fgsm")) == (90.0, 60.0)
+    assert value("fgsm", 0.02) == pytest.approx(6.0)
+    assert value("pgd") == pytest.approx(10.0)
+    assert (value("fgsm", 0.5), value("autoattack"), value("clean", dataset="cifar10")) == (None, None, None)
+    assert value("minutes") == pytest.approx(1.4 / 60)
+    assert figure(None, "digits", {"metric": "clean", "eps": None}) is None
+
+
+@pytest.mark.parametrize("name", ["2", "3", "4", "supervised", "figure_eps"])
+def test_the_command_of_a_run_gives_its_configuration(name: str) -> None:
+    for job in make_plan(pick(PAPER, (name,)), [3], universe=PAPER).jobs:
+        words = shlex.split(command(job.config, Path("a b")))
+        assert words[:6] == ["intnacl", "run", "--dataset", job.config.dataset, "--out", "a b"]
+        again = resolve({"dataset": words[3]} | pairs(tuple(words[7:])))
+        assert [line for line in differences(again, job.config) if not line.startswith("recipe")] == []

@@ -1,0 +1,103 @@
+"""Runs behind tables: names, sharing, what they measure, milestones."""
+
+import dataclasses
+import re
+
+import pytest
+import torch
+from grids import SMALL, jobs, table
+
+from intnacl.config import resolve
+from intnacl.experiments.plan import canonical, make_plan, run_name, training_key
+from intnacl.experiments.tables import Column
+
+
+def test_a_name_is_readable_and_ends_in_a_hash() -> None:
+    config = canonical(resolve({"dataset": "cifar100", "seed": 3}, preset="intnacl"))
+    assert re.fullmatch(r"cifar100-mixnca-g2-M5-lam0.5-alpha1-100epochs-seed3-[0-9a-f]{10}", run_name(config))
+
+
+def test_a_name_holds_nothing_that_a_shell_or_a_path_reads() -> None:
+    name = run_name(resolve({"dataset": "folder:/a b/../<x>;$(y)"}))
+    assert re.fullmatch(r"[\w.-]+", name)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "same"),
+    [
+        ("train.compile", True, True), ("root", "/data", True), ("train.keep", 5, True),
+        ("train.lr", 2e-3, False), ("seed", 1, False), ("probe.epochs", 5, False),
+        ("evaluation.images", 5, False),
+    ],
+)  # fmt: skip
+def test_the_hash_is_of_what_the_result_depends_on(key: str, value: object, same: bool) -> None:
+    assert (run_name(resolve({key: value})) == run_name(resolve())) is same
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"loss.nacl": "mixnca", "loss.lam": 0.9}, {}),  # M = 1 has no mixed view
+        ({"loss.lam": 0.9, "loss.num_positives": 2}, {"loss.num_positives": 2}),  # nor has NCA
+        ({"loss.tau_plus": 0.1, "loss.beta": 2.0}, {}),  # g0 has neither
+        ({"loss.negatives": "g1", "loss.beta": 2.0}, {"loss.negatives": "g1"}),
+        ({"loss.weight": "one", "loss.detach_weight": True}, {}),  # alpha = 0 has no robust term
+    ],
+)
+def test_unused_settings_do_not_make_another_run(one: dict[str, object], other: dict[str, object]) -> None:
+    assert resolve(one) != resolve(other)
+    assert canonical(resolve(one)) == canonical(resolve(other))
+
+
+@pytest.mark.parametrize(
+    "used",
+    [
+        {"loss.negatives": "g2", "loss.tau_plus": 0.1}, {"loss.negatives": "g2", "loss.beta": 2.0},
+        {"loss.alpha": 1.0, "loss.weight": "one"}, {"loss.alpha": 1.0, "loss.robust_negatives": "g1"},
+        {"loss.nacl": "mixnca", "loss.num_positives": 2, "loss.lam": 0.9},
+    ],
+)  # fmt: skip
+def test_used_settings_stay(used: dict[str, object]) -> None:
+    assert canonical(resolve(used)) == resolve(used)
+
+
+def test_milestones_go_on_from_each_other() -> None:
+    first, second, third = jobs(epochs=(1, 4, 2))
+    assert [job.config.train.epochs for job in (first, second, third)] == [1, 2, 4]
+    assert [job.parent for job in (first, second, third)] == [None, first.name, second.name]
+    assert [job.goes_on for job in (first, second, third)] == [True, True, False]
+
+
+@pytest.mark.parametrize("settings", [{"train.schedule": "cosine"}, {"train.warmup_epochs": 1.0}])
+def test_rates_that_depend_on_the_length_have_no_milestones(settings: dict[str, object]) -> None:
+    assert [job.parent for job in jobs(epochs=(1, 2), **settings)] == [None, None]
+
+
+def test_a_parent_that_nobody_asked_for_is_not_waited_for() -> None:
+    long, both = table(epochs=(2,), name="long"), table(epochs=(1, 2), name="both")
+    (job,) = make_plan([long], [0], universe=[long, both]).jobs
+    assert job.parent is None
+    assert job.name == make_plan([both], [0]).jobs[1].name
+
+
+def test_a_run_measures_what_all_tables_want_of_it() -> None:
+    columns = (
+        Column(label="a", metric="pgd", eps=0.05),
+        Column(label="b", metric="fgsm", eps=0.02, dataset="cifar10"),
+    )  # fmt: skip
+    wide = dataclasses.replace(table(name="wide"), columns=columns)
+    (job,) = make_plan([table()], [0], universe=[table(), wide]).jobs
+    assert job.config.evaluation.eps == (0.01, 0.02, 0.05)  # the first stays the protocol's
+    assert job.config.evaluation.attacks == ("fgsm", "pgd")
+    assert job.config.evaluation.transfer == ("cifar10",)
+
+
+def test_the_device_decides_the_precision_and_so_the_name() -> None:
+    cpu, gpu = (make_plan([table()], [0], device=torch.device(d)).jobs[0] for d in ("cpu", "cuda"))
+    assert (cpu.config.train.precision, gpu.config.train.precision) == ("fp32", "bf16")
+    assert cpu.name != gpu.name
+
+
+def test_training_alike_does_not_depend_on_measuring() -> None:
+    assert training_key(resolve(SMALL)) == training_key(resolve(SMALL | {"evaluation.images": 3, "seed": 2}))
+    assert training_key(resolve(SMALL)) != training_key(resolve(SMALL | {"train.lr": 1.0}))

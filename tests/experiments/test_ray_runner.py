@@ -1,0 +1,71 @@
+"""Runs on a local Ray cluster, one of whose workers is killed."""
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from grids import jobs
+
+from intnacl.errors import InputError
+from intnacl.experiments.attempts import finished, run_folder
+from intnacl.experiments.progress import Progress
+from intnacl.experiments.ray_runner import connect, device_of, run_on_ray
+from intnacl.experiments.runner import new_session
+from intnacl.training.stopping import Stop
+
+
+def test_a_missing_ray_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(InputError, match=r"--ray needs the package 'ray': pip install 'intnacl\[ray\]'"):
+        connect("auto")
+
+
+@pytest.fixture
+def cluster() -> Iterator[Any]:
+    ray = pytest.importorskip("ray")
+    path = os.pathsep.join(sys.path)
+    ray.init(
+        num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR",
+        runtime_env={"env_vars": {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}},
+    )  # fmt: skip
+    yield ray
+    ray.shutdown()
+
+
+def _kill_first_worker(results: Path, killed: list[int]) -> None:
+    """Kill, once, the first process that holds a run."""
+    while not killed:
+        for lock in results.glob("runs/*/lock"):
+            text = lock.read_text()
+            if text:
+                killed.append(json.loads(text)["pid"])
+                os.kill(killed[0], signal.SIGKILL)
+                return
+        time.sleep(0.02)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # Ray's own
+def test_all_runs_are_done_though_a_worker_is_killed(cluster: Any, tmp_path: Path) -> None:
+    plan = jobs(rows=2, epochs=(1, 2))
+    killed: list[int] = []
+    thread = threading.Thread(target=_kill_first_worker, args=(tmp_path, killed))
+    thread.start()
+    session = new_session(tmp_path, plan, None)
+    run_on_ray(
+        session, "auto", device_of("auto", "auto"), stop=Stop(5.0), progress=Progress(plan, tmp_path, {})
+    )
+    thread.join()
+    assert killed
+    assert killed[0] != os.getpid()
+    assert device_of("auto", "cuda:1") == "cuda:1"
+    assert [finished(tmp_path, job.name) for job in plan] == [True] * 4
+    going_on = run_folder(tmp_path, plan[-1].name) / "output.txt"
+    assert "going on from step 2 of 4" in going_on.read_text()

@@ -1,0 +1,167 @@
+"""The report: what is in it, what must not be, and that nothing in it can act."""
+
+import csv
+import io
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from grids import table
+from made_up import fill, shifted
+
+from intnacl.experiments import record
+from intnacl.experiments.attempts import FAILURE, run_folder
+from intnacl.experiments.grid import PAPER, pick, tables_of
+from intnacl.experiments.plan import make_plan
+from intnacl.experiments.report import escape_latex, escape_markdown, write_report
+
+HOSTILE = (
+    "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'`|*_$x^2$\\input{x}%&{{7*7}}<<7*7>>"
+)
+
+
+def read_csv(path: Path) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(path.read_text())))
+
+
+class Page(HTMLParser):
+    """Tags, scripts and texts of a page."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    results = tmp_path_factory.mktemp("results")
+    plan = make_plan(pick(PAPER, ("2", "figure1", "more_epochs")), [0, 1], universe=PAPER)
+    fill(results, plan, shifted(-1.0), skip=lambda job: job.config.loss.num_positives == 4)
+    write_report(results, results / "out")
+    return results / "out"
+
+
+def test_all_files_are_there(written: Path) -> None:
+    assert {path.name for path in written.iterdir()} == {
+        "report.html", "report.md", "report.tex", "results.csv", "figure1.svg", "figure1.png",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["report.html", "report.md", "report.tex"])
+def test_measured_stands_beside_published(written: Path, name: str) -> None:
+    text = (written / name).read_text()
+    for value in ("53.69", "59.85", "76.34"):
+        assert value in text
+    assert "missing" in text
+    assert "(2)" in text
+
+
+def test_the_page_needs_nothing_else(written: Path) -> None:
+    text = (written / "report.html").read_text()
+    page = Page(text)
+    links = [
+        value for _, attrs in page.tags for key, value in attrs.items() if key in ("src", "href", "action")
+    ]
+    assert all(value and value.startswith(("#", "data:")) for value in links)
+    assert not re.search(r"url\((?!#)", text)
+    assert not re.search(r"@import|fetch\(|XMLHttpRequest|WebSocket", text)
+
+
+def test_cells_have_their_colours(written: Path) -> None:
+    page = Page((written / "report.html").read_text())
+    cells = [attrs for tag, attrs in page.tags if tag == "td" and "data-status" in attrs]
+    assert {attrs["class"] for attrs in cells} >= {"below", "below-much", "missing"}
+    for attrs in cells:
+        if "data-units" in attrs:
+            units = float(attrs["data-units"] or "nan")
+            much = "-much" if abs(units) >= 2 else ""
+            assert attrs["class"] == (
+                "near" if abs(units) < 1 else ("above" if units > 0 else "below") + much
+            )
+
+
+def test_the_csv_is_tidy(written: Path) -> None:
+    rows = read_csv(written / "results.csv")
+    assert len(rows) == 2 * (80 + 28 + 66)
+    assert {row["status"] for row in rows} == {"finished", "missing"}
+    first = rows[0]
+    assert (first["table"], first["row"], first["metric"], first["seed"]) == ("table2", "M = 1", "clean", "0")
+    assert first["published_mean"] == "53.69"
+    assert float(first["value"]) == pytest.approx(52.69, abs=1.5)
+    assert first["paper_setting"] == "True"
+
+
+def test_equal_results_give_equal_reports(written: Path, tmp_path: Path) -> None:
+    again = write_report(written.parent, tmp_path)
+    assert all(path.read_bytes() == (written / path.name).read_bytes() for path in again)
+
+
+def test_tiny_runs_are_labelled_and_stand_alone(tmp_path: Path) -> None:
+    tiny = tables_of("tiny")
+    plan = make_plan(pick(tiny, ("2", "supervised")), [0], universe=tiny)
+    fill(tmp_path, plan, shifted())
+    write_report(tmp_path, tmp_path / "out")
+    for name in ("report.html", "report.md", "report.tex"):
+        text = (tmp_path / "out" / name).read_text()
+        assert text.count("A check of the machinery, not of the paper") == 2
+        assert "53.69" not in text
+    rows = read_csv(tmp_path / "out" / "results.csv")
+    assert {(row["published_mean"], row["paper_setting"]) for row in rows} == {("", "False")}
+
+
+def test_hostile_names_and_errors_do_nothing(tmp_path: Path) -> None:
+    from dataclasses import replace
+
+    plain = replace(table(), figure=None)
+    odd = replace(
+        plain, name=HOSTILE, title=HOSTILE, figure="curves", x_label=HOSTILE,
+        rows=tuple(replace(row, label=HOSTILE, group=HOSTILE) for row in plain.rows),
+        columns=tuple(replace(column, label=HOSTILE, panel=HOSTILE, x=1.0) for column in plain.columns),
+    )  # fmt: skip
+    plan = make_plan([odd], [0])
+    record.write(tmp_path, plan, scale="paper", overrides={})
+    folder = run_folder(tmp_path, plan.jobs[0].name)
+    folder.mkdir(parents=True)
+    noted = {"session": "s", "tries": 3, "error": HOSTILE, "given_up": True}
+    (folder / FAILURE).write_text(json.dumps(noted))
+    out = tmp_path / "out"
+    write_report(tmp_path, out)
+    page = Page((out / "report.html").read_text())
+    assert [tag for tag, _ in page.tags].count("script") == 2
+    assert "img" not in {tag for tag, _ in page.tags}
+    assert not [key for _, attrs in page.tags for key in attrs if key.startswith("on")]
+    assert HOSTILE in "".join(page.texts)  # shown as it is
+    markdown = (out / "report.md").read_text()
+    assert "<script" not in markdown
+    assert "<img" not in markdown
+    assert "\\input" not in (out / "report.tex").read_text()
+    assert all(path.parent == out for path in out.rglob("*"))
+
+
+@pytest.mark.parametrize("cell", ["=1+1", "+1", "-1", "@x"])
+def test_a_spreadsheet_gets_no_formula(tmp_path: Path, cell: str) -> None:
+    from dataclasses import replace
+
+    plain = table()
+    odd = replace(plain, rows=(replace(plain.rows[0], label=cell),))
+    record.write(tmp_path, make_plan([odd], [0]), scale="paper", overrides={})
+    write_report(tmp_path, tmp_path / "out")
+    (row,) = read_csv(tmp_path / "out" / "results.csv")
+    assert row["row"] == f"'{cell}"
+
+
+def test_markdown_and_latex_are_escaped() -> None:
+    assert escape_markdown("a|b*c_<d>\n`e`") == r"a\|b\*c\_&lt;d&gt; \`e\`"
+    assert escape_latex(r"50% & \x{y}_1^2 ± λ") == (
+        r"50\% \& \textbackslash{}x\{y\}\_1\textasciicircum{}2 $\pm$ $\lambda$"
+    )

@@ -1,0 +1,118 @@
+"""The commands from end to end."""
+
+import csv
+import io
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from grids import grid_file
+
+from intnacl.cli import app
+from intnacl.errors import InputError
+from intnacl.experiments.reproduce import Request, seeds_of
+
+Output = pytest.CaptureFixture[str]
+
+
+def read_csv(path: Path) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(path.read_text())))
+
+
+def intnacl(*words: str) -> int:
+    """The exit code of a command line, in this process."""
+    try:
+        app(list(words), result_action="return_value")
+    except SystemExit as end:
+        return int(end.code or 0)
+    return 0
+
+
+def test_the_list_has_counts_and_estimates(capsys: Output, tmp_path: Path) -> None:
+    intnacl("reproduce", "--list", "--out", str(tmp_path))
+    text = capsys.readouterr().out
+    for name in (
+        "table2",
+        "table3",
+        "table4",
+        "nacl_pgd",
+        "more_epochs",
+        "supervised",
+        "figure1",
+        "figure_lambda",
+    ):
+        assert name in text
+    assert "760" in text  # runs of five seeds, shared ones once
+    assert "estimates" in text
+    assert "H200" in text
+
+
+def test_a_dry_run_prints_configurations_and_leaves_nothing(capsys: Output, tmp_path: Path) -> None:
+    intnacl("reproduce", "--table", "2", "--seeds", "7", "--dry-run", "--out", str(tmp_path / "out"))
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert len(lines) == 18
+    assert {line["config"]["seed"] for line in lines} == {7}
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_outsiders_grid_from_end_to_end(capsys: Output, tmp_path: Path) -> None:
+    grid, out = grid_file(tmp_path / "grid.toml", label="x|<b>"), tmp_path / "out"
+    words = ("reproduce", "--config", str(grid), "--trials", "1", "--out", str(out), "--workers", "0",
+             "--device", "cpu")  # fmt: skip
+    assert intnacl(*words) == 0
+    assert "4 of 4 runs are finished" in capsys.readouterr().out
+    assert intnacl(*words) == 0  # nothing is left to do
+    intnacl("report", str(out))
+    rows = read_csv(out / "report" / "results.csv")
+    assert [row["row"] for row in rows] == ["SimCLR", "SimCLR", "x|<b>", "x|<b>"]
+    assert all(0 < float(row["value"]) <= 100 for row in rows)
+    assert (out / "report" / "mine-grid.svg").exists()
+
+
+def test_failures_end_in_a_list_and_exit_code_1(capsys: Output, tmp_path: Path) -> None:
+    words = ("reproduce", "--table", "figure1", "--seeds", "0", "--workers", "0", "--device", "cpu")
+    code = intnacl(*words, "--out", str(tmp_path / "out"), "--root", str(tmp_path / "nowhere"))
+    text = capsys.readouterr().out
+    assert code == 1
+    assert "0 of 7 runs are finished" in text
+    assert text.count("failed: cifar100-") == 7
+    assert "nowhere" in text
+
+
+def test_a_time_limit_ends_in_how_to_go_on(capsys: Output, tmp_path: Path) -> None:
+    grid = grid_file(tmp_path / "grid.toml")
+    words = ("--config", str(grid), "--workers", "0", "--device", "cpu", "--max-minutes", "0")
+    assert intnacl("reproduce", *words, "--out", str(tmp_path / "out")) == 0
+    assert "stopped (time); the same command goes on." in capsys.readouterr().out
+
+
+def test_seeds() -> None:
+    assert seeds_of(3, ()) == (0, 1, 2)
+    assert seeds_of(5, (4, 2, 4)) == (4, 2)
+    with pytest.raises(InputError, match="trials=0 runs nothing"):
+        seeds_of(0, ())
+
+
+def test_nothing_asked_for_is_refused() -> None:
+    with pytest.raises(InputError, match="name a --table, or take --all"):
+        Request(overrides={}).chosen()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_the_whole_paper_at_tiny_scale(tmp_path: Path) -> None:
+    begun = time.monotonic()
+    words = ("reproduce", "--all", "--scale", "tiny", "--trials", "1", "--device", "cpu", "--workers", "2")
+    done = subprocess.run(
+        [sys.executable, "-m", "intnacl", *words, "--out", str(tmp_path)], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    minutes = (time.monotonic() - begun) / 60
+    intnacl("report", str(tmp_path))
+    rows = read_csv(tmp_path / "report" / "results.csv")
+    assert all(row["status"] == "finished" and row["value"] for row in rows)
+    assert {row["published_mean"] for row in rows} == {""}
+    print(f"\n{done.stdout.splitlines()[-2]} {minutes:.1f} min")

@@ -1,0 +1,51 @@
+"""What is the paper's setting, and what is not."""
+
+import pytest
+
+from intnacl.config import resolve
+from intnacl.experiments.setting import choices, departures
+
+CIFAR = {"dataset": "cifar100"}
+
+
+@pytest.mark.parametrize("preset", ["simclr", "hardneg", "adv", "intnacl"])
+def test_the_recipe_is_the_papers(preset: str) -> None:
+    assert departures(resolve(CIFAR, preset=preset)) == []
+    assert departures(resolve({"dataset": "tinyimagenet"}, preset=preset)) == []
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("train.lr", 1e-3), ("train.batch_size", 128), ("probe.epochs", 100), ("encoder.name", "resnet50"),
+        ("augment.blur_p", 0.5), ("evaluation.images", 1000), ("train.schedule", "cosine"),
+        ("loss.alpha", 0.5),
+    ],
+)  # fmt: skip
+def test_what_the_paper_states_must_hold(key: str, value: object) -> None:
+    (reason,) = departures(resolve({**CIFAR, key: value}))
+    assert reason.startswith(f"{key} = {value}")
+
+
+def test_other_data_sets_are_not_the_papers() -> None:
+    assert departures(resolve({"dataset": "digits"})) == ["data set digits"]
+
+
+def test_what_the_paper_leaves_open_is_a_named_choice() -> None:
+    config = resolve({**CIFAR, "augment.strength": 0.5, "encoder.head": "hcl"})
+    assert departures(config) == []
+    assert choices(config) == ["augment.strength = 0.5", "encoder.head = hcl"]
+    assert choices(resolve(CIFAR, preset="intnacl")) == []
+
+
+def test_the_supervised_augmentation_is_open() -> None:
+    assert departures(resolve({**CIFAR, "objective": "supervised", "augment": "crop_flip"})) == []
+    assert departures(resolve({**CIFAR, "augment": "crop_flip"})) != []
+
+
+def test_twenty_classes_of_tinyimagenet_are_not_tinyimagenet() -> None:
+    config = resolve({"dataset": "tinyimagenet"})
+    part = {"protocol": {"images": {"tinyimagenet": {"train": 10_000, "test": 1000}}}}
+    whole = {"protocol": {"images": {"tinyimagenet": {"train": 100_000, "test": 10_000}}}}
+    assert departures(config, part) == ["tinyimagenet has 10,000 + 1,000 pictures, not 100,000 + 10,000"]
+    assert departures(config, whole) == []

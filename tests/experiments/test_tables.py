@@ -1,0 +1,29 @@
+"""Tables refuse what cannot be drawn."""
+
+import pytest
+
+from intnacl.errors import InputError
+from intnacl.experiments.tables import Column, Row, Table
+
+
+def test_later_settings_win() -> None:
+    table = Table(
+        name="t", title="t", settings={"a": 1, "b": 1, "c": 1},
+        rows=(Row(label="r", settings={"b": 2, "c": 2}),), columns=(Column(label="c", settings={"c": 3}),),
+    )  # fmt: skip
+    assert list(table.cells()) == [(0, 0, {"a": 1, "b": 2, "c": 3})]
+
+
+def test_an_empty_table_is_refused() -> None:
+    with pytest.raises(InputError, match="'t' needs at least one row"):
+        Table(name="t", title="t", rows=(), columns=(Column(label="c"),))
+
+
+def test_an_unknown_metric_is_refused() -> None:
+    with pytest.raises(InputError, match=r"metric of column 'c'='fgms' is unknown; did you mean 'fgsm'"):
+        Column(label="c", metric="fgms")
+
+
+def test_curves_need_places_on_the_x_axis() -> None:
+    with pytest.raises(InputError, match="every column of a curves figure needs an x"):
+        Table(name="t", title="t", rows=(Row(label="r"),), columns=(Column(label="c"),), figure="curves")
