@@ -23,6 +23,7 @@ def block(language: str, opening: str) -> str:
 def test_the_example_runs_and_reaches_every_weight() -> None:
     names: dict[str, object] = {}
     exec(block("python", "import torch"), names)
+    exec(block("python", "from intnacl.attacks"), names)
     gradients = [parameter.grad for parameter in names["model"].parameters()]
     assert all(gradient is not None and gradient.isfinite().all() for gradient in gradients)
     assert all(torch.count_nonzero(gradient) for gradient in gradients)
