@@ -22,7 +22,7 @@ from intnacl.errors import InputError, InputWarning
 from intnacl.evaluation import knn
 from intnacl.training.checkpoint import disk_errors
 from intnacl.training.curves import draw_curves
-from intnacl.training.distributed import Ranks
+from intnacl.training.distributed import Ranks, barrier
 from intnacl.training.journal import Journal
 from intnacl.training.objectives import Contrastive, Objective, Supervised
 from intnacl.training.steps import DTYPES, memory_errors
@@ -63,6 +63,7 @@ def _train(config: RunConfig, folder: Path, here: Ranks, stop: Stop) -> str | No
             draw_curves(journal.path, folder / "curves.png")
         with disk_errors(folder / ENCODER):
             save_encoder(objective.encoder, config.encoder, train.images.shape[-1], folder / ENCODER)
+    barrier(here)  # a run is done for all when its files are
     return reason
 
 

@@ -11,8 +11,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.rendezvous import rendezvous
 
 from intnacl.errors import InputError, LostRankError
+
+TIMEOUT = timedelta(minutes=10)
 
 
 @dataclass(frozen=True)
@@ -37,14 +40,27 @@ def ranks(device: str = "auto") -> Iterator[Ranks]:
     if world == 1:
         yield Ranks(0, 1, here)
         return
-    backend = "nccl" if here.type == "cuda" else "gloo"
-    dist.init_process_group(backend, timeout=timedelta(minutes=10))
     try:
+        _join("nccl" if here.type == "cuda" else "gloo")
         yield Ranks(rank, world, here)
     except RuntimeError as error:
         raise _explain(error, rank) from error
     finally:
-        dist.destroy_process_group()
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+
+def _join(backend: str) -> None:
+    """Meet the other ranks under a name of this attempt's own.
+
+    After a restart torchrun's store may still hold the addresses of the ranks that died.
+    """
+    store, rank, world = next(iter(rendezvous("env://")))
+    store.set_timeout(TIMEOUT)
+    attempt = dist.PrefixStore(  # type: ignore[attr-defined]
+        f"attempt-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store
+    )
+    dist.init_process_group(backend, store=attempt, rank=rank, world_size=world, timeout=TIMEOUT)
 
 
 def pick_device(name: str, local_rank: int = 0) -> torch.device:
