@@ -19,7 +19,7 @@ from intnacl.experiments.grid import PAPER, pick
 from intnacl.experiments.plan import make_plan
 from intnacl.experiments.report import write_report
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 

@@ -52,6 +52,7 @@ def _kill_first_worker(results: Path, killed: list[int]) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.filterwarnings("ignore")  # Ray's own
 def test_all_runs_are_done_though_a_worker_is_killed(cluster: Any, tmp_path: Path) -> None:
     plan = jobs(rows=2, epochs=(1, 2))
@@ -60,7 +61,7 @@ def test_all_runs_are_done_though_a_worker_is_killed(cluster: Any, tmp_path: Pat
     thread.start()
     session = new_session(tmp_path, plan, None)
     run_on_ray(
-        session, "auto", device_of("auto", "auto"), stop=Stop(5.0), progress=Progress(plan, tmp_path, {})
+        session, "auto", device_of("auto", "auto"), stop=Stop(10.0), progress=Progress(plan, tmp_path, {})
     )
     thread.join()
     assert killed
