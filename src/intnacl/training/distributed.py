@@ -1,5 +1,6 @@
 """Ranks: start and stop under `torchrun`, DDP, and decisions that all ranks share."""
 
+import gc
 import inspect
 import os
 from collections.abc import Iterator
@@ -47,6 +48,7 @@ def ranks(device: str = "auto") -> Iterator[Ranks]:
         raise _explain(error, rank) from error
     finally:
         if dist.is_initialized():
+            gc.collect()  # DDP goes first: it would keep the group's threads alive into the interpreter's end
             dist.destroy_process_group()
 
 
