@@ -14,5 +14,12 @@ def test_check_choice_names_value_choices_and_nearest() -> None:
         check_choice("preset", "simcler", ["simclr", "adv"])
 
 
+def test_check_choice_lists_the_nearest_of_many() -> None:
+    many = [f"setting{i}" for i in range(100)]
+    with pytest.raises(InputError, match=r"did you mean 'setting\d+'\?.*, 97 more\.$") as caught:
+        check_choice("setting", "setting7x", many)
+    assert len(str(caught.value)) < 150
+
+
 def test_missing_extra_says_what_to_install() -> None:
     assert "pip install 'intnacl[timm]'" in str(missing_extra("timm", "timm", "encoder 'vit'"))

@@ -3,6 +3,8 @@
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+LISTED = 20  # choices that an error lists in full
+
 
 class InputError(ValueError):
     """A mistake in what the user gave, not in the program: the command line shows it without a traceback."""
@@ -17,12 +19,13 @@ class InputWarning(UserWarning):
 
 
 def check_choice(argument: str, value: str, choices: Iterable[str]) -> None:
-    """Raise unless `value` is one of `choices`; suggest the nearest one."""
+    """Raise unless `value` is one of `choices`; suggest the nearest one, and list them where they are few."""
     known = sorted(choices)
     if value not in known:
-        near = get_close_matches(str(value), known, n=1)
+        near = get_close_matches(str(value), known, n=3)
         hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise InputError(f"{argument}={value!r} is unknown{hint} Choose one of: {', '.join(known)}.")
+        listed = known if len(known) <= LISTED or not near else [*near, f"{len(known) - len(near)} more"]
+        raise InputError(f"{argument}={value!r} is unknown{hint} Choose one of: {', '.join(listed)}.")
 
 
 def missing_extra(package: str, extra: str, purpose: str) -> InputError:
