@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from intnacl.config import RunConfig, resolve
 from intnacl.errors import InputError
@@ -92,7 +92,19 @@ def train(
         reason = work(config, flags.out or default_folder(config), here, stop)
     if here.main and reason:
         tell_stop(reason)
+    if here.world > 1:
+        _leave(exit_code(reason))
     return exit_code(reason)
+
+
+def _leave(code: int) -> NoReturn:
+    """End a rank whose work is done and written.
+
+    Not by way of the interpreter's end: there, once in a while, a thread of the process group aborts.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def resolve_flags(flags: Flags, here: Ranks, more: Mapping[str, Any] | None = None) -> RunConfig:

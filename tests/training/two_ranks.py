@@ -3,6 +3,7 @@
 python two_ranks.py RANK WORLD FOLDER PRESET NORM SYNC
 """
 
+import os
 import sys
 from pathlib import Path
 
@@ -32,3 +33,5 @@ def main(rank: int, world: int, folder: Path, preset: str, norm: str, sync: bool
 if __name__ == "__main__":
     number, of, where, name, kind, synced = sys.argv[1:]
     main(int(number), int(of), Path(where), name, kind, synced == "sync")
+    sys.stdout.flush()
+    os._exit(0)  # as the command does: threads of the group may outlive the interpreter
