@@ -15,7 +15,7 @@ demo: .venv/installed ## install, then run the main job on the embedded digits
 test: .venv/installed-dev ## install, then run the tests (minutes)
 	$(BIN)/python -m pytest -n auto -m "not slow"
 
-test-all: .venv/installed-dev ## run every test, the slow ones too
+test-all: .venv/installed-all ## run every test, the slow ones too (Ray, ONNX; a browser where chromium is installed)
 	$(BIN)/python -m pytest -n auto
 
 check: .venv/installed-dev ## format, lint, strict types, fast tests
@@ -30,6 +30,8 @@ format: .venv/installed-dev ## rewrite the code in the house format
 
 bench: .venv/installed-dev ## time and memory against the alternatives
 	$(BIN)/python benchmarks/loss.py
+	$(BIN)/python benchmarks/augment.py
+	$(BIN)/python benchmarks/nca.py
 
 clean: ## remove the environment and all caches
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache src/*.egg-info
@@ -39,6 +41,10 @@ clean: ## remove the environment and all caches
 
 .venv/installed: pyproject.toml | .venv/bin/python
 	$(BIN)/pip install -e .
+	@touch $@
+
+.venv/installed-all: .venv/installed-dev
+	$(BIN)/pip install -e ".[dev,ray,onnx]"
 	@touch $@
 
 # torchattacks pins an old `requests` that nothing of its attacks needs, which pyproject.toml cannot express.
