@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from intnacl.errors import InputError, check_choice, missing_extra
-from intnacl.norms import Groups, ViewBatchNorm, arrange, convert
+from intnacl.norms import Groups, arrange, convert
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -286,4 +286,3 @@ RESNETS: dict[str, tuple[type[Block] | type[Bottleneck], tuple[int, int, int, in
     "resnet50": (Bottleneck, (3, 4, 6, 3)),
 }
 HEADS = {"paper": _paper_head, "hcl": _hcl_head}
-__all__ = ["ContrastiveModel", "Encoder", "EncoderConfig", "ViewBatchNorm", "build_model"]

@@ -17,7 +17,6 @@ from intnacl.config import RunConfig, differences, from_dict, to_dict
 from intnacl.data import load
 from intnacl.data.aside import new_file
 from intnacl.data.datasets import Dataset
-from intnacl.data.recipes import RECIPES as AUGMENTATIONS
 from intnacl.errors import InputError, InputWarning
 from intnacl.evaluation import knn
 from intnacl.training.checkpoint import disk_errors
@@ -163,6 +162,3 @@ def loss_name(config: RunConfig) -> str:
         if replace(LossConfig(**row), temperature=config.loss.temperature) == config.loss:
             return name
     return f"{config.loss.nacl}-{config.loss.negatives}"
-
-
-__all__ = ["AUGMENTATIONS", "build_objective", "default_folder", "open_folder", "pretrain", "read_config"]

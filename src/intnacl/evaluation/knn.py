@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from intnacl.errors import InputError
-from intnacl.evaluation.features import extract
-from intnacl.evaluation.probe import check_pair
+from intnacl.evaluation.probe import extract_pair
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,11 +46,7 @@ def evaluate(
     dtype: torch.dtype = torch.float32,
 ) -> dict[str, Any]:
     """kNN accuracy of an encoder on (images, labels), in percent: features once, then `score`."""
-    check_pair(train, test)
-    train_NF, test_TF = (
-        extract(encoder, images, batch_size=batch_size, device=device, dtype=dtype)
-        for images, _ in (train, test)
-    )
+    train_NF, test_TF = extract_pair(encoder, train, test, batch_size=batch_size, device=device, dtype=dtype)
     return score(train_NF, train[1], test_TF, test[1], config)
 
 

@@ -71,11 +71,7 @@ def evaluate(
     Returns the classifier in eval mode, ready to be attacked, and the figures of `fit`. `batch_size` and
     `dtype` are those of the feature extraction.
     """
-    check_pair(train, test)
-    train_NF, test_TF = (
-        extract(encoder, images, batch_size=batch_size, device=device, dtype=dtype)
-        for images, _ in (train, test)
-    )
+    train_NF, test_TF = extract_pair(encoder, train, test, batch_size=batch_size, device=device, dtype=dtype)
     linear, figures = fit(train_NF, train[1], test_TF, test[1], config)
     return Classifier(encoder, linear).eval(), figures
 
@@ -176,6 +172,14 @@ def as_linear(weight_CF: Tensor, bias_C: Tensor) -> nn.Linear:
     linear = nn.Linear(weight_CF.shape[1], weight_CF.shape[0], device="meta")
     linear.weight, linear.bias = nn.Parameter(weight_CF.contiguous()), nn.Parameter(bias_C)
     return linear
+
+
+def extract_pair(
+    encoder: nn.Module, train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor], **options: Any
+) -> tuple[Tensor, Tensor]:
+    """Features of both splits, once they are seen to fit together; `options` are those of `extract`."""
+    check_pair(train, test)
+    return extract(encoder, train[0], **options), extract(encoder, test[0], **options)
 
 
 def check_pair(train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor]) -> None:
