@@ -1,14 +1,12 @@
-"""`run`, `supervised` and the commands on a run folder as a user meets them."""
+"""What `run` and `supervised` do: go on, compare, and end."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from intnacl.cli import app
 from intnacl.commands import compare_command, is_comparison, run_command
 from intnacl.errors import InputError
 from intnacl.flags import Flags
@@ -17,51 +15,6 @@ TINY = (
     "train.epochs=1", "train.monitor_epochs=0", "probe.max_iter=20",
     "evaluation.eps=0.02,0.1", "evaluation.attacks=fgsm,pgd", "evaluation.images=32",
 )  # fmt: skip
-
-
-def intnacl(*arguments: object) -> subprocess.CompletedProcess[str]:
-    """Run `python -m intnacl` and keep what it prints."""
-    command = [sys.executable, "-m", "intnacl", *map(str, arguments)]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "COLUMNS": "200"}
-    return subprocess.run(command, capture_output=True, text=True, timeout=240, env=environment)
-
-
-def test_one_run_from_the_command_line_to_an_export(tmp_path: Path) -> None:
-    out = tmp_path / "run"
-    result = intnacl("run", "--preset", "simclr", "--device", "cpu", "--out", out, "--set", *TINY)
-    assert result.returncode == 0, result.stderr
-    accuracy = json.loads((out / "result.json").read_text())["accuracy"]["digits"]
-    line = ["digits", *(f"{accuracy[key]:.2f}" for key in ("clean", "fgsm", "pgd"))]
-    assert line in [text.split() for text in result.stdout.splitlines()]
-    assert (out / "report.html").exists()
-    attacked = intnacl("attack", out, "--eps", "0.05", "0.1", "--attacks", "fgsm", "pgd", "--images", "16")
-    assert attacked.returncode == 0, attacked.stderr
-    assert "eps" in attacked.stdout
-    assert {0.05, 0.1} <= {row["eps"] for row in json.loads((out / "result.json").read_text())["attacks"]}
-    exported = intnacl("export", out, "--out", tmp_path / "exported")
-    assert exported.stdout == f"written: {tmp_path / 'exported' / 'encoder.safetensors'}\n"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["probe", "RUN"], r"RUN is no run folder: it has no config\.json"),
-        (["attack", "RUN", "--eps", "8"], r"eps=8\.0 is out of range"),
-        (
-            ["run", "--preset", "simclr", "--compare", "adv"],
-            "--preset simclr and --compare exclude",
-        ),
-        (["run", "--preset", "simclr", "--set", "evaluation.eps=-1"], r"eps=-1\.0 is out of range"),
-        (["export", "RUN", "--format", "onx"], "format='onx' is unknown; did you mean 'onnx'"),
-    ],
-)
-def test_mistakes_are_told_before_anything_is_written(
-    arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(InputError, match=message):
-        app(arguments)
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_run_goes_on_and_a_finished_run_ends_in_0(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -119,11 +72,3 @@ def test_from_pretrained_is_loaded_when_it_is_asked_for() -> None:
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert result.returncode == 0, result.stderr
-
-
-@pytest.mark.parametrize("command", ["run", "pretrain", "supervised", "probe", "knn", "attack", "export"])
-def test_every_command_has_help_with_examples(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        app([command, "--help"])
-    assert ended.value.code == 0
-    assert f"intnacl {command}" in capsys.readouterr().out.partition("Examples")[2]

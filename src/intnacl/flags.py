@@ -8,6 +8,7 @@ from cyclopts import Parameter
 
 from intnacl.errors import InputError
 
+MANY = Parameter(consume_multiple=True, negative=(), show_default=False)  # --seeds 0 1 2
 # Everyday flags that have a dotted name of their own in the configuration.
 DOTTED = {
     "epochs": "train.epochs",
@@ -74,9 +75,7 @@ class Flags:
     out: Path | None = None
     config: Path | None = None
     recipe: str | None = None
-    set_: Annotated[
-        tuple[str, ...], Parameter(name="--set", consume_multiple=True, negative=(), show_default=False)
-    ] = ()
+    set_: Annotated[tuple[str, ...], MANY, Parameter(name="--set")] = ()
     max_minutes: float | None = None
 
     @property

@@ -1,0 +1,106 @@
+"""`intnacl datasets`: what can be loaded, and how it looks."""
+
+from pathlib import Path
+
+from cyclopts import App
+
+datasets = App(name="datasets")
+
+
+@datasets.default
+def list_datasets(*, root: Path | None = None) -> None:
+    """List the data sets with their sizes, and where their files are looked for.
+
+    **Examples**
+
+    ```
+    intnacl datasets
+    intnacl datasets show cifar100 --out grid.png
+    ```
+
+    Parameters
+    ----------
+    root
+        Folder of the data sets; by default $INTNACL_DATA, else ~/.cache/intnacl.
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    from intnacl.data.cache import default_root
+    from intnacl.data.datasets import DATASETS
+
+    table = Table("name", "train + test", "size", "classes", "files", box=None)
+    for name, entry in DATASETS.items():
+        shown = f"{name}:PATH" if entry.takes_path else name
+        table.add_row(shown, entry.pictures, entry.size, entry.classes, entry.files)
+    Console().print(table)
+    print(f"\nNamed sets are looked for in {root or default_root()} (--root, or the variable INTNACL_DATA).")
+
+
+@datasets.command(name="show")
+def show_dataset(
+    name: str = "digits",
+    *,
+    out: Path = Path("grid.png"),
+    split: str = "train",
+    root: Path | None = None,
+    size: int | None = None,
+    strict: bool = False,
+    rows: int = 8,
+    augment: str = "paper",
+    extra: int = 1,
+    mixed: int = 2,
+    lam: float = 0.5,
+    seed: int = 0,
+) -> None:
+    """Draw pictures of a data set beside their views and mixed views, and tell its size and checksum.
+
+    **Examples**
+
+    ```
+    intnacl datasets show digits
+    intnacl datasets show cifar100 --root ~/data --augment simclr --out grid.png
+    intnacl datasets show folder:~/pictures --size 64 --strict
+    ```
+
+    Parameters
+    ----------
+    name
+        A name of `intnacl datasets`, such as cifar100 or folder:PATH.
+    out
+        The picture to write: .png, .jpg, .pdf or .svg.
+    split
+        train or test.
+    root
+        Folder of the data sets; by default $INTNACL_DATA, else ~/.cache/intnacl.
+    size
+        Side to which folder: and parquet: resize (32).
+    strict
+        Refuse broken pictures instead of skipping them.
+    rows
+        How many pictures to draw, spread over the data set.
+    augment
+        Recipe of the views: paper, simclr, crop_flip or none.
+    extra
+        How many further views.
+    mixed
+        How many mixed views.
+    lam
+        The picture's own share in a mixed view.
+    seed
+        Seed of the views.
+    """
+    from intnacl.data import load
+    from intnacl.data.gallery import draw_gallery, view_columns
+    from intnacl.data.recipes import RECIPES
+    from intnacl.errors import check_choice
+
+    check_choice("augment", augment, RECIPES)
+    dataset = load(name, split, root, size=size, strict=strict)
+    chosen = dataset.spread(rows)
+    columns = view_columns(
+        dataset.images[chosen], RECIPES[augment], seed=seed, extra=extra, mixed=mixed, lam=lam
+    )
+    draw_gallery(columns, dataset.captions(chosen), out)
+    print(dataset.summary())
+    print(f"wrote {out}")

@@ -1,0 +1,44 @@
+"""The commands on a trained run as a user meets them."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from command_line import intnacl
+from intnacl.cli import app
+from intnacl.errors import InputError
+from test_run import TINY
+
+
+def test_one_run_from_the_command_line_to_an_export(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    result = intnacl("run", "--preset", "simclr", "--device", "cpu", "--out", out, "--set", *TINY)
+    assert result.returncode == 0, result.stderr
+    accuracy = json.loads((out / "result.json").read_text())["accuracy"]["digits"]
+    line = ["digits", *(f"{accuracy[key]:.2f}" for key in ("clean", "fgsm", "pgd"))]
+    assert line in [text.split() for text in result.stdout.splitlines()]
+    assert (out / "report.html").exists()
+    attacked = intnacl("attack", out, "--eps", "0.05", "0.1", "--attacks", "fgsm", "pgd", "--images", "16")
+    assert attacked.returncode == 0, attacked.stderr
+    assert "eps" in attacked.stdout
+    assert {0.05, 0.1} <= {row["eps"] for row in json.loads((out / "result.json").read_text())["attacks"]}
+    exported = intnacl("export", out, "--out", tmp_path / "exported")
+    assert exported.stdout == f"written: {tmp_path / 'exported' / 'encoder.safetensors'}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["probe", "RUN"], r"RUN is no run folder: it has no config\.json"),
+        (["attack", "RUN", "--eps", "8"], r"eps=8\.0 is out of range"),
+        (["export", "RUN", "--format", "onx"], "format='onx' is unknown; did you mean 'onnx'"),
+    ],
+)
+def test_mistakes_are_told_before_anything_is_written(
+    arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=message):
+        app(arguments)
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,61 @@
+"""The program: it shows its commands at once, and its ends are clear."""
+
+import subprocess
+import sys
+import warnings
+
+import pytest
+
+from command_line import intnacl
+from intnacl.cli import app, main, program
+from intnacl.errors import InputError, InputWarning, LostRankError
+
+COMMANDS = [name for name in app if not name.startswith("-")]
+
+
+def test_help_names_the_program_and_every_command() -> None:
+    result = intnacl("--help")
+    assert result.returncode == 0
+    assert "Usage: intnacl COMMAND" in result.stdout
+    assert len(COMMANDS) == 13
+    assert all(f"│ {command} " in result.stdout for command in COMMANDS)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help_with_examples(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        app([command, "--help"])
+    assert ended.value.code == 0
+    assert f"intnacl {command}" in capsys.readouterr().out.partition("Examples")[2]
+
+
+def test_help_loads_no_more_than_it_needs() -> None:
+    code = (
+        "import sys; from intnacl.cli import app; app(['--help'], result_action='return_value');"
+        "loaded = {'sklearn', 'matplotlib', 'scipy', 'PIL', 'jinja2', 'intnacl.config', 'intnacl.data',"
+        "'intnacl.measure', 'intnacl.experiments'} & set(sys.modules); assert not loaded, loaded"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.parametrize(("error", "code"), [(InputError("eps=8"), 2), (LostRankError("rank 1"), 1)])
+def test_an_error_for_the_user_is_one_line(
+    error: Exception, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def _fail() -> None:
+        raise error
+
+    monkeypatch.setattr(program, "app", _fail)
+    monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)  # put back what main changes
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == code
+    assert capsys.readouterr().err == f"intnacl: {error}\n"
+
+
+def test_a_warning_for_the_user_hides_our_code() -> None:
+    assert (
+        program._format_warning("2 are broken", InputWarning, "a.py", 3) == "intnacl: warning: 2 are broken\n"
+    )
+    assert program._format_warning("old", FutureWarning, "a.py", 3) == "a.py:3: FutureWarning: old\n"
