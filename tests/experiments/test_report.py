@@ -15,7 +15,7 @@ from intnacl.experiments import record
 from intnacl.experiments.attempts import FAILURE, run_folder
 from intnacl.experiments.grid import PAPER, pick, tables_of
 from intnacl.experiments.plan import make_plan
-from intnacl.experiments.report import escape_latex, escape_markdown, write_report
+from intnacl.experiments.report import escape_markdown, write_report
 
 HOSTILE = (
     "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'`|*_$x^2$\\input{x}%&{{7*7}}<<7*7>>"
@@ -160,8 +160,5 @@ def test_a_spreadsheet_gets_no_formula(tmp_path: Path, cell: str) -> None:
     assert row["row"] == f"'{cell}"
 
 
-def test_markdown_and_latex_are_escaped() -> None:
+def test_markdown_is_escaped() -> None:
     assert escape_markdown("a|b*c_<d>\n`e`") == r"a\|b\*c\_&lt;d&gt; \`e\`"
-    assert escape_latex(r"50% & \x{y}_1^2 ± λ") == (
-        r"50\% \& \textbackslash{}x\{y\}\_1\textasciicircum{}2 $\pm$ $\lambda$"
-    )

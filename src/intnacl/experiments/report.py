@@ -9,6 +9,7 @@ from typing import Any
 
 from intnacl.data.aside import new_file
 from intnacl.experiments import figures, published
+from intnacl.experiments.latex import escape_latex, parts
 from intnacl.experiments.measured import Cell, Run, View, collect
 
 STRONG, WEAK = 2.0, 1.0  # units of the pooled spread from which a difference is coloured
@@ -55,14 +56,15 @@ def render(name: str, report: Report, escape: Callable[[str], str] | None) -> st
         loader=PackageLoader("intnacl.experiments"), undefined=StrictUndefined, trim_blocks=True,
         lstrip_blocks=True, autoescape=escape is None, keep_trailing_newline=True, **marks,
     )  # fmt: skip
-    environment.filters |= {"text": escape or str, "number": number, "signed": signed, "shade": shade}
-    environment.filters["script"] = as_script
+    environment.filters |= {"text": escape or str, "number": number, "value": value, "signed": signed}
+    environment.filters |= {"shade": shade, "script": as_script}
     environment.globals |= {
         "data": cells_data,
         "minutes_note": minutes_note,
         "strong": STRONG,
         "weak": WEAK,
         "anchor": _file_name,
+        "parts": parts,
     }
     return environment.get_template(f"{name}.j2").render(report=report, **summary(report))
 
@@ -89,6 +91,11 @@ def number(cell: Cell) -> str:
     spread = "" if cell.sd is None else f" ± {cell.sd:.2f}"
     of = "" if cell.status == "measured" else f" of {len(cell.runs)}"
     return f"{cell.mean:.2f}{spread} ({cell.n}{of})"
+
+
+def value(of_paper: published.Value) -> str:
+    """53.69 ± 0.25."""
+    return f"{of_paper.mean:.2f}" + ("" if of_paper.sd is None else f" ± {of_paper.sd:.2f}")
 
 
 def signed(value: float) -> str:
@@ -121,18 +128,6 @@ def escape_markdown(text: str) -> str:
     for character in "\\`*_[]|#":
         text = text.replace(character, f"\\{character}")
     return text
-
-
-LATEX = {"\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{",
-         "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$", "→": r"$\to$",
-         "λ": r"$\lambda$", "α": r"$\alpha$", "ε": r"$\varepsilon$", "−": "$-$", "τ": r"$\tau$",
-         "β": r"$\beta$",
-         "·": r"$\cdot$", "<": r"\textless{}", ">": r"\textgreater{}", "\n": " "}  # fmt: skip
-
-
-def escape_latex(text: str) -> str:
-    """Text that LaTeX prints as it is."""
-    return "".join(LATEX.get(character, character) for character in text)
 
 
 def cells_data(report: Report) -> dict[str, Any]:
