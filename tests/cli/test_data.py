@@ -2,7 +2,14 @@
 
 from pathlib import Path
 
+import pytest
+from torch import Tensor
+
 from command_line import intnacl
+from intnacl.cli import app
+from intnacl.data import gallery
+from intnacl.errors import InputError
+from intnacl.training.objectives import AdversaryConfig
 
 
 def test_datasets_lists_names_sizes_and_the_place_of_files(tmp_path: Path) -> None:
@@ -17,6 +24,32 @@ def test_datasets_show_draws_and_tells_the_checksum(tmp_path: Path) -> None:
     assert result.returncode == 0, result.stderr
     assert "1,442 pictures, 8×8, 10 classes; sha256 c6fcf5eb" in result.stdout
     assert (tmp_path / "grid.png").read_bytes().startswith(b"\x89PNG")
+
+
+def columns_of(monkeypatch: pytest.MonkeyPatch, *words: str) -> dict[str, Tensor]:
+    """What `datasets show` draws."""
+    drawn: list[dict[str, Tensor]] = []
+    monkeypatch.setattr(gallery, "draw_gallery", lambda columns, captions, out: drawn.append(columns))
+    app(["datasets", "show", "digits", *words], result_action="return_value")
+    return drawn[0]
+
+
+def test_datasets_show_has_the_adversarial_view_of_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    columns = columns_of(monkeypatch, "--rows", "4")
+    assert list(columns)[-2:] == ["adversarial", "change × 33"]
+    change = (columns["adversarial"] - columns["anchor"]).abs().amax()
+    assert change.item() == pytest.approx(AdversaryConfig().eps, abs=1e-6)
+    assert "adversarial" not in columns_of(monkeypatch, "--rows", "4", "--eps", "0")
+
+
+def test_datasets_show_names_wrong_wishes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for words, message in {
+        ("--eps", "8"): r"eps=8\.0 is out of range",
+        ("--rows", "1", "--mixed", "0"): "one picture has no adversarial view",
+        ("--run", str(tmp_path)): r"encoder\.safetensors does not exist",
+    }.items():
+        with pytest.raises(InputError, match=message):
+            columns_of(monkeypatch, *words)
 
 
 def test_datasets_show_skips_broken_pictures_or_refuses_them(tmp_path: Path) -> None:

@@ -51,9 +51,11 @@ def show_dataset(
     extra: int = 1,
     mixed: int = 2,
     lam: float = 0.5,
+    eps: float = 0.015,
+    run: Path | None = None,
     seed: int = 0,
 ) -> None:
-    """Draw pictures of a data set beside their views and mixed views, and tell its size and checksum.
+    """Draw pictures of a data set beside what training sees of them, and tell its size and checksum.
 
     **Examples**
 
@@ -61,6 +63,7 @@ def show_dataset(
     intnacl datasets show digits
     intnacl datasets show cifar100 --root ~/data --augment simclr --out grid.png
     intnacl datasets show folder:~/pictures --size 64 --strict
+    intnacl datasets show digits --eps 0.1 --run runs/digits-intnacl-5-seed0
     ```
 
     Parameters
@@ -87,13 +90,18 @@ def show_dataset(
         How many mixed views.
     lam
         The picture's own share in a mixed view.
+    eps
+        Radius of the adversarial view, in pixels of [0, 1]; 0 leaves it out.
+    run
+        A run whose encoder makes the adversarial view; by default the one with which training begins.
     seed
-        Seed of the views.
+        Seed of the views, and of that encoder.
     """
     from intnacl.data import load
     from intnacl.data.gallery import draw_gallery, view_columns
     from intnacl.data.recipes import RECIPES
     from intnacl.errors import check_choice
+    from intnacl.previews import adversarial_columns, trained_encoder, untrained_model
 
     check_choice("augment", augment, RECIPES)
     dataset = load(name, split, root, size=size, strict=strict)
@@ -101,6 +109,10 @@ def show_dataset(
     columns = view_columns(
         dataset.images[chosen], RECIPES[augment], seed=seed, extra=extra, mixed=mixed, lam=lam
     )
+    if eps:
+        side = dataset.images.shape[-1]
+        network = trained_encoder(run, side) if run else untrained_model(name, side, seed)
+        columns |= adversarial_columns(network, columns["anchor"], eps)
     draw_gallery(columns, dataset.captions(chosen), out)
     print(dataset.summary())
     print(f"wrote {out}")
