@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from intnacl.errors import InputError, check_choice, missing_extra
 from intnacl.norms import Groups, arrange, convert
+from intnacl.resnets import RESNETS, ResNet, SmallNet
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,93 +45,6 @@ class EncoderConfig:
         check_choice("norm", self.norm, ("per_view", "joint", "none"))
         if min(self.std) <= 0:
             raise InputError(f"std={self.std!r} must be positive.")
-
-
-class Block(nn.Module):
-    """Two 3×3 convolutions and a shortcut; names as in torchvision, so that state dicts are exchangeable."""
-
-    expansion = 1
-
-    def __init__(self, inside: int, width: int, stride: int) -> None:
-        super().__init__()
-        self.conv1 = _conv(inside, width, 3, stride)
-        self.bn1 = nn.BatchNorm2d(width)
-        self.conv2 = _conv(width, width, 3, 1)
-        self.bn2 = nn.BatchNorm2d(width)
-        self.downsample = _shortcut(inside, width * self.expansion, stride)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """relu(bn(conv(relu(bn(conv(x))))) + shortcut(x))."""
-        y = _relu(self.bn1(self.conv1(x)))
-        return _relu(self.bn2(self.conv2(y)) + self.downsample(x))
-
-
-class Bottleneck(nn.Module):
-    """1×1, 3×3, 1×1 convolutions and a shortcut."""
-
-    expansion = 4
-
-    def __init__(self, inside: int, width: int, stride: int) -> None:
-        super().__init__()
-        self.conv1 = _conv(inside, width, 1, 1)
-        self.bn1 = nn.BatchNorm2d(width)
-        self.conv2 = _conv(width, width, 3, stride)
-        self.bn2 = nn.BatchNorm2d(width)
-        self.conv3 = _conv(width, width * self.expansion, 1, 1)
-        self.bn3 = nn.BatchNorm2d(width * self.expansion)
-        self.downsample = _shortcut(inside, width * self.expansion, stride)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """relu(bn(conv(relu(bn(conv(relu(bn(conv(x)))))))) + shortcut(x))."""
-        y = _relu(self.bn1(self.conv1(x)))
-        y = _relu(self.bn2(self.conv2(y)))
-        return _relu(self.bn3(self.conv3(y)) + self.downsample(x))
-
-
-class ResNet(nn.Module):
-    """A ResNet for small pictures: 3×3 stride-1 stem, no max-pooling, features are the averages."""
-
-    def __init__(self, block: type[Block] | type[Bottleneck], depths: tuple[int, int, int, int]) -> None:
-        super().__init__()
-        self.conv1 = _conv(3, 64, 3, 1)
-        self.bn1 = nn.BatchNorm2d(64)
-        inside = 64
-        stages = []
-        for stage, (depth, width) in enumerate(zip(depths, (64, 128, 256, 512), strict=True)):
-            strides = [1 if stage == 0 else 2] + [1] * (depth - 1)
-            outside = width * block.expansion
-            blocks = [
-                block(i, width, s) for i, s in zip([inside] + [outside] * (depth - 1), strides, strict=True)
-            ]
-            stages.append(nn.Sequential(*blocks))
-            inside = outside
-        self.layer1, self.layer2, self.layer3, self.layer4 = stages
-        self.num_features = inside
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(B, 3, H, W) -> (B, F)."""
-        x = _relu(self.bn1(self.conv1(x)))
-        features: Tensor = self.layer4(self.layer3(self.layer2(self.layer1(x)))).mean((2, 3))
-        return features
-
-
-class SmallNet(nn.Module):
-    """Three convolutions for 8×8 pictures on a CPU."""
-
-    num_features = 128
-
-    def __init__(self) -> None:
-        super().__init__()
-        widths = ((3, 32, 1), (32, 64, 2), (64, 128, 1))
-        layers: list[nn.Module] = []
-        for inside, outside, stride in widths:
-            layers += [_conv(inside, outside, 3, stride), nn.BatchNorm2d(outside), nn.ReLU()]
-        self.layers = nn.Sequential(*layers)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(B, 3, H, W) -> (B, 128)."""
-        features: Tensor = self.layers(x).mean((2, 3))
-        return features
 
 
 class Encoder(nn.Module):
@@ -183,21 +97,6 @@ def build_model(config: EncoderConfig, *, image_size: int, adversarial: bool, se
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return ContrastiveModel(config, image_size=image_size, adversarial=adversarial)
-
-
-def _conv(inside: int, outside: int, kernel: int, stride: int) -> nn.Conv2d:
-    return nn.Conv2d(inside, outside, kernel, stride, kernel // 2, bias=False)
-
-
-def _relu(x: Tensor) -> Tensor:
-    """max(x, 0). The compiler takes clamp's gradient from x, which it has at hand, relu's from the result."""
-    return x.clamp(min=0) if torch.compiler.is_compiling() else torch.relu(x)
-
-
-def _shortcut(inside: int, outside: int, stride: int) -> nn.Module:
-    if stride == 1 and inside == outside:
-        return nn.Identity()
-    return nn.Sequential(_conv(inside, outside, 1, stride), nn.BatchNorm2d(outside))
 
 
 def _paper_head(features: int) -> nn.Sequential:
@@ -280,9 +179,4 @@ def _adapt_stem(model: nn.Module) -> None:
         model.maxpool = nn.Identity()
 
 
-RESNETS: dict[str, tuple[type[Block] | type[Bottleneck], tuple[int, int, int, int]]] = {
-    "resnet18": (Block, (2, 2, 2, 2)),
-    "resnet34": (Block, (3, 4, 6, 3)),
-    "resnet50": (Bottleneck, (3, 4, 6, 3)),
-}
 HEADS = {"paper": _paper_head, "hcl": _hcl_head}

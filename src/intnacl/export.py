@@ -7,11 +7,12 @@ import torch
 from torch import Tensor, nn
 
 from intnacl.data.aside import new_file
-from intnacl.encoders import RESNETS, Encoder, timm_options
+from intnacl.encoders import Encoder, timm_options
 from intnacl.errors import InputError, check_choice, missing_extra
 from intnacl.measure.card import model_card
 from intnacl.measure.result import collect
 from intnacl.measure.subject import Subject, open_subject
+from intnacl.resnets import RESNETS
 from intnacl.stages import ENCODER
 from intnacl.weights import clean_state
 

@@ -16,6 +16,8 @@ from torch import Tensor, nn
 
 Groups = tuple[tuple[int, bool], ...]
 """Runs of views that share statistics: (number of views, whether they are adversarial)."""
+Twice = tuple[Tensor, Tensor]
+"""One tensor under two names, for two users: where kernels allow it, their gradients meet at no cost."""
 Normalize = Callable[[Tensor, nn.BatchNorm2d], Tensor]
 
 
@@ -24,7 +26,8 @@ class ViewBatchNorm(nn.BatchNorm2d):
 
     y = γ (x − μ_g) / sqrt(σ²_g + ε) + β with the mean and variance of its group g; running statistics take
     the groups one after the other. Adversarial groups have γ, β and running statistics of their own.
-    `after` is what the layer does to y: nothing, but for those that end in an activation.
+    `after` is what the layer does to y: nothing, but for those that end in an activation. `kernels` says
+    whether a GPU trains with the kernels of `fused_norm`.
     """
 
     def __init__(
@@ -35,14 +38,21 @@ class ViewBatchNorm(nn.BatchNorm2d):
         self.sync = sync
         self.after: nn.Module = nn.Identity()
         self.groups: Groups = ((1, False),)
+        self.kernels = False
 
     def _check_input_dim(self, input: Tensor) -> None:
         """Pictures and vectors alike."""
 
     def forward(self, x: Tensor) -> Tensor:
         """(V·B, C, …) -> the same shape."""
-        y: Tensor = self.after(self._normalized(x))
+        y: Tensor = self.after(self._by_kernels(x)[0] if self._suits_kernels(x) else self._normalized(x))
         return y
+
+    def relu(self, x: Tensor, shortcut: Tensor | None) -> Twice:
+        """max(normalised x + shortcut, 0)."""
+        if self._suits_kernels(x):
+            return self._by_kernels(x, relu=True, shortcut=shortcut)
+        return _relu(self(x), shortcut)
 
     def _normalized(self, x: Tensor) -> Tensor:
         layers = [self._layer(attacked) for _, attacked in self.groups]
@@ -58,6 +68,15 @@ class ViewBatchNorm(nn.BatchNorm2d):
             return _all_groups(x, layers)
         return self._by_parts(x, layers, _built_in)
 
+    def _suits_kernels(self, x: Tensor) -> bool:
+        fits = x.is_cuda and x.dtype in (torch.bfloat16, torch.float16, torch.float32)
+        return self.kernels and self.training and not self.sync and fits and x.numel() < 2**31
+
+    def _by_kernels(self, x: Tensor, relu: bool = False, shortcut: Tensor | None = None) -> Twice:
+        from intnacl.fused_norm import norm_relu
+
+        return norm_relu(x, self, self.adversarial, self.groups, relu=relu, shortcut=shortcut)
+
     def _layer(self, attacked: bool) -> nn.BatchNorm2d:
         return self.adversarial if attacked and self.adversarial is not None else self
 
@@ -66,6 +85,18 @@ class ViewBatchNorm(nn.BatchNorm2d):
         parts = torch.split(x, [views * share for views, _ in self.groups])
         done = [normalize(part, layer) for part, layer in zip(parts, layers, strict=True)]
         return done[0] if len(done) == 1 else torch.cat(done)
+
+
+def norm_relu(norm: nn.Module, x: Tensor, shortcut: Tensor | None = None) -> Twice:
+    """max(norm(x) + shortcut, 0), by one kernel where there is one."""
+    return norm.relu(x, shortcut) if isinstance(norm, ViewBatchNorm) else _relu(norm(x), shortcut)
+
+
+def _relu(x: Tensor, shortcut: Tensor | None) -> Twice:
+    """The compiler takes clamp's gradient from x, which it has at hand, relu's from the result."""
+    x = x if shortcut is None else x + shortcut
+    y = x.clamp(min=0) if torch.compiler.is_compiling() else torch.relu(x)
+    return y, y
 
 
 def _built_in(x: Tensor, layer: nn.BatchNorm2d, training: bool = True) -> Tensor:
@@ -137,6 +168,13 @@ def arrange(module: nn.Module, groups: Groups) -> None:
     for layer in module.modules():
         if isinstance(layer, ViewBatchNorm):
             layer.groups = groups
+
+
+def use_kernels(module: nn.Module, on: bool) -> None:
+    """Let every batch norm below `module` train with kernels of our own on a GPU, or with torch's."""
+    for layer in module.modules():
+        if isinstance(layer, ViewBatchNorm):
+            layer.kernels = on
 
 
 def _over_ranks(x: Tensor, layer: nn.BatchNorm2d) -> Tensor:

@@ -13,7 +13,9 @@ from intnacl.errors import InputError, missing_extra
 TARGETS = 9  # target classes of the standard version's APGD-T and FAB-T
 
 
-def autoattack(model: nn.Module, x: Tensor, y: Tensor, eps: float, *, seed: int = 0) -> Tensor:
+def autoattack(
+    model: nn.Module, x: Tensor, y: Tensor, eps: float, *, seed: int = 0, batch_size: int = 256
+) -> Tensor:
     """Adversarial images in the ℓ∞ ball and the box by APGD-CE, APGD-T, FAB-T and Square: (B, 3, H, W).
 
     Each attack sees only the samples that all before it left standing. With fewer than ten classes the
@@ -29,7 +31,7 @@ def autoattack(model: nn.Module, x: Tensor, y: Tensor, eps: float, *, seed: int 
     with _isolated(x):
         attack = attack_class(model, eps=eps, norm="Linf", version="standard", seed=seed, device=x.device)
         attack.apgd_targeted.n_target_classes = attack.fab.n_target_classes = min(TARGETS, classes - 1)
-        adversarial, _ = attack.run_standard_evaluation(x, y, batch_size=len(x))
+        adversarial, _ = attack.run_standard_evaluation(x, y, batch_size=batch_size)
     result: Tensor = adversarial.detach()
     return result
 

@@ -157,13 +157,16 @@ def _right(
     """Which of the first `config.images` images stay right under the attack (None: no attack)."""
     count = len(images) if config is None or config.images is None else min(config.images, len(images))
     generator = torch.Generator().manual_seed(config.seed) if config else None
+    # AutoAttack makes batches itself, of those that are still standing, which are few: give it all at once.
+    portion = count if config is not None and config.method == "autoattack" else batch_size
     right = []
-    for rows in torch.split(torch.arange(count), batch_size):
+    for rows in torch.split(torch.arange(count), portion):
         x, y = pixels(images[rows], device), labels[rows].to(device)
         if config is not None:
             x = run(config, classifier, x, y, generator)
         with torch.no_grad():
-            right.append((classifier(x).argmax(dim=1) == y).cpu())
+            predicted = torch.cat([classifier(part).argmax(dim=1) for part in torch.split(x, batch_size)])
+        right.append((predicted == y).cpu())
     return torch.cat(right)
 
 

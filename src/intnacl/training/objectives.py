@@ -18,6 +18,7 @@ from intnacl.data.views import Views, make_views
 from intnacl.encoders import ContrastiveModel, Encoder, EncoderConfig, build_model
 from intnacl.errors import InputError
 from intnacl.losses.integrated import IntNaClLoss, LossConfig
+from intnacl.resnets import fuse
 
 START = 0xFFFFFFFE  # in the generator's place of the view: the stream of the adversary's random starts
 
@@ -69,9 +70,16 @@ class Objective(nn.Module):
         self.parts[self.embeds] = wrap(self.model)
 
     def compile_parts(self, compiler: Callable[[Any], Any] | None) -> None:
-        """Replace all parts by compiled ones; None brings the plain ones back."""
+        """Replace all parts by compiled ones; None brings the plain ones back.
+
+        A model that has kernels of its own trains with those instead.
+        """
         self._plain = self._plain or dict(self.parts)
-        self.parts = {name: compiler(part) if compiler else part for name, part in self._plain.items()}
+        fused = fuse(self.model, on=compiler is not None)
+        self.parts = {
+            name: part if compiler is None or (fused and isinstance(part, nn.Module)) else compiler(part)
+            for name, part in self._plain.items()
+        }
 
 
 class Contrastive(Objective):

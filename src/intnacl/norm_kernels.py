@@ -1,0 +1,225 @@
+"""The GPU kernels of `fused_norm`, in Triton.
+
+x and all of its kind are matrices in memory, P rows by C columns for each of V views. Reductions write
+partial sums to S slots a view, which a second kernel adds up in a fixed order, so that equal runs give equal
+bytes. They walk from the last row to the first: the end of x is what its maker has just left in the cache,
+and its beginning what the kernel after them will ask for first.
+
+`stats` (4, V, C): mean μ, 1/σ, scale γ/σ, shift β − μγ/σ. `slopes` (2, V, C): b, c of dx = scale·d + b·x + c.
+"""
+
+import triton
+import triton.language as tl
+
+BLOCK = 8  # columns of a program that adds up slots
+CHUNK = tl.constexpr(128)  # slots that it reads at once
+
+
+@triton.jit
+def sums(x, out, P, C, S, ROWS: tl.constexpr, WIDTH: tl.constexpr, STAGES: tl.constexpr):
+    """Σ x and Σ x² of a slot's rows."""
+    slot = tl.program_id(0)
+    columns = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
+    total = tl.zeros((ROWS, WIDTH), tl.float32)
+    squares = tl.zeros((ROWS, WIDTH), tl.float32)
+    tiles = tl.cdiv(P, ROWS)
+    for tile in tl.range(slot % S, tiles, S, num_stages=STAGES):
+        offsets, inside = _tile(slot // S, tiles - 1 - tile, columns, P, C, ROWS)
+        value = tl.load(x + offsets, inside, other=0.0).to(tl.float32)
+        total += value
+        squares += value * value
+    _store_sums(out, total, squares, slot, columns, C)
+
+
+@triton.jit
+def statistics(
+    sums, stats, weight, bias, mean, var, momentum,
+    other_weight, other_bias, other_mean, other_var, other_momentum,
+    eps, P, C, S, V, clean, together, WIDTH: tl.constexpr,
+):  # fmt: skip
+    """From sums to each group's statistics; running ones take the groups one after the other."""
+    columns = tl.program_id(0) * WIDTH + tl.arange(0, WIDTH)
+    inside = columns < C
+    view = 0
+    while view < V:
+        attacked = view >= clean
+        views = tl.where(attacked, 1, together)
+        count = (views * P).to(tl.float32)
+        total, squares = _group_sums(sums, view * S, views * S, V * S, columns, C, WIDTH)
+        mu = total / count
+        sigma2 = tl.maximum(squares / count - mu * mu, 0.0)
+        rstd = tl.rsqrt(sigma2 + eps)
+        scale = _either(attacked, weight, other_weight, columns, inside) * rstd
+        shift = _either(attacked, bias, other_bias, columns, inside) - mu * scale
+        for v in range(view, view + views):
+            tl.store(stats + v * C + columns, mu, inside)
+            tl.store(stats + (V + v) * C + columns, rstd, inside)
+            tl.store(stats + (2 * V + v) * C + columns, scale, inside)
+            tl.store(stats + (3 * V + v) * C + columns, shift, inside)
+        unbiased = sigma2 * count / (count - 1)
+        own, other = columns < tl.where(attacked, 0, C), columns < tl.where(attacked, C, 0)
+        _move(mean, mu, momentum, columns, own)
+        _move(var, unbiased, momentum, columns, own)
+        _move(other_mean, mu, other_momentum, columns, other)
+        _move(other_var, unbiased, other_momentum, columns, other)
+        view += views
+
+
+@triton.jit
+def apply(
+    x, shortcut, stats, y, P, C, V,
+    ADDED: tl.constexpr, RELU: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    """y = x·scale + shift, the shortcut added, rectified."""
+    view, offsets, inside, columns = _own_tile(P, C, ROWS, WIDTH)
+    value = tl.load(x + offsets, inside, other=0.0).to(tl.float32)
+    value = value * _row(stats, 2, V, view, C, columns) + _row(stats, 3, V, view, C, columns)
+    if ADDED:
+        value += tl.load(shortcut + offsets, inside, other=0.0).to(tl.float32)
+    if RELU:
+        value = tl.maximum(value, 0.0)
+    tl.store(y + offsets, value.to(y.dtype.element_ty), inside)
+
+
+@triton.jit
+def gradient_sums(
+    first, second, x, y, kept, stats, out, P, C, S, V,
+    TWO: tl.constexpr, ADDED: tl.constexpr, RELU: tl.constexpr,
+    ROWS: tl.constexpr, WIDTH: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """Σ d and Σ d (x − μ) of a slot's rows, d the gradient behind the ReLU; with a shortcut, d is kept."""
+    slot = tl.program_id(0)
+    view = slot // S
+    columns = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
+    mean = _row(stats, 0, V, view, C, columns)
+    scale, shift = _row(stats, 2, V, view, C, columns), _row(stats, 3, V, view, C, columns)
+    total = tl.zeros((ROWS, WIDTH), tl.float32)
+    products = tl.zeros((ROWS, WIDTH), tl.float32)
+    tiles = tl.cdiv(P, ROWS)
+    for tile in tl.range(slot % S, tiles, S, num_stages=STAGES):
+        offsets, inside = _tile(view, tiles - 1 - tile, columns, P, C, ROWS)
+        value = tl.load(x + offsets, inside, other=0.0).to(tl.float32)
+        d = _gradient_at(first, second, offsets, inside, TWO)
+        if ADDED:  # without the shortcut's values, only the result tells where the ReLU was open
+            d = tl.where(tl.load(y + offsets, inside, other=0.0) > 0, d, 0.0)
+            tl.store(kept + offsets, d.to(kept.dtype.element_ty), inside)
+        elif RELU:
+            d = tl.where(value * scale + shift > 0, d, 0.0)
+        total += d
+        products += d * (value - mean)
+    _store_sums(out, total, products, slot, columns, C)
+
+
+@triton.jit
+def slopes(
+    sums, stats, out, d_parameters, P, C, S, V, clean, together, WIDTH: tl.constexpr
+):  # fmt: skip
+    """From sums to b and c, and to the gradients of γ and β of the clean and the other set (4, C)."""
+    columns = tl.program_id(0) * WIDTH + tl.arange(0, WIDTH)
+    inside = columns < C
+    d_weight = tl.zeros((WIDTH,), tl.float32)
+    d_bias = tl.zeros((WIDTH,), tl.float32)
+    d_other_weight = tl.zeros((WIDTH,), tl.float32)
+    d_other_bias = tl.zeros((WIDTH,), tl.float32)
+    view = 0
+    while view < V:
+        attacked = view >= clean
+        views = tl.where(attacked, 1, together)
+        count = (views * P).to(tl.float32)
+        total, products = _group_sums(sums, view * S, views * S, V * S, columns, C, WIDTH)
+        mean = tl.load(stats + view * C + columns, inside, other=0.0)
+        rstd = tl.load(stats + (V + view) * C + columns, inside, other=0.0)
+        scale = tl.load(stats + (2 * V + view) * C + columns, inside, other=0.0)
+        b = -scale * rstd * rstd * products / count
+        c = -scale * total / count - b * mean
+        for v in range(view, view + views):
+            tl.store(out + v * C + columns, b, inside)
+            tl.store(out + (V + v) * C + columns, c, inside)
+        d_weight += tl.where(attacked, 0.0, products * rstd)
+        d_bias += tl.where(attacked, 0.0, total)
+        d_other_weight += tl.where(attacked, products * rstd, 0.0)
+        d_other_bias += tl.where(attacked, total, 0.0)
+        view += views
+    tl.store(d_parameters + columns, d_weight, inside)
+    tl.store(d_parameters + C + columns, d_bias, inside)
+    tl.store(d_parameters + 2 * C + columns, d_other_weight, inside)
+    tl.store(d_parameters + 3 * C + columns, d_other_bias, inside)
+
+
+@triton.jit
+def gradient(
+    first, second, x, stats, slopes, dx, P, C, V,
+    TWO: tl.constexpr, RELU: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    """dx = scale·d + b·x + c."""
+    view, offsets, inside, columns = _own_tile(P, C, ROWS, WIDTH)
+    value = tl.load(x + offsets, inside, other=0.0).to(tl.float32)
+    scale = _row(stats, 2, V, view, C, columns)
+    d = _gradient_at(first, second, offsets, inside, TWO)
+    if RELU:
+        d = tl.where(value * scale + _row(stats, 3, V, view, C, columns) > 0, d, 0.0)
+    result = scale * d + _row(slopes, 0, V, view, C, columns) * value + _row(slopes, 1, V, view, C, columns)
+    tl.store(dx + offsets, result.to(dx.dtype.element_ty), inside)
+
+
+@triton.jit
+def _tile(view, tile, columns, P, C, ROWS: tl.constexpr):
+    """Offsets of a view's tile, and which of them exist."""
+    rows = tile * ROWS + tl.arange(0, ROWS)
+    offsets = view.to(tl.int64) * P * C + rows[:, None] * C + columns[None, :]
+    return offsets, (rows < P)[:, None] & (columns < C)[None, :]
+
+
+@triton.jit
+def _own_tile(P, C, ROWS: tl.constexpr, WIDTH: tl.constexpr):
+    """View, offsets, mask and columns of this program's tile."""
+    tiles = tl.cdiv(P, ROWS)
+    view = tl.program_id(0) // tiles
+    columns = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
+    offsets, inside = _tile(view, tl.program_id(0) % tiles, columns, P, C, ROWS)
+    return view, offsets, inside, columns
+
+
+@triton.jit
+def _row(table, which, V, view, C, columns):
+    """table[which, view] as a row."""
+    return tl.load(table + (which * V + view) * C + columns, columns < C, other=0.0)[None, :]
+
+
+@triton.jit
+def _gradient_at(first, second, offsets, inside, TWO: tl.constexpr):
+    d = tl.load(first + offsets, inside, other=0.0).to(tl.float32)
+    if TWO:
+        d += tl.load(second + offsets, inside, other=0.0).to(tl.float32)
+    return d
+
+
+@triton.jit
+def _store_sums(out, one, two, slot, columns, C):
+    tl.store(out + slot * C + columns, tl.sum(one, 0), columns < C)
+    tl.store(out + (tl.num_programs(0) + slot) * C + columns, tl.sum(two, 0), columns < C)
+
+
+@triton.jit
+def _group_sums(sums, first, count, slots, columns, C, WIDTH: tl.constexpr):
+    """Both sums over the slots first … first + count − 1."""
+    one = tl.zeros((CHUNK, WIDTH), tl.float32)
+    two = tl.zeros((CHUNK, WIDTH), tl.float32)
+    for slot in range(first, first + count, CHUNK):
+        index = slot + tl.arange(0, CHUNK)
+        inside = (index < first + count)[:, None] & (columns < C)[None, :]
+        one += tl.load(sums + index[:, None] * C + columns[None, :], inside, other=0.0)
+        two += tl.load(sums + (slots + index)[:, None] * C + columns[None, :], inside, other=0.0)
+    return tl.sum(one, 0), tl.sum(two, 0)
+
+
+@triton.jit
+def _either(attacked, own, other, columns, inside):
+    one = tl.load(own + columns, inside, other=0.0)
+    return tl.where(attacked, tl.load(other + columns, inside, other=0.0), one)
+
+
+@triton.jit
+def _move(running, new, momentum, columns, inside):
+    old = tl.load(running + columns, inside, other=0.0)
+    tl.store(running + columns, old + momentum * (new - old), inside)

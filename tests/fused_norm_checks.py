@@ -1,0 +1,136 @@
+"""Batch norm, shortcut and ReLU by kernels: as torch has them, forwards, backwards, and running statistics.
+
+`test_fused_norm.py` runs this file in a process of its own, where Triton may interpret its kernels.
+"""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from intnacl.fused_norm import norm_relu
+from intnacl.norms import ViewBatchNorm, arrange, convert, use_kernels
+from intnacl.resnets import Block, ResNet
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+Groups = tuple[tuple[int, bool], ...]
+B, C = 4, 70  # channels that fill one tile and part of another
+
+
+def norms() -> tuple[nn.BatchNorm2d, nn.BatchNorm2d]:
+    made = nn.BatchNorm2d(C), nn.BatchNorm2d(C, momentum=0.01)
+    for norm in made:
+        nn.init.normal_(norm.weight)
+        nn.init.normal_(norm.bias)
+    return made[0].to(DEVICE), made[1].to(DEVICE)
+
+
+def by_torch(x: Tensor, pair: tuple[nn.BatchNorm2d, nn.BatchNorm2d], groups: Groups) -> Tensor:
+    share = len(x) // sum(views for views, _ in groups)
+    parts = x.split([views * share for views, _ in groups])
+    return torch.cat([pair[attacked](part) for (_, attacked), part in zip(groups, parts, strict=True)])
+
+
+def pictures(views: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    x = torch.randn(views * B, C, 5, 5, device=DEVICE, dtype=dtype) * 2 + 1
+    return x.contiguous(memory_format=torch.channels_last).requires_grad_()
+
+
+CLEAN, ATTACKED = (1, False), (1, True)
+GROUPS = {
+    "two views": (CLEAN, CLEAN),
+    "two views together": ((2, False),),
+    "with an adversarial one": (CLEAN, CLEAN, ATTACKED),
+    "together, and an adversarial one": ((2, False), ATTACKED),
+    "an adversarial one alone": (ATTACKED,),
+}
+KINDS = {"norm": (False, False), "norm, ReLU": (True, False), "norm, shortcut, ReLU": (True, True)}
+
+
+@pytest.mark.parametrize("groups", GROUPS.values(), ids=GROUPS)
+@pytest.mark.parametrize(("relu", "added"), KINDS.values(), ids=KINDS)
+def test_results_gradients_and_running_statistics_are_torchs(groups: Groups, relu: bool, added: bool) -> None:
+    torch.manual_seed(0)
+    views = sum(count for count, _ in groups)
+    x, shortcut = pictures(views), pictures(views) if added else None
+    mine, torchs = norms(), norms()
+    for a, b in zip(mine, torchs, strict=True):
+        b.load_state_dict(a.state_dict())
+    one, two = norm_relu(x, *mine, groups, relu=relu, shortcut=shortcut)
+    y = by_torch(x, torchs, groups)
+    y = y if shortcut is None else y + shortcut
+    y = y.relu() if relu else y
+    torch.testing.assert_close(one, y, rtol=1e-4, atol=1e-5)
+    assert one.data_ptr() == two.data_ptr()
+    for name in ("running_mean", "running_var"):
+        for a, b in zip(mine, torchs, strict=True):
+            torch.testing.assert_close(getattr(a, name), getattr(b, name))
+
+    g, h = torch.randn_like(y), torch.randn_like(y)
+    inputs = [x] if shortcut is None else [x, shortcut]
+    wanted = torch.autograd.grad((y * (g + h)).sum(), [*inputs, *parameters(torchs)], allow_unused=True)
+    found = torch.autograd.grad((one * g + two * h).sum(), [*inputs, *parameters(mine)], allow_unused=True)
+    for a, b in zip(found, wanted, strict=True):
+        torch.testing.assert_close(a, torch.zeros_like(a) if b is None else b, rtol=1e-3, atol=1e-4)
+
+
+def parameters(pair: tuple[nn.BatchNorm2d, nn.BatchNorm2d]) -> list[Tensor]:
+    return [parameter for norm in pair for parameter in (norm.weight, norm.bias)]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_is_rounded_once(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    x, (norm, _) = pictures(2, dtype), norms()
+    y, _ = norm_relu(x, norm, None, (CLEAN, CLEAN), relu=True)
+    exact = torch.cat([F.batch_norm(p.float(), None, None, norm.weight, norm.bias, True) for p in x.chunk(2)])
+    assert y.dtype == dtype
+    torch.testing.assert_close(y, exact.relu().to(dtype), rtol=torch.finfo(dtype).eps, atol=1e-6)
+
+
+def test_one_user_is_enough_and_frozen_parameters_get_nothing() -> None:
+    x, (norm, _) = pictures(2), norms()
+    norm.requires_grad_(False)
+    y, _ = norm_relu(x, norm, None, (CLEAN, CLEAN), relu=True)
+    g = torch.randn_like(y)
+    (found,) = torch.autograd.grad((y * g).sum(), x)
+    again = by_torch(x, (norm, norm), (CLEAN, CLEAN)).relu()
+    (wanted,) = torch.autograd.grad((again * g).sum(), x)
+    torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-4)
+
+
+def test_vectors_are_rows_too() -> None:
+    x = torch.randn(2 * 40, C, device=DEVICE)
+    norm, _ = norms()
+    y, _ = norm_relu(x, norm, None, (CLEAN, CLEAN), relu=False)
+    wanted = [F.batch_norm(part, None, None, norm.weight, norm.bias, True) for part in x.chunk(2)]
+    torch.testing.assert_close(y, torch.cat(wanted), rtol=1e-4, atol=1e-5)
+
+
+def test_equal_calls_give_equal_bytes() -> None:
+    x, (norm, _) = pictures(2), norms()
+    results = [norm_relu(x, norm, None, ((2, False),), relu=True)[0] for _ in range(2)]
+    gradients = [torch.autograd.grad(y.square().sum(), x)[0] for y in results]
+    assert torch.equal(*results)
+    assert torch.equal(*gradients)
+
+
+def test_a_resnet_with_kernels_is_the_one_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    net = ResNet(Block, (1, 1, 1, 1))
+    convert(net, "per_view", adversarial=True, momentum=0.01, sync=False)
+    net.to(DEVICE, memory_format=torch.channels_last)
+    arrange(net, (CLEAN, CLEAN, ATTACKED))
+    x = torch.randn(3 * 8, 3, 8, 8, device=DEVICE)
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    if DEVICE == "cpu":  # the interpreter stands in for the GPU
+        monkeypatch.setattr(ViewBatchNorm, "_suits_kernels", lambda self, x: self.kernels)
+    found = []
+    for on in (False, True):
+        net.load_state_dict(before)
+        use_kernels(net, on)
+        features = net(x)
+        gradients = torch.autograd.grad(features.square().sum(), list(net.parameters()))
+        found.append((features, *gradients, *[b.float() for b in net.buffers()]))
+    for plain, fused in zip(*found, strict=True):
+        assert (fused - plain).norm() <= 1e-3 * plain.norm()
