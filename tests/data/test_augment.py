@@ -264,6 +264,7 @@ def test_gradients_reach_the_picture(patches):
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype:UserWarning")
 def test_gpu_agrees_without_waiting_for_the_host(patches):
     key = {"seed": 0, "view": 0}
     expected = augment(patches, RECIPES["simclr"], step=3, rows=torch.arange(600), **key)

@@ -19,6 +19,7 @@ from intnacl.encoders import ContrastiveModel, Encoder, EncoderConfig, build_mod
 from intnacl.errors import InputError
 from intnacl.losses.integrated import IntNaClLoss, LossConfig
 from intnacl.resnets import fuse
+from intnacl.training.halves import HalfWeights
 
 START = 0xFFFFFFFE  # in the generator's place of the view: the stream of the adversary's random starts
 
@@ -76,10 +77,14 @@ class Objective(nn.Module):
         """
         self._plain = self._plain or dict(self.parts)
         fused = fuse(self.model, on=compiler is not None)
-        self.parts = {
-            name: part if compiler is None or (fused and isinstance(part, nn.Module)) else compiler(part)
-            for name, part in self._plain.items()
-        }
+        halves = HalfWeights(self.model) if fused else None
+
+        def _faster(part: Any) -> Any:
+            if compiler is None or (fused and isinstance(part, nn.Module)):
+                return halves if fused and part is self.model else part
+            return compiler(part)
+
+        self.parts = {name: _faster(part) for name, part in self._plain.items()}
 
 
 class Contrastive(Objective):

@@ -1,0 +1,53 @@
+"""Half-precision copies of all weights at once.
+
+Autocast makes a copy of every weight when its layer needs it, and turns every gradient back on its own: a
+hundred small kernels a step. Here one kernel makes all copies, and one takes all gradients back.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+
+class HalfWeights(nn.Module):
+    """A model whose convolutions and linear layers see copies in autocast's type, if autocast is on."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+        self._names = [
+            f"{prefix}.{name}" if prefix else name
+            for prefix, layer in model.named_modules()
+            if isinstance(layer, nn.Conv2d | nn.Linear)
+            for name, _ in layer.named_parameters(recurse=False)
+        ]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """What the model gives for x."""
+        if not torch.is_autocast_enabled(x.device.type):
+            return self.model(x)  # type: ignore[no-any-return]
+        weights = dict(self.model.named_parameters())
+        halves = _Halves.apply(
+            torch.get_autocast_dtype(x.device.type), *(weights[name] for name in self._names)
+        )
+        result: Tensor = functional_call(self.model, dict(zip(self._names, halves, strict=True)), (x,))
+        return result
+
+
+class _Halves(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, dtype: torch.dtype, *weights: Tensor) -> tuple[Tensor, ...]:
+        ctx.dtypes = [weight.dtype for weight in weights]
+        return tuple(_converted(weights, [dtype] * len(weights)))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        return None, *_converted(gradients, ctx.dtypes)
+
+
+def _converted(tensors: tuple[Tensor, ...], dtypes: list[torch.dtype]) -> list[Tensor]:
+    copies = [torch.empty_like(tensor, dtype=dtype) for tensor, dtype in zip(tensors, dtypes, strict=True)]
+    torch._foreach_copy_(copies, tensors)
+    return copies
