@@ -111,6 +111,28 @@ def test_stopping_when_fooled_keeps_successes(model, batch):
     assert verdicts(True).sum() > verdicts(False).sum()
 
 
+def test_fooled_samples_cost_nothing(model, batch):
+    x, y = batch
+    rows = []
+
+    def counting(x):
+        rows.append(len(x))
+        return model(x)
+
+    attacked = pgd(counting, x, y, EPS, 0.01, 10, 2, generator=torch.Generator().manual_seed(0))
+    standing = [int((~fooled(model, images, y)).sum()) for images in (x, attacked)]
+    first, second = rows[1:11], rows[12:22]  # after a look at all, two restarts of ten steps and a look
+    assert rows[0] == len(x)
+    assert first[0] == rows[11] == standing[0]
+    assert first == sorted(first, reverse=True)
+    assert standing[1] <= min(second)
+    assert max(second) < first[0]
+
+    rows.clear()
+    pgd(counting, x, (model(x).argmax(dim=1) + 1) % 10, EPS, 0.01, 10, 2)
+    assert rows == [len(x)]
+
+
 def test_eps_zero_changes_nothing(model, batch):
     assert torch.equal(fgsm(model, *batch, 0.0), batch[0])
     assert torch.equal(pgd(model, *batch, 0.0, 0.01, 10, 2), batch[0])

@@ -82,29 +82,53 @@ def pgd(
     with _plain_gradients(x):
         x, y = x.detach().clone(), y.clone()
         low, high = (x - eps).clamp(min=0), (x + eps).clamp(max=1)
-        worst, worst_score = x, _score(model, x, y, loss)
+        worst, worst_score = x.clone(), _score(model, x, y, loss)
         for _ in range(restarts):
-            end = (x + eps * _uniform_like(x, generator)).clamp(low, high) if random_start else x
-            for _ in range(steps):
-                end = _step(model, end, y, step_size, loss, stop_when_fooled).clamp(low, high)
-            score = _score(model, end, y, loss)
-            worst = torch.where(_rows(score > worst_score, x), end, worst)
-            worst_score = torch.maximum(score, worst_score)
+            start = (x + eps * _uniform_like(x, generator)).clamp(low, high) if random_start else x
+            standing = worst_score.isinf().logical_not().nonzero().squeeze(1)
+            if len(standing) == 0:
+                break
+            box = (low[standing], high[standing])
+            end = _climb(model, start[standing], y[standing], box, step_size, steps, loss, stop_when_fooled)
+            score = _score(model, end, y[standing], loss)
+            better = score > worst_score[standing]
+            worst[standing[better]], worst_score[standing[better]] = end[better], score[better]
     return worst
 
 
-def _step(model: Model, x: Tensor, y: Tensor, step_size: float, loss: Loss, stop_when_fooled: bool) -> Tensor:
-    """x + step_size·sign ∇ₓ loss, where fooled samples stay; the verdict comes from the same forward pass."""
-    moving = torch.ones(len(x), dtype=x.dtype, device=x.device)
+def _climb(
+    model: Model,
+    x: Tensor,
+    y: Tensor,
+    box: tuple[Tensor, Tensor],
+    step_size: float,
+    steps: int,
+    loss: Loss,
+    stop_when_fooled: bool,
+) -> Tensor:
+    """One restart's end. Fooled samples stay where they are, and cost nothing from then on."""
+    low, high = box
+    moving = torch.arange(len(x), device=x.device)
+    for _ in range(steps):
+        moved, fooled = _step(model, x[moving], y[moving], step_size, loss)
+        if stop_when_fooled:
+            moved, moving = moved[~fooled], moving[~fooled]
+        x[moving] = moved.clamp(low[moving], high[moving])
+        if len(moving) == 0:
+            break
+    return x
+
+
+def _step(model: Model, x: Tensor, y: Tensor, step_size: float, loss: Loss) -> tuple[Tensor, Tensor]:
+    """x + step_size·sign ∇ₓ loss, and which samples were fooled before it, from the same forward pass."""
+    fooled = torch.zeros(len(x), dtype=torch.bool, device=x.device)
 
     def _objective(x: Tensor) -> Tensor:
         logits = model(x)
-        if stop_when_fooled:
-            moving.masked_fill_(_is_fooled(logits.detach(), y), 0)
+        fooled.copy_(_is_fooled(logits.detach(), y))
         return loss(logits, y)
 
-    direction = input_gradient(_objective, x).sign()
-    return x + step_size * direction * _rows(moving, x)
+    return x + step_size * input_gradient(_objective, x).sign(), fooled
 
 
 def _score(model: Model, x: Tensor, y: Tensor, loss: Loss) -> Tensor:

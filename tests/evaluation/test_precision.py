@@ -25,6 +25,13 @@ def test_tf32_is_off_inside_and_restored_after_an_error(before: bool) -> None:
         torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = convolutions, products
 
 
+def test_cudnn_does_not_search_inside(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
+    with exact_float32():
+        assert not torch.backends.cudnn.benchmark
+    assert torch.backends.cudnn.benchmark
+
+
 def _fail_inside() -> None:
     with exact_float32():
         raise RuntimeError("inside")

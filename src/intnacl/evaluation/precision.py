@@ -11,7 +11,11 @@ from intnacl.evaluation.logistic import exact_matmul
 
 @contextmanager
 def exact_float32() -> Iterator[None]:
-    """Matrix products and convolutions in full float32 inside; the program's own settings afterwards."""
+    """Matrix products and convolutions in full float32 inside; the program's own settings afterwards.
+
+    cuDNN's search for the fastest convolution is off as well: attacks drop samples as they fall, and a search
+    for every new batch size would take longer than the attack.
+    """
     switches = _cudnn_switches()
     before = [getattr(owner, name) for owner, name, _ in switches]
     with exact_matmul():
@@ -32,10 +36,11 @@ def _cudnn_switches() -> list[tuple[Any, str, Any]]:
     differ from it.
     """
     cudnn: Any = torch.backends.cudnn
+    search = (cudnn, "benchmark", False)
     parts = [getattr(cudnn, name) for name in ("conv", "rnn") if hasattr(cudnn, name)]
     newer = [(part, "fp32_precision", "ieee") for part in parts]
     try:
         _ = cudnn.allow_tf32
     except RuntimeError:  # the program has set the newer ones apart already
-        return newer
-    return [(cudnn, "allow_tf32", False), *newer]
+        return [search, *newer]
+    return [search, (cudnn, "allow_tf32", False), *newer]

@@ -13,7 +13,7 @@ from intnacl.measure.parts import Part, measured
 from intnacl.measure.probes import check_classes, load_classifier
 from intnacl.measure.subject import Subject, pair
 
-BATCH = 256  # pictures that are attacked together
+BATCH = 512  # pictures that are attacked together
 SHOWN = 8  # pictures of the grid
 
 
