@@ -1,0 +1,117 @@
+"""How far the training of the linear layer decides the figures of one encoder.
+
+    python benchmarks/probe_settings.py RUN --device cuda --out settings.json
+
+Clean accuracy hangs little on how the probe is trained; accuracy under attack hangs on the margin that it
+leaves, and so on every setting. One row a setting: test accuracy after the last epoch, the best epoch's, and
+accuracy under FGSM with the last epoch's layer, on a run's own data set and those of its transfer.
+"""
+
+import argparse
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from intnacl.data.augment import augment
+from intnacl.data.recipes import RECIPES, AugmentConfig
+from intnacl.evaluation import probe, robustness
+from intnacl.evaluation.named_attacks import named_attack
+from intnacl.evaluation.precision import exact_float32
+from intnacl.evaluation.probe import ProbeConfig
+from intnacl.measure.subject import Subject, open_subject, pair
+
+SETTINGS = {
+    **{f"{epochs} epochs": ProbeConfig(epochs=epochs) for epochs in (100, 200, 300, 500, 1000)},
+    "100 epochs, standardised features": ProbeConfig(epochs=100, standardize=True),
+    "1000 epochs, standardised features": ProbeConfig(standardize=True),
+    "1000 epochs, rate 1e-4": ProbeConfig(lr=1e-4),
+    "1000 epochs, rate 1e-3": ProbeConfig(lr=1e-3),
+    "100 epochs, batch 512, rate 1e-3, decay 1e-6": ProbeConfig(epochs=100, batch_size=512, lr=1e-3, l2=1e-6),
+    "1000 epochs, decay 1e-4": ProbeConfig(l2=1e-4),
+    "1000 epochs, decay 3e-4": ProbeConfig(l2=3e-4),
+    "1000 epochs, decay 1e-3": ProbeConfig(l2=1e-3),
+    "L-BFGS, decay 1e-4": ProbeConfig(solver="lbfgs", l2=1e-4),
+}
+PASSES = 20  # over the pictures, augmented anew, that a probe on augmented pictures takes in turn
+EPS = 0.002
+
+
+def augmented_features(subject: Subject, images: Tensor, config: AugmentConfig) -> Tensor:
+    """Features (PASSES·N, F) of augmented pictures, the encoder in eval mode."""
+    images = images.to(subject.device)
+    encoder = subject.encoder.eval()
+    rows = torch.arange(len(images), device=subject.device)
+    features = []
+    with torch.no_grad():
+        for step in range(PASSES):
+            clock = torch.tensor(step, device=subject.device)
+            for part in torch.split(rows, 1000):
+                views = augment(images[part], config, seed=0, step=clock, view=0, rows=part)
+                features.append(encoder(views))
+    return torch.cat(features)
+
+
+def problems(subject: Subject, train: Any, test: Any, epochs: int | None) -> Iterator[tuple[str, Any]]:
+    """Names and trained layers with their figures, one a setting."""
+    features, test_features = probe.extract_pair(
+        subject.encoder, pair(train), pair(test), batch_size=512, device=subject.device
+    )
+    for name, config in SETTINGS.items():
+        config = ProbeConfig(**vars(config) | ({"epochs": epochs} if epochs else {}))
+        yield name, probe.fit(features, train.labels, test_features, test.labels, config)
+    for name, recipe in {"the run's": subject.config.augment, "crop and flip": RECIPES["crop_flip"]}.items():
+        features = augmented_features(subject, train.images, recipe)
+        config = ProbeConfig(epochs=epochs or 1000 // PASSES)
+        labels = train.labels.repeat(PASSES)
+        yield (
+            f"1000 epochs, augmented pictures ({name})",
+            probe.fit(features, labels, test_features, test.labels, config),
+        )
+
+
+def measure(subject: Subject, dataset: str, epochs: int | None) -> Iterator[dict[str, Any]]:
+    train, test = subject.load(dataset)
+    for name, (linear, figures) in problems(subject, train, test, epochs):
+        classifier = probe.Classifier(subject.encoder, linear).eval()
+        attacked = robustness.evaluate(
+            classifier, *pair(test), [named_attack("fgsm", EPS)], batch_size=500, device=subject.device
+        )
+        yield {
+            "dataset": dataset, "setting": name, "clean": figures["accuracy"],
+            "best": figures.get("best_accuracy"), "best_epoch": figures.get("best_epoch"),
+            "train": figures["train_accuracy"], "fgsm": attacked["attacks"][0]["accuracy"],
+        }  # fmt: skip
+
+
+def line(row: dict[str, Any]) -> str:
+    best = "–" if row["best"] is None else f"{row['best']:.2f} ({row['best_epoch']})"
+    return f"| {row['dataset']} | {row['setting']} | {row['clean']:.2f} | {best} | {row['fgsm']:.2f} |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("run", type=Path, help="a run folder with a trained encoder")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--epochs", type=int, help="of every probe, for a quick trial")
+    parser.add_argument("--out", type=Path, help="a JSON file for the rows")
+    args = parser.parse_args()
+    subject = open_subject(args.run, torch.device(args.device))
+    print(f"| data set | setting | clean | best (epoch) | FGSM {EPS} |\n|---|---|---|---|---|")
+    rows = []
+    with exact_float32():
+        for dataset in subject.data_sets:
+            for row in measure(subject, dataset, args.epochs):
+                rows.append(row)
+                print(line(row), flush=True)
+                if args.out:
+                    args.out.write_text(json.dumps(rows, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
