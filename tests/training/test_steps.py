@@ -8,6 +8,7 @@ from pieces import contrastive, pictures
 from torch import Tensor
 
 from intnacl.errors import InputError
+from intnacl.evaluation.precision import exact_float32
 from intnacl.training.objectives import Contrastive
 from intnacl.training.optimizers import OptimizerConfig, build_optimizer
 from intnacl.training.steps import Stepper, memory_errors
@@ -136,6 +137,31 @@ def test_eager_and_compiled_updates_agree(preset: str) -> None:
     assert compiled.prepare(compiled=True, graph=False, say=say) == "compiled", lines
     assert lines == []
     compare_ways(compiled, eager)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.filterwarnings("default")  # the compiler has its own
+@pytest.mark.parametrize(("preset", "tolerance"), [("simclr", 1e-3), ("intnacl", 2e-2)])
+def test_the_gpus_way_is_the_eager_one(preset: str, tolerance: float) -> None:
+    """Kernels of our own, compiled parts and one graph, against plain torch, both in float32.
+
+    An adversarial view is a sign, which rounding may turn.
+    """
+    device, size = torch.device("cuda"), 64
+    images = pictures(4 * size)[0].to(device)
+    losses = []
+    for fast in (False, True):
+        objective = contrastive(preset, name="resnet18").to(device).train()
+        objective.to(memory_format=torch.channels_last)
+        optimizer = build_optimizer(objective.model, OptimizerConfig(), device)
+        rows = torch.arange(size, device=device)
+        made = Stepper(objective, optimizer, images, None, rows, batches=1, precision="fp32", clip=None)
+        with exact_float32():
+            way = made.prepare(compiled=fast, graph=fast, say=pytest.fail)
+            terms = [made(rows[None] + size * (step % 4), step).clone() for step in range(12)]
+        assert way == ("compiled + CUDA graph" if fast else "eager")
+        losses.append(torch.stack(terms))
+    torch.testing.assert_close(*losses, rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw", "lars"])
