@@ -31,6 +31,10 @@ def table(name: str) -> tuple[np.ndarray, np.ndarray]:
         NCA(max_iter=5, device="cpu"),
         NCA(max_iter=5, device="cpu", objective="kl"),
         NCA(max_iter=5, device="cpu", batch_size=16),
+        NCA(max_iter=5, device="cpu", batch_size=16, objective="kl"),
+        NCA(1, max_iter=5, device="cpu", init="lda"),  # at times a minimum already
+        NCA(1, max_iter=5, device="cpu", encoder=nn.LazyLinear(1)),
+        NCA(1, max_iter=5, device="cpu", encoder=nn.LazyLinear(1), batch_size=16),
     ]
 )
 def test_follows_every_rule_of_scikit_learn(estimator: NCA, check: Callable[[NCA], None]) -> None:
@@ -103,6 +107,17 @@ def test_equal_seeds_give_equal_maps() -> None:
     assert np.abs(first - clone(nca).set_params(random_state=4).fit(X, y).components_).max() > 1e-3
 
 
+def test_equal_seeds_give_equal_encoders_and_leave_torch_alone() -> None:
+    """What the encoder draws, here lazy weights and dropout, comes from `random_state` too."""
+    X, y = table("wine")
+    encoder = nn.Sequential(nn.LazyLinear(8), nn.Dropout(), nn.ReLU(), nn.LazyLinear(2))
+    nca = NCA(encoder=encoder, batch_size=32, max_iter=3, random_state=3)
+    state = torch.get_rng_state()
+    first, second = nca.fit(X, y).transform(X), clone(nca).fit(X, y).transform(X)
+    np.testing.assert_array_equal(first, second)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
 def test_works_in_pipelines_and_searches_with_names_for_labels() -> None:
     X, y = load_wine(return_X_y=True)
     names = np.array(["barolo", "grignolino", "barbera"])[y]
@@ -125,7 +140,10 @@ def test_works_in_pipelines_and_searches_with_names_for_labels() -> None:
         ({"max_iter": 0}, "max_iter=0"),
         ({"device": "abacus"}, "device='abacus'.*'auto' or 'cpu'"),
         ({"encoder": nn.Flatten()}, "no weights to learn"),
-        ({"encoder": nn.Linear(4, 2), "n_components": 2}, "n_components=2.*own output size"),
+        ({"encoder": nn.Linear(4, 2), "n_components": 3}, r"encoder.*shape \(1, 2\).*expected \(1, 3\)"),
+        ({"encoder": nn.Linear(5, 2)}, "encoder cannot map points of 4 features"),
+        ({"encoder": nn.Sequential(nn.Linear(4, 1), nn.Flatten(0))}, r"shape \(1,\).*\(1, components\)"),
+        ({"encoder": abs}, "encoder=<built-in function abs> is no torch module"),
         ({"init": "lda", "n_components": 3}, "init='lda'.*at most 2"),
     ],
 )
@@ -137,6 +155,11 @@ def test_bad_settings_are_named(settings: dict[str, Any], words: str) -> None:
 def test_labels_of_one_class_are_refused() -> None:
     with pytest.raises(InputError, match=r"one class, \[3\]"):
         NCA().fit(np.eye(4), [3, 3, 3, 3])
+
+
+def test_classes_of_one_point_each_are_refused() -> None:
+    with pytest.raises(InputError, match="4 classes of one point each"):
+        NCA().fit(np.eye(4), [3, 1, 2, 0])
 
 
 def test_too_few_discriminants_are_refused() -> None:

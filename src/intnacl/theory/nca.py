@@ -8,6 +8,8 @@ matrix A or any torch module; the whole set takes L-BFGS, minibatches take Adam.
 Shapes: B points, F input features, D components.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from copy import deepcopy
 from typing import Any, Self
 
@@ -36,7 +38,8 @@ class NCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
         n_components: Rows of A; None keeps the number of features.
         objective: "tv" minimises mean 1 − p_i, as scikit-learn does; "kl" minimises mean −log p_i.
         init: Start of A: "auto", "lda", "pca", "identity" or "random".
-        encoder: A torch module used in place of A; it is copied, and the fitted copy is `encoder_`.
+        encoder: A torch module used in place of A, (B, F) -> (B, D), lazy layers too; it is copied, and the
+            fitted copy is `encoder_`.
         batch_size: None for the whole set with L-BFGS; else Adam on shuffled batches, where a point's
             neighbours are the other points of its batch.
         max_iter: L-BFGS iterations, or epochs of Adam.
@@ -44,12 +47,12 @@ class NCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
         learning_rate: Adam's.
         n_neighbors: Neighbours that vote in `score`.
         device: "auto" (a GPU if there is one), "cpu", "cuda", …
-        random_state: Seed or generator of starts and batches.
+        random_state: Seed or generator of starts, batches, and whatever the encoder draws.
 
     Attributes:
         components_: A, (D, F); only for the linear map.
         encoder_: The fitted module; for the linear map an `nn.Linear` that holds A.
-        n_iter_: L-BFGS iterations or epochs done.
+        n_iter_: L-BFGS iterations or epochs done; 1 also if the start was a minimum.
         loss_: Mean objective at the last evaluation.
 
     Examples:
@@ -92,16 +95,17 @@ class NCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
         X_BF, y_B = validate_data(self, X, y, dtype=(np.float64, np.float32), ensure_min_samples=2)
         check_classification_targets(y_B)
         self.classes_, labels_B = np.unique(y_B, return_inverse=True)
-        self._check(X_BF)
+        self._check(X_BF, labels_B)
         rng = check_random_state(self.random_state)
         x_BF = self._tensor(X_BF)
         self.encoder_ = self._start(X_BF, labels_B, rng).to(x_BF)
         c_B = torch.as_tensor(labels_B, device=x_BF.device)
         learn = self._lbfgs if self.batch_size is None else self._adam
-        self.loss_, self.n_iter_ = learn(x_BF, c_B, rng)
+        with _torch_seed(rng, x_BF.device):
+            self._n_features_out = self._components(x_BF)
+            self.loss_, self.n_iter_ = learn(x_BF, c_B, rng)
         if self.encoder is None:
             self.components_ = next(self.encoder_.parameters()).detach().cpu().numpy()
-        self._n_features_out = self._embed(x_BF[:1]).shape[1]
         return self
 
     def transform(self, X: npt.ArrayLike) -> Array:
@@ -123,7 +127,7 @@ class NCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
         labels_B = torch.as_tensor(np.unique(y_B, return_inverse=True)[1])
         return leave_one_out_accuracy(self._embed(self._tensor(X_BF)).cpu(), labels_B, self.n_neighbors)
 
-    def _check(self, X_BF: Array) -> None:
+    def _check(self, X_BF: Array, labels_B: Array) -> None:
         """Raise for settings that this data cannot serve."""
         check_choice("objective", self.objective, OBJECTIVES)
         check_choice("init", self.init, STARTS)
@@ -132,7 +136,11 @@ class NCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
             raise InputError(
                 f"y holds one class, {self.classes_.tolist()}; NCA separates two or more: check the labels."
             )
-        if self.n_components is not None and not 1 <= self.n_components <= F:
+        if np.bincount(labels_B).max() < 2:
+            raise InputError(
+                f"y holds {len(self.classes_)} classes of one point each; NCA needs pairs of a class."
+            )
+        if self.encoder is None and self.n_components is not None and not 1 <= self.n_components <= F:
             raise InputError(
                 f"n_components={self.n_components} must lie in 1…{F}, the number of features of X."
             )
@@ -149,12 +157,10 @@ class NCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
             raise InputError(
                 f"batch_size={self.batch_size} leaves a point without neighbours; take 2 or more, or None."
             )
+        if self.encoder is not None and not isinstance(self.encoder, nn.Module):
+            raise InputError(f"encoder={self.encoder!r} is no torch module.")
         if self.encoder is not None and not any(weight.requires_grad for weight in self.encoder.parameters()):
             raise InputError(f"encoder={self.encoder} has no weights to learn.")
-        if self.encoder is not None and self.n_components is not None:
-            raise InputError(
-                f"n_components={self.n_components} is for the linear map: an encoder has its own output size."
-            )
         if self.max_iter < 1:
             raise InputError(f"max_iter={self.max_iter} must be 1 or more.")
 
@@ -180,9 +186,21 @@ class NCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
         linear.weight.data.copy_(torch.as_tensor(start_DF.copy()))
         return linear
 
+    def _components(self, x_BF: Tensor) -> int:
+        """Columns of the map's output, from one point, which also gives lazy layers their sizes."""
+        try:
+            shape = tuple(self._embed(x_BF[:1]).shape)
+        except RuntimeError as error:
+            raise InputError(f"encoder cannot map points of {x_BF.shape[1]} features: {error}") from error
+        if len(shape) != 2 or shape[1] != (self.n_components or shape[1]):
+            columns = self.n_components or "components"
+            raise InputError(f"encoder maps one point to the shape {shape}: expected (1, {columns}).")
+        return shape[1]
+
     @torch.no_grad()
     def _embed(self, x_BF: Tensor) -> Tensor:
-        z_BD: Tensor = self.encoder_.eval()(x_BF.to(next(self.encoder_.parameters())))
+        weight = next(self.encoder_.parameters())
+        z_BD: Tensor = self.encoder_.eval()(x_BF.to(weight.device, weight.dtype))
         return z_BD
 
     def _loss(self, x_BF: Tensor, c_B: Tensor) -> Tensor:
@@ -203,7 +221,7 @@ class NCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
         options = {"maxiter": self.max_iter, "ftol": self.tol, "gtol": self.tol / len(x_BF)}
         best = minimize(_loss_and_gradient, start, jac=True, method="L-BFGS-B", options=options)
         vector_to_parameters(torch.as_tensor(best.x).to(weights[0]), weights)
-        return float(best.fun), int(best.nit)
+        return float(best.fun), max(1, int(best.nit))
 
     def _adam(self, x_BF: Tensor, c_B: Tensor, rng: np.random.RandomState) -> tuple[float, int]:
         optimiser = torch.optim.Adam(self.encoder_.train().parameters(), self.learning_rate)
@@ -226,3 +244,11 @@ class NCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
         tags.target_tags.required = True
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
+
+
+@contextmanager
+def _torch_seed(rng: np.random.RandomState, device: torch.device) -> Iterator[None]:
+    """Torch draws from a seed that `rng` gives, and goes on afterwards as if nothing had been drawn."""
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        torch.manual_seed(rng.randint(2**31))
+        yield
