@@ -155,6 +155,20 @@ def test_uniform_deviation_by_hand() -> None:
             "delta=0.0.*between 0 and 1",
         ),
         (generalisation_nca, {"N": 4, "M": 0, "T": 9, "delta": 0.1, "rademacher": 1}, "M=0"),
+        (
+            generalisation_nca,
+            {"N": 4, "M": 1, "T": 9, "delta": 0.1, "rademacher": -1},
+            "rademacher=-1.*negative",
+        ),
+        (
+            generalisation_debiased,
+            {"N": 4, "M": 1, "n": 4, "m": 1, "tau_plus": 1.5, "T": 9, "delta": 0.1, "rademacher": 1},
+            "tau_plus=1.5.*below 1",
+        ),
+        (uniform_deviation, {"rademacher": math.nan, "largest": 1, "T": 9, "delta": 0.1}, "rademacher=nan"),
+        (uniform_deviation, {"rademacher": 1, "largest": -2, "T": 9, "delta": 0.1}, "largest=-2"),
+        (deviation_tail, {"epsilon": -0.1, "n": 4, "m": 1, "tau_plus": 0.1}, "epsilon=-0.1.*negative"),
+        (proved_deviation_tail, {"epsilon": -2, "n": 4, "m": 1, "tau_plus": 0.1}, "epsilon=-2.*negative"),
         (negatives_for_supervision, {"classes": 1}, "classes=1.*2 or more"),
     ],
 )

@@ -34,7 +34,7 @@ def test_measure_is_in_percent() -> None:
 
 
 @pytest.mark.parametrize(
-    "settings", [{"n_components": 0}, {"n_components": 5}, {"max_iter": 0}, {"dataset": "irs"}]
+    "settings", [{"n_components": 0}, {"n_components": 5}, {"max_iter": 0}, {"dataset": "irs"}, {"seed": -1}]
 )
 def test_bad_settings_are_named(settings: dict[str, Any]) -> None:
     ((name, value),) = settings.items()

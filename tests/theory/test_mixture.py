@@ -118,3 +118,24 @@ def test_enumeration_equals_loops(M: int) -> None:
 def test_one_class_is_no_mixture() -> None:
     with pytest.raises(InputError, match=r"\(1, 3, 2\).*classes ≥ 2"):
         Mixture(features=torch.ones(1, 3, 2))
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"features": torch.full((2, 3, 2), torch.nan)}, "not finite"),
+        ({"features": torch.ones(2, 3, 2), "temperature": 0.0}, "temperature=0.0"),
+    ],
+)
+def test_bad_mixtures_are_named(settings: dict, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        Mixture(**settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [({"N": -1}, "N=-1"), ({"M": 0}, "M=0"), ({"denominator": "NM"}, "denominator='NM'.*MN")],
+)
+def test_bad_settings_are_named(settings: dict, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        unbiased_loss(TWO_CLASSES, **{"N": 1} | settings)

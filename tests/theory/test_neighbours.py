@@ -100,6 +100,13 @@ def test_unknown_objective_names_the_choices() -> None:
         neighbour_loss(*points(), "kll")
 
 
+@pytest.mark.parametrize("neighbours", [0, 12, 20])
+def test_more_neighbours_than_other_points_are_refused(neighbours: int) -> None:
+    """As many as there are points would count each point as its own neighbour."""
+    with pytest.raises(InputError, match=rf"neighbours={neighbours} must lie in 1…11: 12 points"):
+        leave_one_out_accuracy(*points(), neighbours)
+
+
 @pytest.mark.parametrize("neighbours", [1, 5])
 def test_leave_one_out_agrees_with_scikit_learn(neighbours: int) -> None:
     X, y = load_iris(return_X_y=True)

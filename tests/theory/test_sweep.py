@@ -1,6 +1,7 @@
 """The sweep: what was measured lies below what was proved, in every setting it reports."""
 
 import json
+import math
 
 import pytest
 
@@ -44,8 +45,14 @@ def test_is_plain_numbers_and_repeats(measured: dict) -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "words"), [({"classes": 1}, "classes=1.*2 or more"), ({"draws": 1}, "draws=1")]
+    ("settings", "words"),
+    [
+        ({"classes": 1}, "classes=1.*2 or more"),
+        ({"draws": 1}, "draws=1"),
+        ({"spread": -1.0}, "spread=-1.0.*0 or more"),
+        ({"spread": math.nan}, "spread=nan"),
+    ],
 )
-def test_bad_settings_are_named(settings: dict[str, int], words: str) -> None:
+def test_bad_settings_are_named(settings: dict[str, float], words: str) -> None:
     with pytest.raises(InputError, match=words):
         SweepConfig(**settings)  # type: ignore[arg-type]

@@ -14,14 +14,26 @@ from dataclasses import dataclass
 from intnacl.errors import InputError
 
 
-def _check(*, tau_plus: float = 0.0, delta: float = 0.5, temperature: float = 1.0, **counts: float) -> None:
-    """Raise for a probability or a count outside its range."""
+def _check(
+    *,
+    tau_plus: float = 0.0,
+    delta: float = 0.5,
+    temperature: float = 1.0,
+    rademacher: float = 0.0,
+    largest: float = 0.0,
+    epsilon: float = 0.0,
+    **counts: float,
+) -> None:
+    """Raise for a probability, a size or a count outside its range."""
     if not 0 <= tau_plus < 1:
         raise InputError(f"tau_plus={tau_plus} is the share of one class: it must be 0 or more and below 1.")
     if not 0 < delta < 1:
         raise InputError(f"delta={delta} is a probability of failure: it must lie strictly between 0 and 1.")
     if not temperature > 0:
         raise InputError(f"temperature={temperature} must be above 0.")
+    for name, value in {"rademacher": rademacher, "largest": largest, "epsilon": epsilon}.items():
+        if not value >= 0:
+            raise InputError(f"{name}={value} cannot be negative.")
     for name, value in counts.items():
         if not value >= 1:
             raise InputError(f"{name}={value} is a number of points: it must be 1 or more.")
@@ -46,7 +58,7 @@ def proved_debiasing_gap(*, n: int, m: int, tau_plus: float, temperature: float 
 
 def deviation_tail(epsilon: float, *, n: int, m: int, tau_plus: float) -> float:
     """Lemma B.2, fixed x and x⁺: P(Δ ≥ ε) ≤ 2 exp(−n ε² τ⁻²/2e³) + 2 exp(−m ε² (τ⁻/τ⁺)²/2e³)."""
-    _check(tau_plus=tau_plus, n=n, m=m)
+    _check(tau_plus=tau_plus, epsilon=epsilon, n=n, m=m)
     rate = (epsilon * (1 - tau_plus)) ** 2 / (2 * math.exp(3))
     positives = 2 * math.exp(-m * rate / tau_plus**2) if tau_plus > 0 else 0.0
     return 2 * math.exp(-n * rate) + positives
@@ -59,7 +71,7 @@ def proved_deviation_tail(
 
     Hoeffding's inequality once, on the weighted sum of all n + m terms, rather than on two halves.
     """
-    _check(tau_plus=tau_plus, temperature=temperature, n=n, m=m)
+    _check(tau_plus=tau_plus, temperature=temperature, epsilon=epsilon, n=n, m=m)
     return 2 * math.exp(-2 * (epsilon / (math.expm1(2 / temperature) * _spread(n, m, tau_plus))) ** 2)
 
 
@@ -117,7 +129,7 @@ def generalisation_debiased(
 
     λ is `complexity_factor` and B = log N · (1/τ⁻ + τ⁺).
     """
-    _check(tau_plus=tau_plus, delta=delta, N=N, M=M, n=n, m=m, T=T)
+    _check(tau_plus=tau_plus, delta=delta, rademacher=rademacher, N=N, M=M, n=n, m=m, T=T)
     tau_minus = 1 - tau_plus
     return OrderBound(
         negatives=math.sqrt(1 / n) / tau_minus,
@@ -129,7 +141,7 @@ def generalisation_debiased(
 
 def generalisation_nca(*, N: int, M: int, T: int, delta: float, rademacher: float) -> OrderBound:
     """Theorem 3.1, N ≥ K − 1: L_Sup(f̂) ≤ L_NCA(g0, M)(f) + O(√(1/N) + R/(MT) + log N √(log(1/δ)/T))."""
-    _check(delta=delta, N=N, M=M, T=T)
+    _check(delta=delta, rademacher=rademacher, N=N, M=M, T=T)
     return OrderBound(
         negatives=math.sqrt(1 / N),
         positives=0.0,
@@ -159,5 +171,5 @@ def uniform_deviation(*, rademacher: float, largest: float, T: int, delta: float
 
     But for probability δ/2. R is the complexity of the losses g (`rademacher.complexity`), B their `largest`.
     """
-    _check(delta=delta, T=T)
+    _check(delta=delta, rademacher=rademacher, largest=largest, T=T)
     return 2 * rademacher / T + 3 * largest * math.sqrt(math.log(4 / delta) / (2 * T))

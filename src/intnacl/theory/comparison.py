@@ -52,6 +52,8 @@ class ComparisonConfig:
             raise InputError(
                 f"n_components={self.n_components}, max_iter={self.max_iter}: both must be 1 or more."
             )
+        if not 0 <= self.seed < 2**32:
+            raise InputError(f"seed={self.seed} must lie in 0…{2**32 - 1}.")
 
 
 class Space(NamedTuple):

@@ -15,7 +15,7 @@ from scipy.optimize import minimize
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from intnacl.errors import InputError
+from intnacl.errors import InputError, check_choice
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +31,10 @@ class Mixture:
             raise InputError(
                 f"features have shape {tuple(self.features.shape)}: give (classes ≥ 2, points, dimensions)."
             )
+        if not self.features.isfinite().all():
+            raise InputError("features hold numbers that are not finite.")
+        if not self.temperature > 0:
+            raise InputError(f"temperature={self.temperature} must be above 0.")
 
     @property
     def z_KPD(self) -> Tensor:
@@ -88,6 +92,9 @@ def unbiased_loss(mixture: Mixture, N: float, M: int = 1, denominator: str = "MN
     The minus, absent where the paper defines the loss, is there in its proofs. `denominator` "N" writes N for
     M·N, as the main text does.
     """
+    check_choice("denominator", denominator, ("N", "MN"))
+    if not (N > 0 and M >= 1):
+        raise InputError(f"N={N}, M={M}: take N above 0 and M of 1 or more.")
     counts_CP, probability_C = _multisets(mixture.own_XP.shape[1], M)
     sum_XC = mixture.own_XP @ counts_CP.T
     factor = M * N if denominator == "MN" else N

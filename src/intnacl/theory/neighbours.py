@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import FunctionCtx, once_differentiable
 
-from intnacl.errors import check_choice
+from intnacl.errors import InputError, check_choice
 
 # Similarities held at once. On a CPU a tile should stay in the cache; a GPU wants large matrix products.
 TILE_ELEMENTS = {"cpu": 2**19, "cuda": 2**26}
@@ -122,6 +122,10 @@ def neighbour_loss(z_BD: Tensor, labels_B: Tensor, objective: str = "kl", tile: 
 @torch.no_grad()
 def leave_one_out_accuracy(z_BD: Tensor, labels_B: Tensor, neighbours: int = 1) -> float:
     """Share of points whose nearest `neighbours` vote for their class; a tie goes to the lowest class."""
+    if not 1 <= neighbours < len(z_BD):
+        raise InputError(
+            f"neighbours={neighbours} must lie in 1…{len(z_BD) - 1}: {len(z_BD)} points leave no more to each."
+        )
     classes = int(labels_B.max()) + 1
     hits = 0
     for first, last in _tiles(len(z_BD), TILE_ELEMENTS.get(z_BD.device.type, TILE_ELEMENTS["cpu"])):

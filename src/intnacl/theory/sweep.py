@@ -61,6 +61,8 @@ class SweepConfig:
             raise InputError(
                 f"points={self.points}, dimensions={self.dimensions}, draws={self.draws} are too few."
             )
+        if not 0 <= self.spread < math.inf:
+            raise InputError(f"spread={self.spread} is an amount of noise: take 0 or more.")
 
 
 def exclusive_or() -> Mixture:
