@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from command_line import intnacl
 
 
@@ -19,8 +21,17 @@ def test_bounds_prints_deviations_and_draws(tmp_path: Path) -> None:
     result = intnacl("bounds", "--draws", "100", "--out", str(tmp_path))
     assert result.returncode == 0, result.stderr
     assert "n = 1024" in result.stdout
+    for heading in ("mean Δ", "Theorem B.1", "Theorems B.4 and 3.1: constants unknown"):
+        assert heading in result.stdout
     assert json.loads((tmp_path / "bounds.json").read_text())["config"]["draws"] == 100
     assert (tmp_path / "bounds.png").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize("wrong", [("--delta", "1.5"), ("--spread", "nan")])
+def test_bounds_names_a_number_out_of_range(wrong: tuple[str, str]) -> None:
+    result = intnacl("bounds", *wrong)
+    assert result.returncode == 2
+    assert result.stderr.startswith(f"intnacl: {wrong[0][2:]}={wrong[1]}")
 
 
 def test_bounds_ends_a_mistake_in_one_line() -> None:

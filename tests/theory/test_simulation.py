@@ -16,7 +16,7 @@ from intnacl.theory.bounds import (
 )
 from intnacl.theory.mixture import Mixture, random_mixture, unbiased_loss
 from intnacl.theory.rademacher import complexity
-from intnacl.theory.simulation import Setting, deviations, estimate, loss_class
+from intnacl.theory.simulation import Setting, deviations, estimate, feature_class, loss_class
 
 MIXTURE = random_mixture(4, 8, 6, 1.0, seed=0)
 # A class at each end of a line: kernels take their extreme values, and E h⁻ = e⁻¹: the hardest case there is.
@@ -89,6 +89,13 @@ def test_complexity_of_the_losses_does_not_fall_like_one_over_m() -> None:
         losses = loss_class(Setting(N=32, M=M, n=32, m=4), encoders=32, T=128)
         measured[M] = complexity(losses)[0]
     assert 1 / 16 < 0.4 < measured[16] / measured[1] < 0.9
+
+
+def test_features_are_of_norm_one_and_less_complex_than_all_signs() -> None:
+    features = feature_class(encoders=16, T=64)
+    norms = features.reshape(16, 64, 4).norm(dim=2)
+    torch.testing.assert_close(norms, torch.ones_like(norms))
+    assert 0 < complexity(features)[0] < features.abs().sum(1).max().item()
 
 
 def test_symmetrisation_bounds_the_worst_encoder() -> None:

@@ -40,6 +40,24 @@ def test_complexity_falls_more_slowly_than_one_over_m(measured: dict) -> None:
     assert 2 / last["value"] < last["N"] / first["N"] < last["MN"] / first["MN"] < 1
 
 
+def test_order_terms_are_those_of_the_theorems(measured: dict) -> None:
+    """By hand at N = 32, n = m = 256, K = 4, T = 256, δ = 0.05; only λ = 1/M·(…) depends on M."""
+    first, last = measured["order"][0], measured["order"][-1]
+    assert first["negatives"] == pytest.approx(4 / 3 / 16)
+    assert first["positives"] == pytest.approx(1 / 3 / 16)
+    assert first["confidence"] == pytest.approx(
+        math.log(32) * (4 / 3 + 1 / 4) * math.sqrt(math.log(20) / 256)
+    )
+    assert first["complexity"] == pytest.approx(16 * last["complexity"])
+    rademacher_over_T = first["complexity"] / math.sqrt(2 * 16 / 9 + 2 / 16)
+    assert first["plain"] == pytest.approx(
+        math.sqrt(1 / 32) + rademacher_over_T + math.log(32) * math.sqrt(math.log(20) / 256)
+    )
+    for row in measured["order"]:
+        parts = (row[name] for name in ("negatives", "positives", "complexity", "confidence"))
+        assert row["debiased"] == pytest.approx(sum(parts))
+
+
 def test_is_plain_numbers_and_repeats(measured: dict) -> None:
     assert json.loads(json.dumps(measured)) == sweep(SweepConfig(draws=500, points=8))
 
@@ -51,6 +69,7 @@ def test_is_plain_numbers_and_repeats(measured: dict) -> None:
         ({"draws": 1}, "draws=1"),
         ({"spread": -1.0}, "spread=-1.0.*0 or more"),
         ({"spread": math.nan}, "spread=nan"),
+        ({"delta": 1.0}, "delta=1.0.*between 0 and 1"),
     ],
 )
 def test_bad_settings_are_named(settings: dict[str, float], words: str) -> None:

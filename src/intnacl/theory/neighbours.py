@@ -124,7 +124,7 @@ def leave_one_out_accuracy(z_BD: Tensor, labels_B: Tensor, neighbours: int = 1) 
     """Share of points whose nearest `neighbours` vote for their class; a tie goes to the lowest class."""
     if not 1 <= neighbours < len(z_BD):
         raise InputError(
-            f"neighbours={neighbours} must lie in 1…{len(z_BD) - 1}: {len(z_BD)} points leave no more to each."
+            f"neighbours={neighbours} must lie in 1…{len(z_BD) - 1}: {len(z_BD)} points leave no more."
         )
     classes = int(labels_B.max()) + 1
     hits = 0

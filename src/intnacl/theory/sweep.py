@@ -5,7 +5,7 @@ and `spread` = mean Δ, which its proof bounds. Bounds: `paper` as stated, `prov
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -14,6 +14,8 @@ from intnacl.errors import InputError
 from intnacl.theory.bounds import (
     debiasing_gap,
     deviation_tail,
+    generalisation_debiased,
+    generalisation_nca,
     negatives_for_supervision,
     proved_debiasing_gap,
     proved_deviation_tail,
@@ -26,9 +28,11 @@ from intnacl.theory.mixture import (
     unbiased_loss,
 )
 from intnacl.theory.rademacher import complexity
-from intnacl.theory.simulation import Setting, deviations, loss_class
+from intnacl.theory.simulation import Setting, deviations, feature_class, loss_class
 
 Rows = list[dict[str, float]]
+# The class of functions whose complexity is measured: random linear encoders on T anchors.
+ENCODERS, ANCHORS = 64, 256
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +53,8 @@ class SweepConfig:
     """Points that estimate the mean over p, where not varied."""
     m: int = 256
     """Points that estimate the mean over the anchor's class, where not varied."""
+    delta: float = 0.05
+    """Probability with which Theorems 3.1 and B.4 may fail."""
     draws: int = 4000
     """Draws a setting."""
     seed: int = 0
@@ -61,6 +67,8 @@ class SweepConfig:
             raise InputError(
                 f"points={self.points}, dimensions={self.dimensions}, draws={self.draws} are too few."
             )
+        if not 0 < self.delta < 1:
+            raise InputError(f"delta={self.delta} is a probability: it must lie strictly between 0 and 1.")
         if not 0 <= self.spread < math.inf:
             raise InputError(f"spread={self.spread} is an amount of noise: take 0 or more.")
 
@@ -77,7 +85,7 @@ def two_classes(angle: float = 1.3) -> Mixture:
 
 
 def sweep(config: SweepConfig) -> dict[str, Any]:
-    """All measurements: deviations over n, m and M, their tail, Lemma B.3 over M, and complexity over M."""
+    """All measurements: deviations over n, m and M, their tail; Lemma B.3, complexity, O(·) terms over M."""
     mixture = random_mixture(
         config.classes, config.points, config.dimensions, config.spread, seed=config.seed
     )
@@ -90,6 +98,7 @@ def sweep(config: SweepConfig) -> dict[str, Any]:
         "tail": _tail(mixture, base, config),
         "lemma": {"two classes": _lemma(two_classes()), "exclusive or": _lemma(exclusive_or())},
         "complexity": _complexities(config),
+        "order": _orders(config),
     }
 
 
@@ -142,8 +151,29 @@ def _complexities(config: SweepConfig) -> Rows:
         row: dict[str, float] = {"value": M}
         for denominator in ("MN", "N"):
             losses_FT = loss_class(
-                replace(base, M=M, denominator=denominator), encoders=64, T=256, seed=config.seed
+                replace(base, M=M, denominator=denominator), encoders=ENCODERS, T=ANCHORS, seed=config.seed
             )
             row[denominator], row[f"{denominator}_error"] = complexity(losses_FT)
         rows.append(row)
     return rows
+
+
+def _orders(config: SweepConfig) -> Rows:
+    """What stands inside the O(·) of Theorems B.4 and 3.1, with R_S(F) measured: for ratios alone."""
+    features = feature_class(encoders=ENCODERS, T=ANCHORS, seed=config.seed)
+    shared: dict[str, Any] = {
+        "N": config.N,
+        "T": ANCHORS,
+        "delta": config.delta,
+        "rademacher": complexity(features)[0],
+    }
+    debiased: dict[str, Any] = {"n": config.n, "m": config.m, "tau_plus": 1 / config.classes}
+    return [
+        {
+            "value": M,
+            **asdict(bound := generalisation_debiased(**shared, **debiased, M=M)),
+            "debiased": bound.total,
+            "plain": generalisation_nca(**shared, M=M).total,
+        }
+        for M in (1, 2, 4, 8, 16)
+    ]
