@@ -159,8 +159,7 @@ def step_bounds() -> None:
         {"two classes": two_classes(), "exclusive or": exclusive_or()}.items()
     ):
         _draw_circle(axes[2 * k], mixture.z_KPD, name)
-        draw_lemma(axes[2 * k + 1], measured["lemma"][name], "N = K − 1 = 1")
-        axes[2 * k + 1].legend(fontsize=6)
+        draw_lemma(axes[2 * k + 1], measured["lemma"][name], "N = K − 1 = 1", fontsize=6)
     _save(figure, "theory-8-lemma.png")
 
 

@@ -42,8 +42,12 @@ def test_relative_complexity_starts_at_one(measured: dict) -> None:
 
 
 def test_lemma_shows_both_supervised_losses(measured: dict) -> None:
-    axes = Figure().subplots()
-    draw_lemma(axes, measured["lemma"]["two classes"], "two classes")
+    figure = Figure(figsize=(3.2, 3.4))
+    axes = figure.subplots()
+    draw_lemma(axes, measured["lemma"]["two classes"], "two classes", fontsize=6)
+    figure.draw_without_rendering()
+    (_, nought), (_, legend) = axes.transData.transform((1, 0)), axes.get_legend().get_window_extent().p0
+    assert nought < legend, "the legend covers L_Sup, which is 0 here"
     assert {"L_Sup", "L_Sup^μ"} < {text.get_text() for text in axes.get_legend().get_texts()}
 
 

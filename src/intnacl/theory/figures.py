@@ -74,7 +74,7 @@ def draw_tail(axes: Axes, rows: list[dict[str, float]]) -> None:
     axes.legend(fontsize=7.5)
 
 
-def draw_lemma(axes: Axes, rows: list[dict[str, float]], title: str) -> None:
+def draw_lemma(axes: Axes, rows: list[dict[str, float]], title: str, fontsize: float = 7.5) -> None:
     """L_Unbiased over M at N = K − 1, where it falls below the supervised losses, and at √e(K − 1)."""
     x = [row["value"] for row in rows]
     axes.plot(x, [row["unbiased"] for row in rows], "o-", color=INK["bad"], label="L_Unbiased, N = K − 1")
@@ -86,7 +86,7 @@ def draw_lemma(axes: Axes, rows: list[dict[str, float]], title: str) -> None:
     axes.axhline(rows[0]["sup"], ls=":", color=INK["second"], label="L_Sup")
     _powers(axes, x)
     axes.set(xlabel="M", title=title, ylim=(-0.02, None))
-    axes.legend(fontsize=7.5)
+    axes.legend(fontsize=fontsize, loc="lower left", bbox_to_anchor=(0, 0.06))  # above an L_Sup of 0
 
 
 def draw_complexity(axes: Axes, rows: list[dict[str, float]]) -> None:
