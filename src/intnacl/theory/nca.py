@@ -44,7 +44,7 @@ class NCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
             neighbours are the other points of its batch.
         max_iter: L-BFGS iterations, or epochs of Adam.
         tol: L-BFGS stops when the loss falls by less than this, or the summed gradient is smaller.
-        learning_rate: Adam's.
+        learning_rate: Adam's in the first epoch; it falls linearly to nought.
         n_neighbors: Neighbours that vote in `score`.
         device: "auto" (a GPU if there is one), "cpu", "cuda", …
         random_state: Seed or generator of starts, batches, and whatever the encoder draws.
@@ -73,7 +73,7 @@ class NCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
         batch_size: int | None = None,
         max_iter: int = 50,
         tol: float = 1e-5,
-        learning_rate: float = 1e-2,
+        learning_rate: float = 1.5e-2,
         n_neighbors: int = 1,
         device: str = "auto",
         random_state: int | np.random.RandomState | None = None,
@@ -226,7 +226,9 @@ class NCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
     def _adam(self, x_BF: Tensor, c_B: Tensor, rng: np.random.RandomState) -> tuple[float, int]:
         optimiser = torch.optim.Adam(self.encoder_.train().parameters(), self.learning_rate)
         losses = [x_BF.new_zeros(())]
-        for _ in range(self.max_iter):
+        for epoch in range(self.max_iter):
+            # At a constant rate the noise of small batches undoes what the first epochs learned.
+            optimiser.param_groups[0]["lr"] = self.learning_rate * (1 - epoch / self.max_iter)
             order_B = torch.as_tensor(rng.permutation(len(x_BF)), device=x_BF.device)
             batches = [rows for rows in torch.split(order_B, self.batch_size or 2) if len(rows) > 1]
             losses = [self._adam_step(optimiser, x_BF[rows], c_B[rows]) for rows in batches]
