@@ -73,7 +73,7 @@ def test_a_stopped_run_goes_on_and_is_no_failure(tmp_path: Path) -> None:
     assert attempt(job, tmp_path, device="cpu", stop=Stop(0.0), session="one") == "stopped"
     noted = failure(tmp_path, job.name)
     assert noted is not None
-    assert (noted["tries"], noted["given_up"]) == (0, False)
+    assert (noted["tries"], noted["given_up"]) == ({"one": 0}, [])
     assert _attempt(job, tmp_path) == "finished"
     assert failure(tmp_path, job.name) is None
 
@@ -101,8 +101,28 @@ def test_a_users_mistake_is_not_retried(tmp_path: Path, broken: list[Exception])
     broken += [InputError("no such data set")]
     assert _attempt(job, tmp_path) == "failed"
     assert failure(tmp_path, job.name) == {
-        "session": "one", "tries": 1, "error": "no such data set", "given_up": True,
+        "error": "no such data set", "tries": {"one": 1}, "given_up": ["one"],
     }  # fmt: skip
+
+
+def test_sessions_that_share_a_folder_do_not_undo_each_others_verdict(
+    tmp_path: Path, broken: list[Exception]
+) -> None:
+    (job,) = jobs()
+    broken += [InputError("bad"), InputError("bad")]
+    for session in ("one", "two", "one", "two"):
+        assert _attempt(job, tmp_path, session) == "failed"
+        assert attempts.given_up(tmp_path, job.name, session)
+    assert not broken  # each tried once
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"session": "s", "tries": 3, "error": "e", "given_up": true}']
+)
+def test_a_damaged_note_is_forgotten(tmp_path: Path, text: str) -> None:
+    (tmp_path / "runs" / "a").mkdir(parents=True)
+    (tmp_path / "runs" / "a" / "failure.json").write_text(text)
+    assert failure(tmp_path, "a") is None
 
 
 def test_a_run_that_kills_its_process_is_given_up(tmp_path: Path, broken: list[Exception]) -> None:

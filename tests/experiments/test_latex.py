@@ -84,7 +84,7 @@ def test_any_text_compiles(tmp_path: Path) -> None:
     record.write(tmp_path, plan, scale="paper", overrides={})
     folder = run_folder(tmp_path, plan.jobs[0].name)
     folder.mkdir(parents=True)
-    noted = {"session": "s", "tries": 3, "error": f"{text} {'/a-long-path' * 30}", "given_up": True}
+    noted = {"error": f"{text} {'/a-long-path' * 30}", "tries": {"s": 3}, "given_up": ["s"]}
     (folder / FAILURE).write_text(json.dumps(noted))
     write_report(tmp_path, tmp_path / "out")
     assert "Missing character" not in compile_pdf(tmp_path / "out")

@@ -66,7 +66,7 @@ def test_missing_and_failed_cells_are_told_apart(tmp_path: Path) -> None:
     fill(tmp_path, plan, shifted(), skip=lambda job: job.name in names)
     name = plan.cells["figure1"][1][0][0]
     run_folder(tmp_path, name).mkdir()
-    noted = {"session": "s", "tries": 3, "error": "bad", "given_up": True}
+    noted = {"error": "bad", "tries": {"s": 3}, "given_up": ["s"]}
     (run_folder(tmp_path, name) / FAILURE).write_text(json.dumps(noted))
     (view,), runs = collect(tmp_path)
     assert [row[0].status for row in view.cells][:3] == ["partly", "failed", "measured"]

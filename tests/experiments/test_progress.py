@@ -14,7 +14,7 @@ from intnacl.experiments.progress import Progress, last_line, state_of
 
 
 def _fail(results: Path, job: Job, error: str) -> None:
-    noted = {"session": "s", "tries": 3, "error": error, "given_up": True}
+    noted = {"error": error, "tries": {"s": 3}, "given_up": ["s"]}
     run_folder(results, job.name).mkdir(parents=True)
     (run_folder(results, job.name) / FAILURE).write_text(json.dumps(noted))
 

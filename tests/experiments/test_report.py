@@ -132,7 +132,7 @@ def test_hostile_names_and_errors_do_nothing(tmp_path: Path) -> None:
     record.write(tmp_path, plan, scale="paper", overrides={})
     folder = run_folder(tmp_path, plan.jobs[0].name)
     folder.mkdir(parents=True)
-    noted = {"session": "s", "tries": 3, "error": HOSTILE, "given_up": True}
+    noted = {"error": HOSTILE, "tries": {"s": 3}, "given_up": ["s"]}
     (folder / FAILURE).write_text(json.dumps(noted))
     out = tmp_path / "out"
     write_report(tmp_path, out)

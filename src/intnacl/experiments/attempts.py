@@ -38,23 +38,29 @@ def finished(results: Path, name: str) -> bool:
 
 
 def failure(results: Path, name: str) -> dict[str, Any] | None:
-    """What is noted about a run's failures: session, tries, error, whether it is given up."""
+    """What is noted about a run's failures: the last error, tries by session, sessions that gave it up."""
     try:
-        return dict(json.loads((run_folder(results, name) / FAILURE).read_text()))
-    except (OSError, ValueError):
+        noted = json.loads((run_folder(results, name) / FAILURE).read_text())
+        return {
+            "error": str(noted["error"]),
+            "tries": dict(noted["tries"]),
+            "given_up": list(noted["given_up"]),
+        }
+    except (OSError, ValueError, TypeError, KeyError):
         return None
 
 
 def given_up(results: Path, name: str, session: str) -> bool:
     """Whether this session will not try the run again."""
     noted = failure(results, name)
-    return noted is not None and noted["session"] == session and bool(noted["given_up"])
+    return noted is not None and session in noted["given_up"]
 
 
 def attempt(job: Job, results: Path, *, device: str, stop: Stop, session: str) -> str:
     """Try a run once; returns finished, waiting (for its parent), busy (elsewhere), stopped or failed.
 
-    A new session tries again what earlier ones gave up.
+    Each session has its own tries: it tries again what earlier ones gave up, and two that share a folder
+    both come to an end.
     """
     if finished(results, job.name):
         return "finished"
@@ -129,14 +135,16 @@ def _tidy(job: Job, folder: Path) -> None:
 
 def _begin(folder: Path, session: str) -> int:
     """Count a try before it begins, so that one that kills its process counts too."""
-    noted = failure(folder.parents[1], folder.name) or {}
-    tries = 1 + (noted.get("tries", 0) if noted.get("session") == session else 0)
-    _note(folder, session, tries=tries, error=noted.get("error", ""))
+    noted = failure(folder.parents[1], folder.name)
+    tries = 1 + (noted["tries"].get(session, 0) if noted else 0)
+    _note(folder, session, tries=tries, error=noted["error"] if noted else "")
     return tries
 
 
 def _note(folder: Path, session: str, *, tries: int, error: str = "", given_up: bool = False) -> None:
-    noted = {"session": session, "tries": tries, "error": error, "given_up": given_up}
+    noted = failure(folder.parents[1], folder.name) or {"tries": {}, "given_up": []}
+    noted |= {"error": error, "tries": {**noted["tries"], session: tries}}
+    noted["given_up"] += [session] if given_up else []
     with new_file(folder / FAILURE) as handle:
         handle.write(json.dumps(noted, indent=1).encode())
 
