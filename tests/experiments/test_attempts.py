@@ -10,7 +10,7 @@ from grids import jobs
 
 from intnacl.errors import InputError
 from intnacl.experiments import attempts
-from intnacl.experiments.attempts import DIED, TRIES, attempt, failure, run_folder
+from intnacl.experiments.attempts import DIED, TRIES, attempt, failure, finished, run_folder
 from intnacl.experiments.lock import hold
 from intnacl.experiments.plan import Job
 from intnacl.training.stopping import Stop
@@ -151,6 +151,10 @@ def test_half_a_result_is_no_result(tmp_path: Path) -> None:
     (job,) = jobs()
     _attempt(job, tmp_path)
     folder = run_folder(tmp_path, job.name)
+    whole = _result(tmp_path, job)
+    for damage in ("", "{}", "[]", json.dumps({**whole, "accuracy": None})):
+        (folder / "result.json").write_text(damage)
+        assert not finished(tmp_path, job.name)
     (folder / "result.json").unlink()  # killed before the end
     assert _attempt(job, tmp_path) == "finished"
-    assert _result(tmp_path, job)["accuracy"]
+    assert _result(tmp_path, job)["accuracy"] == whole["accuracy"]

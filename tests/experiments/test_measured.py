@@ -75,6 +75,21 @@ def test_missing_and_failed_cells_are_told_apart(tmp_path: Path) -> None:
     assert runs[name].error == "bad"
 
 
+@pytest.mark.parametrize("damage", ["", "[]", "{}", '{"accuracy": 1}'])
+def test_a_damaged_result_is_a_missing_one(tmp_path: Path, damage: str) -> None:
+    fill(tmp_path, plan := make_plan([table()], [0, 1]), shifted())
+    (run_folder(tmp_path, plan.jobs[0].name) / "result.json").write_text(damage)
+    (view,), runs = collect(tmp_path)
+    assert [run.status for run in runs.values()] == ["missing", "finished"]
+    assert view.cells[0][0].status == "partly"
+
+
+def test_what_is_no_number_is_no_value(tmp_path: Path) -> None:
+    fill(tmp_path, make_plan([table()], [0]), lambda *_: float("nan"))
+    (view,), _ = collect(tmp_path)
+    assert view.cells[0][0].status == "missing"
+
+
 def test_no_published_value_beside_other_settings(tmp_path: Path) -> None:
     plan = make_plan(pick(PAPER, ("2",)), [0], universe=PAPER, overrides={"train.lr": 1e-3})
     fill(tmp_path, plan, shifted())

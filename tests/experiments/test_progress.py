@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from grids import jobs
+from made_up import result_of, shifted
 from rich.console import Console
 
 from intnacl.experiments.attempts import FAILURE, RESULT, run_folder
@@ -21,7 +22,7 @@ def _fail(results: Path, job: Job, error: str) -> None:
 
 def _finish(results: Path, job: Job) -> None:
     run_folder(results, job.name).mkdir(parents=True, exist_ok=True)
-    (run_folder(results, job.name) / RESULT).write_text("{}")
+    (run_folder(results, job.name) / RESULT).write_text(json.dumps(result_of(job, shifted())))
 
 
 def test_states_are_read_from_the_folders(tmp_path: Path) -> None:

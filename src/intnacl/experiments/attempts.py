@@ -12,6 +12,7 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -23,6 +24,7 @@ from intnacl.training.distributed import ranks
 from intnacl.training.stopping import Stop
 
 RESULT, FAILURE, OUTPUT = "result.json", "failure.json", "output.txt"
+CONTENT = {"accuracy": dict, "attacks": list, "time_s": dict, "protocol": dict, "config": dict}  # of a result
 TRIES = 3
 DIED = "the process that ran it died: killed, out of memory, or crashed"
 
@@ -33,8 +35,29 @@ def run_folder(results: Path, name: str) -> Path:
 
 
 def finished(results: Path, name: str) -> bool:
-    """Whether a run has its result."""
-    return (run_folder(results, name) / RESULT).exists()
+    """Whether a run has its result; a damaged one is none, and is put together again."""
+    path = run_folder(results, name) / RESULT
+    try:
+        state = path.stat()
+    except OSError:
+        return False
+    return _is_whole(path, state.st_mtime_ns, state.st_size)
+
+
+@cache
+def _is_whole(path: Path, changed_ns: int, size: int) -> bool:
+    """Of a file as it was then: it is asked for every run, every second."""
+    return read_result(path) is not None
+
+
+def read_result(path: Path) -> dict[str, Any] | None:
+    """A run's result; None where there is none or only a damaged one."""
+    try:
+        result = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return None
+    whole = isinstance(result, dict) and all(isinstance(result.get(k), kind) for k, kind in CONTENT.items())
+    return result if whole else None
 
 
 def failure(results: Path, name: str) -> dict[str, Any] | None:

@@ -4,7 +4,6 @@ The difference is in units of the pooled spread, √(((n−1)s² + (5−1)s_p²)
 of our n trials and s_p of the paper's 5; a single trial has no deviation and adds nothing to the pool.
 """
 
-import json
 import math
 import shlex
 import statistics
@@ -15,7 +14,7 @@ from typing import Any
 
 from intnacl.config import FREE, RunConfig, flatten, from_dict, resolve, to_dict
 from intnacl.experiments import published, record
-from intnacl.experiments.attempts import RESULT, failure, run_folder
+from intnacl.experiments.attempts import RESULT, failure, read_result, run_folder
 from intnacl.experiments.setting import choices, departures
 
 
@@ -117,10 +116,7 @@ def collect(results: Path) -> tuple[list[View], dict[str, Run]]:
 
 def _run(results: Path, name: str, job: Mapping[str, Any]) -> Run:
     config = from_dict(job["config"])
-    try:
-        result = json.loads((run_folder(results, name) / RESULT).read_text())
-    except (OSError, ValueError):
-        result = None
+    result = read_result(run_folder(results, name) / RESULT)
     noted = failure(results, name)
     error = noted["error"] if result is None and noted and noted["given_up"] else None
     return Run(
@@ -161,7 +157,7 @@ def _cell(seeds: Mapping[str, str], column: Mapping[str, Any], runs: Mapping[str
     config = next(iter(chosen.values())).config
     dataset = column["dataset"] or config.dataset
     found = {seed: figure(run.result, dataset, column) for seed, run in chosen.items()}
-    values = {seed: value for seed, value in found.items() if value is not None}
+    values = {seed: value for seed, value in found.items() if value is not None and math.isfinite(value)}
     paper = not any(run.departures for run in chosen.values())
     value = published.find(config, dataset, column["metric"], column["eps"]) if paper else None
     return Cell(runs=chosen, values=values, dataset=dataset, published=value)
