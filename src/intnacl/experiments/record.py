@@ -4,25 +4,32 @@ Later calls with other tables or seeds add to it.
 """
 
 import json
-from collections.abc import Mapping
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from intnacl.config import FREE, to_dict
+from intnacl.config import FREE, from_dict, to_dict
 from intnacl.data.aside import locked, new_file
 from intnacl.errors import InputError
-from intnacl.experiments.plan import Plan
+from intnacl.experiments.plan import Plan, training_key
+from intnacl.training.checkpoint import disk_errors
+from intnacl.training.trainer import TrainConfig
 
 NAME = "plan.json"
 VERSION = 1
+Cells = list[list[dict[str, str]]]  # the run of each seed
 
 
 def write(results: Path, plan: Plan, *, scale: str, overrides: Mapping[str, Any]) -> None:
     """Add a plan to the record; tables of other settings stay beside it."""
-    results.mkdir(parents=True, exist_ok=True)
-    with locked(results / ".plan.lock"):
+    with disk_errors(results / NAME), _alone(results):
         record = read(results) if (results / NAME).exists() else _empty()
+        record["jobs"] |= {
+            job.name: {"config": to_dict(job.config), "parent": job.parent} for job in plan.jobs
+        }
         for table in plan.tables:
             marks = [scale] if scale != "paper" else []
             marks += [f"{key}={value}" for key, value in overrides.items() if key not in FREE]
@@ -30,13 +37,18 @@ def write(results: Path, plan: Plan, *, scale: str, overrides: Mapping[str, Any]
             cells = [[_cell(runs) for runs in row] for row in plan.cells[table.name]]
             former = record["tables"].get(key)
             if former and _shape(former["cells"]) == _shape(cells):
-                cells = _joined(former["cells"], cells)
+                cells = _joined(former["cells"], cells, record["jobs"])
             record["tables"][key] = {**asdict(table), "settings": marks, "cells": cells}
-        record["jobs"] |= {
-            job.name: {"config": to_dict(job.config), "parent": job.parent} for job in plan.jobs
-        }
         with new_file(results / NAME) as handle:
             handle.write(json.dumps(record, ensure_ascii=False).encode())
+
+
+@contextmanager
+def _alone(results: Path) -> Iterator[None]:
+    """In the folder, made where it is missing, while no other process writes its record."""
+    results.mkdir(parents=True, exist_ok=True)
+    with locked(results / ".plan.lock"):
+        yield
 
 
 def read(results: Path) -> dict[str, Any]:
@@ -66,8 +78,19 @@ def _shape(cells: list[list[Any]]) -> list[int]:
     return [len(row) for row in cells]
 
 
-def _joined(
-    former: list[list[dict[str, str]]], new: list[list[dict[str, str]]]
-) -> list[list[dict[str, str]]]:
-    """Seeds of both; where the same seed has another run now, the new one."""
-    return [[a | b for a, b in zip(x, y, strict=True)] for x, y in zip(former, new, strict=True)]
+def _joined(former: Cells, new: Cells, jobs: Mapping[str, Any]) -> Cells:
+    """Seeds of both; where the same seed has another run now, the new one. Former runs that train otherwise,
+    since the grid was edited, leave the table."""
+    key = cache(lambda name: _trains_as(jobs[name]["config"]))
+
+    def join(a: dict[str, str], b: dict[str, str]) -> dict[str, str]:
+        now = {key(name) for name in b.values()}
+        return {seed: name for seed, name in a.items() if key(name) in now} | b
+
+    return [[join(a, b) for a, b in zip(x, y, strict=True)] for x, y in zip(former, new, strict=True)]
+
+
+def _trains_as(config: Mapping[str, Any]) -> str:
+    """Equal for runs of one cell: they may differ in the seed, in what they measure, and in their machine."""
+    run = from_dict(config)
+    return training_key(replace(run, train=replace(run.train, precision=TrainConfig.precision)))
