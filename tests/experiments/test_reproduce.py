@@ -9,11 +9,14 @@ import time
 from pathlib import Path
 
 import pytest
-from grids import grid_file
+from grids import grid_file, jobs
 
 from intnacl.cli import app
 from intnacl.errors import InputError
-from intnacl.experiments.reproduce import Request, seeds_of
+from intnacl.experiments import record
+from intnacl.experiments.reproduce import Request, _tell, seeds_of
+from intnacl.experiments.runner import new_session
+from intnacl.training.stopping import Stop
 
 Output = pytest.CaptureFixture[str]
 
@@ -94,6 +97,20 @@ def test_seeds() -> None:
     assert seeds_of(5, (4, 2, 4)) == (4, 2)
     with pytest.raises(InputError, match="trials=0 runs nothing"):
         seeds_of(0, ())
+
+
+@pytest.mark.parametrize(("name", "key"), [("grid", "mine grid"), ("paper", "mine paper.toml")])
+def test_a_grid_of_ones_own_is_marked(capsys: Output, tmp_path: Path, name: str, key: str) -> None:
+    grid = grid_file(tmp_path / f"{name}.toml")
+    words = ("--config", str(grid), "--workers", "0", "--device", "cpu", "--max-minutes", "0")
+    intnacl("reproduce", *words, "--out", str(tmp_path / "out"))
+    assert list(record.read(tmp_path / "out")["tables"]) == [key]
+
+
+def test_workers_that_died_are_told(capsys: Output, tmp_path: Path) -> None:
+    session = new_session(tmp_path, jobs(), None)
+    assert _tell(session, Stop()) == 1
+    assert "stopped (its workers died); the same command goes on." in capsys.readouterr().out
 
 
 def test_nothing_asked_for_is_refused() -> None:

@@ -98,8 +98,27 @@ def test_workers_that_die_at_once_are_not_started_for_ever(
     ("device", "workers", "devices"),
     [("cpu", None, ["cpu"]), ("cpu", 3, ["cpu"] * 3), ("cuda:1", None, ["cuda:1"])],
 )
-def test_devices_of_workers(device: str, workers: int | None, devices: list[str]) -> None:
+def test_devices_of_workers(
+    monkeypatch: pytest.MonkeyPatch, device: str, workers: int | None, devices: list[str]
+) -> None:
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
     assert local_devices(device, workers) == devices
+
+
+@pytest.mark.parametrize(
+    ("device", "workers", "message"),
+    [
+        ("cpu", -1, "workers=-1: give 1 or more"),
+        ("gpu", None, "device='gpu' is unknown: take auto, cpu"),
+        ("cuda:2", None, "device='cuda:2': this machine has 2 GPUs"),
+    ],
+)
+def test_impossible_workers_are_refused(
+    monkeypatch: pytest.MonkeyPatch, device: str, workers: int | None, message: str
+) -> None:
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    with pytest.raises(InputError, match=message):
+        local_devices(device, workers)
 
 
 def test_every_gpu_has_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,10 +14,10 @@ from intnacl.experiments import record
 from intnacl.experiments.attempts import failure, finished
 from intnacl.experiments.cost import plan_seconds
 from intnacl.experiments.custom import read_grid
-from intnacl.experiments.grid import pick, tables_of
+from intnacl.experiments.grid import SCALES, pick, tables_of
 from intnacl.experiments.plan import Plan, make_plan
 from intnacl.experiments.progress import Progress, last_line
-from intnacl.experiments.runner import Session, local_devices, new_session, run_local, work
+from intnacl.experiments.runner import Session, local_devices, new_session, read_device, run_local, work
 from intnacl.experiments.tables import Table
 from intnacl.training.stopping import Stop
 
@@ -68,10 +68,10 @@ def plan_of(request: Request, tables: Sequence[Table]) -> Plan:
 def _device(request: Request) -> torch.device:
     """The kind of device decides the precision of training, and so the name of a run."""
     if request.ray is None:
-        return torch.device(local_devices(request.device, 1)[0])
+        return torch.device(local_devices(request.device, request.workers)[0])
     from intnacl.experiments.ray_runner import device_of
 
-    return torch.device(device_of(request.ray, request.device))
+    return read_device(device_of(request.ray, request.device))
 
 
 def list_tables(request: Request) -> None:
@@ -119,7 +119,10 @@ def reproduce(request: Request) -> tuple[str | None, int]:
 
 
 def _scale(request: Request) -> str:
-    return request.grid.stem if request.grid else request.scale
+    """The scale, or the name of the grid's file, which is never taken for one."""
+    if request.grid is None:
+        return request.scale
+    return request.grid.name if request.grid.stem in SCALES else request.grid.stem
 
 
 def _run(request: Request, session: Session, stop: Stop, progress: Progress) -> None:
@@ -137,7 +140,7 @@ def _run(request: Request, session: Session, stop: Stop, progress: Progress) -> 
 
 
 def _tell(session: Session, stop: Stop) -> int:
-    """Say how it ended; returns how many runs failed."""
+    """Say how it ended; returns how many runs failed, or were left though nothing told it to stop."""
     names = [job.name for job in session.jobs]
     done = sum(finished(session.results, name) for name in names)
     print(f"{done} of {len(names)} runs are finished in {session.results}.")
@@ -153,8 +156,9 @@ def _tell(session: Session, stop: Stop) -> int:
     if failed:
         print(f"{len(failed)} failed; their output is in {session.results / 'runs'}/NAME/output.txt, and the "
               "same command tries them again.")  # fmt: skip
-    if done + len(failed) < len(names):
-        print(f"stopped ({stop.reason}); the same command goes on.")
+    left = len(names) - done - len(failed)
+    if left:
+        print(f"stopped ({stop.reason or 'its workers died'}); the same command goes on.")
     else:
         print(f"report: intnacl report {session.results}")
-    return len(failed)
+    return len(failed) + (left if stop.reason is None else 0)

@@ -131,11 +131,24 @@ def _end(workers: list[BaseProcess]) -> None:
 
 def local_devices(device: str, workers: int | None) -> list[str]:
     """The device of each worker: every GPU has one unless told otherwise, the CPU one in all."""
+    if workers is not None and workers < 0:
+        raise InputError(f"workers={workers}: give 1 or more, or 0 to run in this process.")
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    if device != "cuda":
-        return [device] * (workers or 1)
     count = torch.cuda.device_count()
+    if device != "cuda":
+        named = read_device(device)
+        if named.type == "cuda" and named.index >= count:
+            raise InputError(f"device={device!r}: this machine has {count} GPUs that torch can use.")
+        return [device] * (workers or 1)
     if count == 0:
         raise InputError("device='cuda': this machine has no GPU that torch can use; take --device cpu.")
     return [f"cuda:{i % count}" for i in range(workers or count)]
+
+
+def read_device(name: str) -> torch.device:
+    """Torch's device of this name."""
+    try:
+        return torch.device(name)
+    except RuntimeError:
+        raise InputError(f"device={name!r} is unknown: take auto, cpu, cuda, cuda:1 …") from None
