@@ -2,11 +2,13 @@
 
 import re
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 
 import numpy as np
 import pytest
+from grids import table
 from made_up import fill, shifted
 
 from intnacl.experiments.figures import COLOURS, INK, draw, plain
@@ -78,3 +80,23 @@ def test_colours_differ_for_every_eye(eye: str) -> None:
 def test_labels_have_no_formulas_and_an_end() -> None:
     assert plain("5 $x^2$") == r"5 \$x^2\$"
     assert plain("x" * 100) == "x" * 39 + "…"
+
+
+def _own(tmp_path: Path, figure: str, rows: int, metric: str = "clean") -> View:
+    plain_table = table(rows, epochs=(1, 2))
+    columns = tuple(replace(c, x=i, metric=metric) for i, c in enumerate(plain_table.columns))
+    fill(tmp_path, make_plan([replace(plain_table, figure=figure, columns=columns)], [0]), shifted())
+    (view,), _ = collect(tmp_path)
+    return view
+
+
+@pytest.mark.parametrize("figure", ["curves", "runtime"])
+def test_there_may_be_more_rows_than_colours(tmp_path: Path, figure: str) -> None:
+    svg, _ = draw(_own(tmp_path, figure, rows=len(COLOURS) + 2))
+    assert f"t {len(COLOURS) + 1}" in svg
+
+
+def test_an_axis_of_minutes_says_so(tmp_path: Path) -> None:
+    svg, _ = draw(_own(tmp_path, "curves", rows=1, metric="minutes"))
+    assert "minutes of training" in svg
+    assert "accuracy" not in svg

@@ -2,12 +2,14 @@
 
 import dataclasses
 import re
+from typing import Any
 
 import pytest
 import torch
 from grids import SMALL, jobs, table
 
 from intnacl.config import resolve
+from intnacl.errors import InputError
 from intnacl.experiments.plan import canonical, make_plan, run_name, training_key
 from intnacl.experiments.tables import Column
 
@@ -101,3 +103,17 @@ def test_the_device_decides_the_precision_and_so_the_name() -> None:
 def test_training_alike_does_not_depend_on_measuring() -> None:
     assert training_key(resolve(SMALL)) == training_key(resolve(SMALL | {"evaluation.images": 3, "seed": 2}))
     assert training_key(resolve(SMALL)) != training_key(resolve(SMALL | {"train.lr": 1.0}))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"evaluation.attacks": ("fgms",)}, "attack='fgms' is unknown; did you mean 'fgsm'"),
+        ({"evaluation.eps": (-1.0,)}, "eps=-1.0 is out of range"),
+        ({"evaluation.eps": ()}, "'small': evaluation.eps is empty"),
+        ({"seed": 3}, "take --seeds or --trials"),
+    ],
+)
+def test_what_cannot_be_run_is_refused_before_anything_is(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        make_plan([table(**settings)], [0])

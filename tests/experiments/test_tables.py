@@ -27,3 +27,14 @@ def test_an_unknown_metric_is_refused() -> None:
 def test_curves_need_places_on_the_x_axis() -> None:
     with pytest.raises(InputError, match="every column of a curves figure needs an x"):
         Table(name="t", title="t", rows=(Row(label="r"),), columns=(Column(label="c"),), figure="curves")
+
+
+def test_a_scatter_figure_needs_pairs_of_columns() -> None:
+    columns = (Column(label="a", panel="p"), Column(label="b", panel="p"), Column(label="c", panel="q"))
+    with pytest.raises(InputError, match="panel 'q' has only one"):
+        Table(name="t", title="t", rows=(Row(label="r"),), columns=columns, figure="scatter")
+
+
+def test_a_table_needs_a_name() -> None:
+    with pytest.raises(InputError, match="a name that is not empty"):
+        Table(name=" ", title="t", rows=(Row(label="r"),), columns=(Column(label="c"),))

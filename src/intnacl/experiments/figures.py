@@ -109,7 +109,9 @@ def curves(view: View, plt: Any) -> Any:
             series = [(view.rows[i], [view.cells[i][j] for j in columns]) for i in rows]
             _curves(ax, xs, series)
             ax.set_title(plain(" · ".join(part for part in (group, panel) if part)), loc="left")
-            ax.set(xlabel=plain(view.x_label), ylabel="accuracy (%)")
+            timed = all(view.columns[j]["metric"] == "minutes" for j in columns)
+            ylabel = "minutes of training" if timed else "accuracy (%)"
+            ax.set(xlabel=plain(view.x_label), ylabel=ylabel)
             _mark_x(ax, xs)
     return figure
 
@@ -173,7 +175,14 @@ def _best_curves(ax: Any, series: list[tuple[str, list[tuple[float, float]]]], s
         if points:
             hollow = {"mfc": "none", "lw": 0.8} if style == "--" else {"lw": 1.5}
             colour = COLOURS[k % len(COLOURS)]
-            ax.plot(*zip(*points, strict=True), ls=style, color=colour, marker=MARKERS[k], ms=4, **hollow)
+            ax.plot(
+                *zip(*points, strict=True),
+                ls=style,
+                color=colour,
+                marker=MARKERS[k % len(MARKERS)],
+                ms=4,
+                **hollow,
+            )
             ends.append((*points[-1], label, colour))
     if style == "-" or not any(text for text in ax.texts):
         end_labels(ax, ends)

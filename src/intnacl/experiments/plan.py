@@ -15,6 +15,8 @@ from typing import Any
 import torch
 
 from intnacl.config import FREE, EvaluationConfig, RunConfig, flatten, resolve, to_dict
+from intnacl.errors import InputError
+from intnacl.evaluation.named_attacks import named_attack
 from intnacl.experiments.tables import Column, Table
 from intnacl.losses.integrated import LossConfig
 
@@ -88,9 +90,15 @@ class _Request:
 def _requests(table: Table, overrides: Mapping[str, Any], device: torch.device | None) -> Iterator[_Request]:
     known: dict[str, tuple[RunConfig, str]] = {}  # many columns of a row are figures of one run
     for i, j, settings in table.cells():
+        if "seed" in settings or "seed" in overrides:
+            raise InputError(f"table {table.name!r}: seed is no setting of a cell; take --seeds or --trials.")
         text = repr(settings)
         if text not in known:
             config = canonical(resolve({**settings, **overrides}, device=device))
+            if not config.evaluation.eps:
+                raise InputError(
+                    f"table {table.name!r}: evaluation.eps is empty; give at least one radius, such as 0.002."
+                )
             known[text] = config, training_key(config)
         config, key = known[text]
         yield _Request(table=table.name, row=i, column=j, config=config, key=key, figure=table.columns[j])
@@ -162,6 +170,9 @@ def _united(group: list[_Request]) -> RunConfig:
         attacks=_unique(attacks),
         eps=(base.eps[0], *sorted(_unique(eps, base.eps[0]))),
     )
+    for name in evaluation.attacks:
+        for radius in evaluation.eps:
+            named_attack(name, radius)  # refused before anything is trained
     return replace(first, evaluation=evaluation)
 
 

@@ -61,10 +61,20 @@ class Table:
     def __post_init__(self) -> None:
         if not self.rows or not self.columns:
             raise InputError(f"table {self.name!r} needs at least one row and one column.")
+        if not self.name.strip():
+            raise InputError("a table needs a name that is not empty.")
         if self.figure is not None:
             check_choice(f"figure of table {self.name!r}", self.figure, FIGURES)
         if self.figure in ("curves", "runtime") and any(column.x is None for column in self.columns):
             raise InputError(f"table {self.name!r}: every column of a {self.figure} figure needs an x.")
+        panels = [column.panel for column in self.columns]
+        lone = next((panel for panel in panels if panels.count(panel) < 2), None)
+        if self.figure == "scatter" and lone is not None:
+            where = f"panel {lone!r}" if lone else "it"
+            raise InputError(
+                f"table {self.name!r}: a scatter figure draws a panel's second column against its first, but "
+                f"{where} has only one."
+            )
 
     def cells(self) -> Iterator[tuple[int, int, dict[str, Any]]]:
         """(row, column, settings) of every cell."""
