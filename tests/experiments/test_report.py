@@ -11,11 +11,12 @@ import pytest
 from grids import table
 from made_up import fill, shifted
 
+from intnacl.errors import InputError
 from intnacl.experiments import record
 from intnacl.experiments.attempts import FAILURE, run_folder
 from intnacl.experiments.grid import PAPER, pick, tables_of
 from intnacl.experiments.plan import make_plan
-from intnacl.experiments.report import escape_markdown, write_report
+from intnacl.experiments.report import as_script, escape_markdown, file_names, write_report
 
 HOSTILE = (
     "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'`|*_$x^2$\\input{x}%&{{7*7}}<<7*7>>"
@@ -162,3 +163,30 @@ def test_a_spreadsheet_gets_no_formula(tmp_path: Path, cell: str) -> None:
 
 def test_markdown_is_escaped() -> None:
     assert escape_markdown("a|b*c_<d>\n`e`") == r"a\|b\*c\_&lt;d&gt; \`e\`"
+
+
+def test_every_table_has_a_name_of_its_own() -> None:
+    keys = ["a b", "a-b", "A b", "table2 tiny", "λ" * 300, "λ" * 299 + "μ"]
+    names = file_names(keys)
+    assert (names["a b"], names["table2 tiny"]) == ("a-b", "table2-tiny")
+    assert len({name.casefold() for name in names.values()}) == len(keys)
+    assert all(len(f".{name}.png.12345678".encode()) < 255 for name in names.values())
+
+
+def test_a_browser_reads_what_is_no_number() -> None:
+    text = as_script({"a": [float("nan"), float("inf"), 1.5], "b": "<x>"})
+
+    def refuse(name: str) -> None:
+        raise AssertionError(name)
+
+    assert json.loads(text, parse_constant=refuse) == {"a": ["NaN", "Infinity", 1.5], "b": "<x>"}
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    fill(tmp_path, make_plan([table()], [0]), shifted())
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="file/out could not be written: Not a directory"):
+        write_report(tmp_path, tmp_path / "file" / "out")
+    (tmp_path / "out" / "report.md").mkdir(parents=True)
+    with pytest.raises(InputError, match=r"report.md could not be written: Is a directory"):
+        write_report(tmp_path, tmp_path / "out")

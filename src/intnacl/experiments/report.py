@@ -1,6 +1,7 @@
 """The report of a results folder: Markdown, LaTeX, one self-contained HTML page, figures, a tidy CSV."""
 
 import csv
+import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,7 +12,9 @@ from intnacl.data.aside import new_file
 from intnacl.experiments import figures, published
 from intnacl.experiments.latex import escape_latex, parts
 from intnacl.experiments.measured import Cell, Run, View, collect
+from intnacl.training.checkpoint import disk_errors
 
+LONGEST_NAME = 50  # characters of a file's name, which may take four bytes each
 STRONG, WEAK = 2.0, 1.0  # units of the pooled spread from which a difference is coloured
 
 
@@ -23,22 +26,22 @@ class Report:
     runs: dict[str, Run]
     drawings: dict[str, str]
     """Table key -> SVG."""
-    files: dict[str, str]
-    """Table key -> the name of its figure's files, without their ending."""
+    names: dict[str, str]
+    """Table key -> its name in the page, and of its figure's files without their ending."""
 
 
 def write_report(results: Path, out: Path) -> list[Path]:
     """Write the report of `results` below `out`; returns the files."""
     views, runs = collect(results)
-    out.mkdir(parents=True, exist_ok=True)
-    drawings, names, written = {}, {}, []
+    with disk_errors(out):
+        out.mkdir(parents=True, exist_ok=True)
+    drawings, names, written = {}, file_names([view.key for view in views]), []
     for view in views:
         if view.figure:
             drawings[view.key], png = figures.draw(view)
-            names[view.key] = _file_name(view.key)
             written += _put(out / f"{names[view.key]}.svg", drawings[view.key].encode())
             written += _put(out / f"{names[view.key]}.png", png)
-    report = Report(views=views, runs=runs, drawings=drawings, files=names)
+    report = Report(views=views, runs=runs, drawings=drawings, names=names)
     for name, escape in (("report.md", escape_markdown), ("report.tex", escape_latex), ("report.html", None)):
         written += _put(out / name, render(name, report, escape).encode())
     return written + _put(out / "results.csv", tidy(views).encode())
@@ -63,7 +66,6 @@ def render(name: str, report: Report, escape: Callable[[str], str] | None) -> st
         "minutes_note": minutes_note,
         "strong": STRONG,
         "weak": WEAK,
-        "anchor": _file_name,
         "parts": parts,
     }
     return environment.get_template(f"{name}.j2").render(report=report, **summary(report))
@@ -141,7 +143,7 @@ def cells_data(report: Report) -> dict[str, Any]:
         for run in report.runs.values()
     }  # fmt: skip
     cells = {
-        f"{_file_name(view.key)}-{i}-{j}": [
+        f"{report.names[view.key]}-{i}-{j}": [
             [seed, run.name, cell.values.get(seed)] for seed, run in cell.runs.items()
         ]
         for view in report.views
@@ -187,17 +189,24 @@ def _guarded(value: Any) -> Any:
     return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t")) else value
 
 
-def _file_name(key: str) -> str:
-    return "".join(c if c.isalnum() or c in "._" else "-" for c in key)
+def file_names(keys: list[str]) -> dict[str, str]:
+    """A name for each key that any file system takes; a digest tells apart those that would be the same."""
+    names: dict[str, str] = {}
+    for key in keys:
+        name = "".join(c if c.isalnum() or c in "._" else "-" for c in key)
+        taken = name.casefold() in {other.casefold() for other in names.values()}
+        short = f"{name[:LONGEST_NAME]}-{hashlib.sha256(key.encode()).hexdigest()[:8]}"
+        names[key] = short if taken or len(name.encode()) > LONGEST_NAME else name
+    return names
 
 
 def _put(path: Path, content: bytes) -> list[Path]:
-    with new_file(path) as handle:
+    with disk_errors(path), new_file(path) as handle:
         handle.write(content)
-    path.chmod(0o644)
     return [path]
 
 
 def as_script(data: Any) -> str:
-    """JSON that may stand inside a script element."""
+    """JSON that may stand inside a script element; NaN and infinities, which browsers refuse, as text."""
+    data = json.loads(json.dumps(data), parse_constant=str)
     return json.dumps(data, ensure_ascii=False).replace("<", "\\u003c").replace("&", "\\u0026")
