@@ -59,3 +59,14 @@ def test_a_warning_for_the_user_hides_our_code() -> None:
         program._format_warning("2 are broken", InputWarning, "a.py", 3) == "intnacl: warning: 2 are broken\n"
     )
     assert program._format_warning("old", FutureWarning, "a.py", 3) == "a.py:3: FutureWarning: old\n"
+
+
+def test_a_closed_pipe_ends_it_without_a_word() -> None:
+    words = [sys.executable, "-m", "intnacl", "reproduce", "--dry-run", "--table", "2", "--seeds", "0"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.read(1)
+        process.stdout.close()
+        assert process.stderr.read() == ""
+    assert process.returncode == 1

@@ -4,6 +4,7 @@
 so that `--help` answers at once.
 """
 
+import os
 import sys
 import warnings
 
@@ -21,7 +22,10 @@ for command in (
 
 
 def main() -> None:
-    """Run the command line; a user's mistake ends in one clear line and exit code 2, a lost rank in 1."""
+    """Run the command line; a user's mistake ends in one clear line and exit code 2, a lost rank in 1.
+
+    A closed pipe ends it without a word.
+    """
     from intnacl.errors import InputError, LostRankError
 
     warnings.formatwarning = _format_warning
@@ -32,6 +36,9 @@ def main() -> None:
         sys.exit(2)
     except LostRankError as error:
         print(f"intnacl: {error}", file=sys.stderr)
+        sys.exit(1)
+    except BrokenPipeError:  # whoever read our output has left, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
 
 
