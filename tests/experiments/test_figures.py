@@ -47,6 +47,26 @@ def test_equal_results_give_equal_bytes(views: dict[str, View]) -> None:
     assert draw(views["figure1"]) == draw(views["figure1"])
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_published_values_far_off_are_still_on_the_axes(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from matplotlib import pyplot as plt
+
+    fill(tmp_path, make_plan(pick(PAPER, (name,)), [0], universe=PAPER), shifted(4.0))
+    monkeypatch.setattr(plt, "close", lambda figure: None)
+    draw(collect(tmp_path)[0][0])
+    for ax in plt.gcf().axes:
+        points = np.concatenate([line.get_xydata() for line in ax.lines if len(line.get_xydata())])
+        (left, right), (low, high) = sorted(ax.get_xlim()), sorted(ax.get_ylim())
+        assert left <= points[:, 0].min()
+        assert points[:, 0].max() <= right
+        assert low <= points[:, 1].min()
+        assert points[:, 1].max() <= high
+    monkeypatch.undo()
+    plt.close("all")
+
+
 def test_nothing_measured_is_still_a_figure(tmp_path: Path) -> None:
     fill(tmp_path, make_plan(pick(PAPER, NAMES), [0], universe=PAPER), shifted(), skip=lambda job: True)
     for view in collect(tmp_path)[0]:

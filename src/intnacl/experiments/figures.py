@@ -14,6 +14,7 @@ from intnacl.experiments.measured import Cell, View
 # Okabe & Ito's colours, dark enough for white and light enough for black pages.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#707070")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+Points = list[tuple[float, float]]
 LONGEST = 40  # characters of a label
 INK = "#123456"  # stands for the page's colour until the SVG is written
 STYLE: dict[str, Any] = {
@@ -147,10 +148,13 @@ def runtime(view: View, plt: Any) -> Any:
             ax.set(xlabel=plain(label), ylabel="best accuracy so far (%)")
         left.set_title(plain(group), loc="left")
         series = [_best_so_far(view, i, accuracy, minutes) for i in rows]
-        _best_curves(left, [(label, [(x, y) for x, _, y in line]) for label, line, _ in series], "-")
-        timed = [(label, [(t, y) for _, t, y in line if t is not None]) for label, line, _ in series]
-        _best_curves(right, timed, "-")
-        _best_curves(left, [(label, paper) for label, _, paper in series], "--")
+        ends = _best_curves(
+            left, [(label, [(x, y) for x, _, y in line], paper) for label, line, paper in series]
+        )
+        timed = [(label, [(t, y) for _, t, y in line if t is not None], []) for label, line, _ in series]
+        timed_ends = _best_curves(right, timed)
+        end_labels(left, ends)  # fixes the axis, which both share: everything must be on it
+        end_labels(right, timed_ends)
     return figure
 
 
@@ -169,23 +173,18 @@ def _best_so_far(
     return plain(view.rows[i]["label"]), measured, paper
 
 
-def _best_curves(ax: Any, series: list[tuple[str, list[tuple[float, float]]]], style: str) -> None:
+def _best_curves(ax: Any, series: list[tuple[str, Points, Points]]) -> list[tuple[float, float, str, str]]:
+    """Draw (label, measured, published) curves; returns where their labels belong."""
     ends = []
-    for k, (label, points) in enumerate(series):
-        if points:
-            hollow = {"mfc": "none", "lw": 0.8} if style == "--" else {"lw": 1.5}
-            colour = COLOURS[k % len(COLOURS)]
-            ax.plot(
-                *zip(*points, strict=True),
-                ls=style,
-                color=colour,
-                marker=MARKERS[k % len(MARKERS)],
-                ms=4,
-                **hollow,
-            )
-            ends.append((*points[-1], label, colour))
-    if style == "-" or not any(text for text in ax.texts):
-        end_labels(ax, ends)
+    for k, (label, measured, paper) in enumerate(series):
+        colour, marker = COLOURS[k % len(COLOURS)], MARKERS[k % len(MARKERS)]
+        if paper:
+            ax.plot(*zip(*paper, strict=True), color=colour, ls="--", lw=0.8, marker=marker, mfc="none", ms=4)
+        if measured:
+            ax.plot(*zip(*measured, strict=True), color=colour, lw=1.5, marker=marker, ms=4)
+        if measured or paper:
+            ends.append((*(measured or paper)[-1], label, colour))
+    return ends
 
 
 def _mark_x(ax: Any, xs: Sequence[float]) -> None:
