@@ -148,13 +148,13 @@ def runtime(view: View, plt: Any) -> Any:
             ax.set(xlabel=plain(label), ylabel="best accuracy so far (%)")
         left.set_title(plain(group), loc="left")
         series = [_best_so_far(view, i, accuracy, minutes) for i in rows]
-        ends = _best_curves(
-            left, [(label, [(x, y) for x, _, y in line], paper) for label, line, paper in series]
-        )
-        timed = [(label, [(t, y) for _, t, y in line if t is not None], []) for label, line, _ in series]
-        timed_ends = _best_curves(right, timed)
-        end_labels(left, ends)  # fixes the axis, which both share: everything must be on it
-        end_labels(right, timed_ends)
+        by_epochs = [(label, [(x, y) for x, _, y in line], paper) for label, line, paper in series]
+        by_minutes: list[tuple[str, Points, Points]] = [
+            (label, [(t, y) for _, t, y in line if t is not None], []) for label, line, _ in series
+        ]
+        ends = [_best_curves(left, by_epochs), _best_curves(right, by_minutes)]
+        for ax, found in zip((left, right), ends, strict=True):  # labels fix the axes, which both share
+            end_labels(ax, found)
     return figure
 
 
