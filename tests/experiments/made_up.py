@@ -47,10 +47,15 @@ def result_of(job: Job, accuracy: Accuracy) -> dict[str, Any]:
 
 
 def fill(
-    results: Path, plan: Plan, accuracy: Accuracy, *, skip: Callable[[Job], bool] = lambda job: False
+    results: Path,
+    plan: Plan,
+    accuracy: Accuracy,
+    *,
+    skip: Callable[[Job], bool] = lambda job: False,
+    scale: str = "paper",
 ) -> None:
     """Write a record and results for all runs but those to skip."""
-    record.write(results, plan, scale="paper", overrides={})
+    record.write(results, plan, scale=scale, overrides={})
     for job in plan.jobs:
         if not skip(job):
             folder = run_folder(results, job.name)

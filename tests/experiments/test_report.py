@@ -110,7 +110,7 @@ def test_equal_results_give_equal_reports(written: Path, tmp_path: Path) -> None
 def test_tiny_runs_are_labelled_and_stand_alone(tmp_path: Path) -> None:
     tiny = tables_of("tiny")
     plan = make_plan(pick(tiny, ("2", "supervised")), [0], universe=tiny)
-    fill(tmp_path, plan, shifted())
+    fill(tmp_path, plan, shifted(), scale="tiny")
     write_report(tmp_path, tmp_path / "out")
     for name in ("report.html", "report.md", "report.tex"):
         text = (tmp_path / "out" / name).read_text()
@@ -118,6 +118,19 @@ def test_tiny_runs_are_labelled_and_stand_alone(tmp_path: Path) -> None:
         assert "53.69" not in text
     rows = read_csv(tmp_path / "out" / "results.csv")
     assert {(row["published_mean"], row["paper_setting"]) for row in rows} == {("", "False")}
+
+
+def test_an_outsiders_grid_is_no_check_of_the_machinery(tmp_path: Path) -> None:
+    fill(tmp_path, make_plan([table()], [0]), shifted(), scale="my_grid")
+    write_report(tmp_path, tmp_path / "out")
+    for name, notice in (
+        ("report.html", "Not the paper&#39;s setting:</b> data set digits."),
+        ("report.md", "**Not the paper's setting:** data set digits."),
+        ("report.tex", r"\textbf{Not the paper\textquotesingle{}s setting:} data set digits."),
+    ):
+        text = (tmp_path / "out" / name).read_text()
+        assert notice in text
+        assert "A check of the machinery" not in text
 
 
 def test_hostile_names_and_errors_do_nothing(tmp_path: Path) -> None:

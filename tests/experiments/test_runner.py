@@ -94,6 +94,28 @@ def test_workers_that_die_at_once_are_not_started_for_ever(
     assert len(begun) == TRIES + 2
 
 
+def test_every_device_has_a_worker_process_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[tuple[str, int]] = []
+
+    class Done:
+        exitcode = 0
+
+        def join(self, seconds: float | None = None) -> None: ...
+        def is_alive(self) -> bool:
+            return False
+
+    def start(session: object, device: str, workers: int) -> Done:
+        begun.append((device, workers))
+        return Done()
+
+    monkeypatch.setattr("intnacl.experiments.runner._start", start)
+    session = new_session(tmp_path, jobs(), None)
+    run_local(session, ["cuda:0", "cuda:1"], stop=Stop(), progress=Progress((), tmp_path, {}))
+    assert begun == [("cuda:0", 2), ("cuda:1", 2)]
+
+
 @pytest.mark.parametrize(
     ("device", "workers", "devices"),
     [("cpu", None, ["cpu"]), ("cpu", 3, ["cpu"] * 3), ("cuda:1", None, ["cuda:1"])],

@@ -97,7 +97,13 @@ class View:
     figure: str | None
     x_label: str
     departures: list[str] = field(default_factory=list)
-    """What makes it a check of the machinery, not of the paper."""
+    """What makes it another setting than the paper's."""
+    tiny: bool = False
+
+    @property
+    def notice(self) -> str:
+        """What it is where it is not the paper's setting."""
+        return "A check of the machinery, not of the paper" if self.tiny else "Not the paper's setting"
 
 
 def pooled(s: float | None, n: int, s_p: float | None, n_p: int) -> float | None:
@@ -148,6 +154,7 @@ def _view(key: str, table: Mapping[str, Any], runs: Mapping[str, Run]) -> View:
     reasons = dict.fromkeys(reason for run in every for reason in run.departures)
     return View(
         key=key, cells=cells, departures=list(reasons) if all(run.departures for run in every) else [],
+        tiny="tiny" in table["settings"],
         **{name: table[name] for name in ("name", "title", "rows", "columns", "figure", "x_label")},
     )  # fmt: skip
 
