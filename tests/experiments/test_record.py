@@ -63,6 +63,12 @@ def test_what_is_no_results_folder_is_named(tmp_path: Path) -> None:
     (tmp_path / "plan.json").write_text(json.dumps({"version": 7}))
     with pytest.raises(InputError, match="version 7"):
         record.read(tmp_path)
+    (tmp_path / "plan.json").write_text("[]")
+    with pytest.raises(InputError, match="version None"):
+        record.read(tmp_path)
+    (tmp_path / "plan.json").write_bytes(b"\xff")
+    with pytest.raises(InputError, match="is damaged"):
+        record.read(tmp_path)
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:

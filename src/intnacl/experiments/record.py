@@ -55,15 +55,16 @@ def read(results: Path) -> dict[str, Any]:
     """The record of a results folder."""
     path = results / NAME
     try:
-        record: dict[str, Any] = json.loads(path.read_text())
+        record = json.loads(path.read_text())
     except OSError as error:
         remedy = f"`intnacl reproduce --out {results} …` makes one"
         raise InputError(f"{results} is no results folder: it has no {NAME}; {remedy}.") from error
-    except json.JSONDecodeError as error:
+    except ValueError as error:  # no JSON, or no text at all
         raise InputError(f"{path} is damaged: {error}.") from error
-    if record.get("version") != VERSION:
-        raise InputError(f"{path} has version {record.get('version')!r}, this program writes {VERSION}.")
-    return record
+    version = record.get("version") if isinstance(record, dict) else None
+    if version != VERSION:
+        raise InputError(f"{path} has version {version!r}, this program writes {VERSION}.")
+    return dict(record)
 
 
 def _empty() -> dict[str, Any]:
