@@ -15,7 +15,14 @@ from grids import grid_file, jobs
 from intnacl.errors import InputError
 from intnacl.experiments.attempts import TRIES, failure, finished
 from intnacl.experiments.progress import Progress
-from intnacl.experiments.runner import WorkerStop, local_devices, new_session, run_local, work
+from intnacl.experiments.runner import (
+    WorkerStop,
+    local_devices,
+    new_session,
+    run_local,
+    threads_of,
+    work,
+)
 from intnacl.training.stopping import Stop
 
 
@@ -151,6 +158,12 @@ def test_every_gpu_has_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
     with pytest.raises(InputError, match="no GPU that torch can use"):
         local_devices("cuda", None)
+
+
+def test_workers_share_the_threads_that_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 64)  # of the machine, most of it not ours
+    monkeypatch.setattr("torch.get_num_threads", lambda: 8)
+    assert [threads_of(workers) for workers in (1, 3, 16)] == [8, 2, 1]
 
 
 def test_two_processes_share_the_work(tmp_path: Path) -> None:

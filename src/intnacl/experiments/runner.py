@@ -107,11 +107,16 @@ def run_local(session: Session, devices: Sequence[str], *, stop: Stop, progress:
 
 
 def _start(session: Session, device: str, workers: int) -> BaseProcess:
-    threads = max(1, (os.cpu_count() or 1) // workers)
-    arguments = (session, device, os.getpid(), threads)
+    arguments = (session, device, os.getpid(), threads_of(workers))
     process = multiprocessing.get_context("spawn").Process(target=_worker, args=arguments)
     process.start()
     return process
+
+
+def threads_of(workers: int) -> int:
+    """Threads of each worker on the CPU: together as many as torch would take here, which heeds
+    OMP_NUM_THREADS and the cores that this process may use."""
+    return max(1, torch.get_num_threads() // workers)
 
 
 def _worker(session: Session, device: str, parent: int, threads: int) -> None:
