@@ -115,6 +115,18 @@ def test_equal_calls_give_equal_bytes() -> None:
     assert torch.equal(*gradients)
 
 
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # NumPy's, who interprets
+def test_what_is_not_a_number_is_not_rectified_away() -> None:
+    norm, _ = norms()
+    x = pictures(2).detach()
+    x[0, 3, 1, 1], x[-1, 5, 2, 2] = torch.nan, torch.inf
+    y, _ = norm_relu(x, norm, None, (CLEAN, CLEAN), relu=True)
+    assert y[:B, 3].isnan().all()
+    assert y[-B:, 5].isnan().all()
+    assert y.isnan().sum() == y[:B, 3].numel() + y[-B:, 5].numel()
+    assert norm.running_var[3].isnan()
+
+
 def test_a_resnet_with_kernels_is_the_one_without(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     net = ResNet(Block, (1, 1, 1, 1))

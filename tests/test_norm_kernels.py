@@ -29,7 +29,7 @@ def kind(name: str) -> str:
 
 @pytest.mark.filterwarnings("ignore:TRITON_DEFAULT_FP_FUSION:UserWarning")
 @pytest.mark.parametrize(
-    "ones", [(), ("together",), ("V", "clean", "together")], ids=lambda ones: ",".join(ones)
+    "ones", [(), ("S",), ("together",), ("V", "clean", "together")], ids=lambda ones: ",".join(ones)
 )
 @pytest.mark.parametrize("name", CONSTANTS)
 def test_kernel_compiles(name: str, ones: tuple[str, ...]) -> None:

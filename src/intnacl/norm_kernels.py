@@ -47,7 +47,7 @@ def statistics(
         count = (views * P).to(tl.float32)
         total, squares = _group_sums(sums, view * S, views * S, V * S, columns, C, WIDTH)
         mu = total / count
-        sigma2 = tl.maximum(squares / count - mu * mu, 0.0)
+        sigma2 = _positive(squares / count - mu * mu)
         rstd = tl.rsqrt(sigma2 + eps)
         scale = _either(attacked, weight, other_weight, columns, inside) * rstd
         shift = _either(attacked, bias, other_bias, columns, inside) - mu * scale
@@ -77,7 +77,7 @@ def apply(
     if ADDED:
         value += tl.load(shortcut + offsets, inside, other=0.0).to(tl.float32)
     if RELU:
-        value = tl.maximum(value, 0.0)
+        value = _positive(value)
     tl.store(y + offsets, value.to(y.dtype.element_ty), inside)
 
 
@@ -211,6 +211,12 @@ def _group_sums(sums, first, count, slots, columns, C, WIDTH: tl.constexpr):
         one += tl.load(sums + index[:, None] * C + columns[None, :], inside, other=0.0)
         two += tl.load(sums + (slots + index)[:, None] * C + columns[None, :], inside, other=0.0)
     return tl.sum(one, 0), tl.sum(two, 0)
+
+
+@triton.jit
+def _positive(value):
+    """max(value, 0). What is not a number stays none, as with torch: a run that diverges must show."""
+    return tl.maximum(value, 0.0, tl.PropagateNan.ALL)
 
 
 @triton.jit
