@@ -71,7 +71,8 @@ def test_results_gradients_and_running_statistics_are_torchs(groups: Groups, rel
     wanted = torch.autograd.grad((y * (g + h)).sum(), [*inputs, *parameters(torchs)], allow_unused=True)
     found = torch.autograd.grad((one * g + two * h).sum(), [*inputs, *parameters(mine)], allow_unused=True)
     for a, b in zip(found, wanted, strict=True):
-        torch.testing.assert_close(a, torch.zeros_like(a) if b is None else b, rtol=1e-3, atol=1e-4)
+        assert (a is None) == (b is None)
+        torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4) if b is not None else None
 
 
 def parameters(pair: tuple[nn.BatchNorm2d, nn.BatchNorm2d]) -> list[Tensor]:
@@ -113,6 +114,81 @@ def test_equal_calls_give_equal_bytes() -> None:
     gradients = [torch.autograd.grad(y.square().sum(), x)[0] for y in results]
     assert torch.equal(*results)
     assert torch.equal(*gradients)
+
+
+def test_without_a_second_set_adversarial_views_train_the_first() -> None:
+    x, (norm, _), groups = pictures(2), norms(), (CLEAN, ATTACKED)
+    y, _ = norm_relu(x, norm, None, groups, relu=True)
+    found = torch.autograd.grad(y.square().sum(), [norm.weight, norm.bias])
+    again = by_torch(x, (norm, norm), groups).relu()
+    wanted = torch.autograd.grad(again.square().sum(), [norm.weight, norm.bias])
+    torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("places", [(3, 3), (1, 1)], ids=["3x3", "1x1"])
+@pytest.mark.parametrize("count", [1, 3])
+def test_any_order_in_memory_will_do(places: tuple[int, int], count: int) -> None:
+    """Of x, of the shortcut and of gradients, be they expanded from fewer numbers."""
+    torch.manual_seed(0)
+    channels = 6
+    norm = nn.BatchNorm2d(channels).to(DEVICE)
+    rows = torch.randn(2 * count + 1, channels, *places, device=DEVICE)
+    x = rows[1:].clone().requires_grad_()
+    shortcut = torch.randn(*places, 2 * count, channels, device=DEVICE).permute(2, 3, 0, 1).requires_grad_()
+    weights = torch.randn(2 * count, channels, 1, 1, device=DEVICE).expand_as(x)
+    groups = ((2, False),)
+    found = norm_relu(x, norm, None, groups, relu=True, shortcut=shortcut)
+    wanted = (norm(x) + shortcut).relu()
+    torch.testing.assert_close(found[0], wanted, rtol=1e-4, atol=1e-5)
+    gradients = [torch.autograd.grad((y * weights).sum(), [x, shortcut]) for y in (found[0], wanted)]
+    torch.testing.assert_close(*gradients, rtol=1e-3, atol=1e-4)
+
+
+def test_the_variance_survives_a_mean_of_thirty_deviations() -> None:
+    torch.manual_seed(0)
+    x, (norm, _) = torch.randn(16, C, 5, 5, device=DEVICE) + 30, norms()
+    y, _ = norm_relu(x, norm, None, ((2, False),), relu=False)
+    exact = F.batch_norm(x.double(), None, None, norm.weight.double(), norm.bias.double(), True)
+    torch.testing.assert_close(y, exact.float(), rtol=1e-3, atol=1e-3)
+
+
+def test_a_second_derivative_is_refused() -> None:
+    """Kernels leave no trace for autograd: without a word the gradient would count as a constant."""
+    x, (norm, _) = pictures(2), norms()
+    y, _ = norm_relu(x, norm, None, (CLEAN, CLEAN), relu=True)
+    (gradient,) = torch.autograd.grad(y.square().sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="differentiate twice"):
+        (y.sum() + gradient.square().sum()).backward()
+
+
+class Wall(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return None
+
+
+def test_no_gradient_in_is_no_gradient_out() -> None:
+    x, (norm, _) = pictures(2), norms()
+    y, _ = norm_relu(x, norm, None, (CLEAN, CLEAN), relu=True)
+    assert torch.autograd.grad(Wall.apply(y).sum(), x, allow_unused=True) == (None,)
+
+
+@pytest.mark.parametrize("groups", [(CLEAN,) * 3, (CLEAN, (3, False)), (ATTACKED, CLEAN), ((2, True),)])
+def test_groups_that_kernels_do_not_know_are_refused(groups: Groups) -> None:
+    with pytest.raises(AssertionError):
+        norm_relu(pictures(2), *norms(), groups, relu=True)
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_pictures_may_be_on_another_gpu_than_the_current_one() -> None:
+    x, norm = pictures(2).detach().to("cuda:1"), norms()[0].to("cuda:1")
+    assert torch.cuda.current_device() == 0
+    y, _ = norm_relu(x, norm, None, ((2, False),), relu=True)
+    torch.testing.assert_close(y, norm(x).relu(), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # NumPy's, who interprets

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import torch
 import triton
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 import intnacl.norm_kernels as kernels
 
@@ -46,16 +47,28 @@ def norm_relu(
     ones of one view. The two results are one tensor: give one to each of two users, and their gradients meet
     in the kernel that needs their sum, which saves a pass to add them up.
     """
-    assert relu or shortcut is None
-    sizes = [views for views, attacked in groups if not attacked]
-    layout = _Layout(
-        views=sum(views for views, _ in groups), clean=sum(sizes), together=sizes[0] if sizes else 1
-    )
-    second = (adversarial.weight, adversarial.bias) if adversarial is not None else (None, None)
-    y: tuple[Tensor, Tensor] = _NormReLU.apply(
-        x, shortcut, clean.weight, clean.bias, *second, clean, adversarial or clean, layout, relu
-    )
+    layout = _layout(groups)
+    assert x.ndim in (2, 4)
+    assert len(x) % layout.views == 0
+    assert shortcut is None or (relu and shortcut.shape == x.shape)
+    other = clean if adversarial is None else adversarial
+    used = _parameters(clean, layout.clean > 0) + _parameters(other, layout.clean < layout.views)
+    # Kernels start on the current GPU, wherever x is; autograd sees to that by itself backwards.
+    with torch.cuda.device_of(x):  # type: ignore[no-untyped-call]
+        y: tuple[Tensor, Tensor] = _NormReLU.apply(x, shortcut, *used, clean, other, layout, relu)
     return y
+
+
+def _layout(groups: tuple[tuple[int, bool], ...]) -> _Layout:
+    clean = [views for views, attacked in groups if not attacked]
+    together, adversarial = clean[0] if clean else 1, len(groups) - len(clean)
+    assert groups == ((together, False),) * len(clean) + ((1, True),) * adversarial
+    return _Layout(views=sum(clean) + adversarial, clean=sum(clean), together=together)
+
+
+def _parameters(layer: nn.BatchNorm2d, used: bool) -> tuple[Tensor | None, Tensor | None]:
+    """γ and β; those that no view uses get no gradient, as with torch."""
+    return (layer.weight, layer.bias) if used else (None, None)
 
 
 class _NormReLU(torch.autograd.Function):
@@ -94,10 +107,13 @@ class _NormReLU(torch.autograd.Function):
         return y, y.view_as(y)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor | None) -> Any:
         x, y, stats = ctx.saved_tensors
         sizes, layout, added = ctx.sizes, ctx.sizes.layout, y is not None
         given = [_as_rows(gradient) for gradient in gradients if gradient is not None]
+        if not given:
+            return (None,) * len(ctx.needs_input_grad)
         d_shortcut = torch.empty_like(x) if added else None
         sums, slopes = sizes.floats(2, sizes.slots), sizes.floats(2, layout.views)
         kernels.gradient_sums[sizes.slots, sizes.across](
