@@ -86,3 +86,15 @@ def test_convert_replaces_every_batch_norm_and_arrange_reaches_all() -> None:
     assert net[1].groups == net[2][0].groups == ((1, False), (1, True))
     convert(bare := nn.Sequential(nn.BatchNorm2d(4)), "none")
     assert isinstance(bare[0], nn.Identity)
+
+
+def test_running_statistics_without_momentum_are_refused() -> None:
+    """torch counts the batches then; ours would stay where they begin."""
+    with pytest.raises(AssertionError, match="all batches"):
+        convert(
+            nn.Sequential(nn.BatchNorm2d(4, momentum=None)),
+            "joint",
+            adversarial=False,
+            momentum=0.01,
+            sync=False,
+        )

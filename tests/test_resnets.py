@@ -1,8 +1,12 @@
 """ResNets: torchvision's with another stem, and with kernels of our own on a GPU alone."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import pytest
 import torch
 from torch import nn
+from torch._subclasses import FakeTensorMode
 
 from intnacl.norms import ViewBatchNorm, convert
 from intnacl.resnets import RESNETS, ResNet, fuse
@@ -61,13 +65,55 @@ def test_fuse_leaves_torchs_layers_where_there_is_no_gpu() -> None:
     assert not any(layer.kernels for layer in net.modules() if isinstance(layer, ViewBatchNorm))
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_fuse_switches_every_layer_on_and_off_on_a_gpu() -> None:
-    net = resnet("resnet18").cuda()
-    convert(net, "per_view", adversarial=False, momentum=0.01, sync=False)
-    net.cuda()
-    layers = [layer for layer in net.modules() if isinstance(layer, ViewBatchNorm)]
-    for on in (True, False):
-        assert fuse(net, on=on) is on
-        assert {layer.kernels for layer in layers} == {on}
-    assert not fuse(nn.Linear(2, 2).cuda(), on=True)
+@contextmanager
+def default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+CASES = {
+    "float32": ({}, torch.float32, True),
+    "float64": ({}, torch.float64, False),
+    "synchronised": ({"sync": True}, torch.float32, False),
+    "no batch norm": ({"norm": "none"}, torch.float32, False),
+}
+
+
+@pytest.mark.parametrize(("options", "dtype", "fused"), CASES.values(), ids=CASES)
+def test_fuse_leaves_to_the_compiler_what_kernels_cannot_do(
+    options: dict, dtype: torch.dtype, fused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("triton")
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    with FakeTensorMode(), torch.device("cuda"), default_dtype(dtype):  # a GPU that is nothing but a name
+        net = resnet("resnet18")
+        convert(net, **{"norm": "per_view", "adversarial": True, "momentum": 0.01, "sync": False} | options)
+        layers = [layer for layer in net.modules() if isinstance(layer, ViewBatchNorm)]
+        for on in (True, False):
+            assert fuse(net, on=on) is (on and fused)
+            assert {layer.kernels for layer in layers} <= {on and fused}
+        assert not fuse(nn.Linear(2, 2), on=True)
+
+
+@pytest.mark.parametrize(
+    ("shape", "groups", "suits"),
+    [
+        ((4, 3), 2, True),
+        ((2, 3), 2, False),
+        ((2, 3, 1, 1), 2, False),
+        ((2, 3, 2, 2), 2, True),
+        ((2**15, 2**15, 2, 1), 2, False),
+    ],
+)
+def test_kernels_take_several_values_a_view_and_not_too_many(shape: tuple, groups: int, suits: bool) -> None:
+    norm = ViewBatchNorm(shape[1], adversarial=False, momentum=0.01, sync=False)
+    norm.kernels, norm.groups = True, ((1, False),) * groups
+    with FakeTensorMode():
+        x = torch.empty(shape, device="cuda")
+    assert norm._suits_kernels(x) is suits
+    assert not norm._suits_kernels(torch.ones(4, 3))
+    assert not norm.eval()._suits_kernels(x)

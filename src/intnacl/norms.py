@@ -58,7 +58,7 @@ class ViewBatchNorm(nn.BatchNorm2d):
         layers = [self._layer(attacked) for _, attacked in self.groups]
         if not self.training:
             return _built_in(x, layers[0], training=False)
-        if self.sync and dist.is_initialized():
+        if self._synced:
             return self._by_parts(x, layers, _over_ranks)
         if (
             torch.compiler.is_compiling()
@@ -68,9 +68,20 @@ class ViewBatchNorm(nn.BatchNorm2d):
             return _all_groups(x, layers)
         return self._by_parts(x, layers, _built_in)
 
+    @property
+    def fusible(self) -> bool:
+        """Whether `fused_norm` can train it: on a GPU, in float32, with statistics of this rank alone."""
+        return self.weight.is_cuda and self.weight.dtype == torch.float32 and not self._synced
+
+    @property
+    def _synced(self) -> bool:
+        return self.sync and dist.is_initialized()
+
     def _suits_kernels(self, x: Tensor) -> bool:
         fits = x.is_cuda and x.dtype in (torch.bfloat16, torch.float16, torch.float32)
-        return self.kernels and self.training and not self.sync and fits and x.numel() < 2**31
+        # One value a view and channel has no variance, as torch's layers say in an error of their own.
+        several = x.numel() > x.shape[1] * sum(views for views, _ in self.groups)
+        return self.kernels and self.training and not self._synced and fits and several and x.numel() < 2**31
 
     def _by_kernels(self, x: Tensor, relu: bool = False, shortcut: Tensor | None = None) -> Twice:
         from intnacl.fused_norm import norm_relu
@@ -148,6 +159,7 @@ def convert(module: nn.Module, norm: str, **options: Any) -> None:
 
 
 def _view_norm(old: nn.BatchNorm1d | nn.BatchNorm2d, **options: Any) -> ViewBatchNorm:
+    assert old.momentum is not None, "a mean over all batches so far would have to count them"
     new = ViewBatchNorm(old.num_features, eps=old.eps, **options)
     new.momentum, new.after = old.momentum, _after(old)
     for layer in (new, new.adversarial):

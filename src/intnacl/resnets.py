@@ -7,7 +7,7 @@ import importlib.util
 
 from torch import Tensor, nn
 
-from intnacl.norms import Twice, norm_relu, use_kernels
+from intnacl.norms import Twice, ViewBatchNorm, norm_relu, use_kernels
 
 
 class Block(nn.Module):
@@ -101,14 +101,15 @@ class SmallNet(nn.Module):
 
 
 def fuse(module: nn.Module, on: bool) -> bool:
-    """Let the ResNets in `module` train with the kernels of `fused_norm` if `on` and on a GPU.
+    """Let the ResNets in `module` train with the kernels of `fused_norm` if `on` and all batch norms can.
 
     Returns whether they do: what is between their kernels is convolutions, so that `torch.compile` would
     have nothing to add but its own time.
     """
     resnets = [part for part in module.modules() if isinstance(part, ResNet)]
-    fused = on and bool(resnets) and all(p.is_cuda for p in module.parameters())
-    fused = fused and importlib.util.find_spec("triton") is not None
+    norms = [part for part in module.modules() if isinstance(part, ViewBatchNorm)]
+    suited = bool(resnets) and bool(norms) and all(norm.fusible for norm in norms)
+    fused = on and suited and importlib.util.find_spec("triton") is not None
     use_kernels(module, fused)
     return fused
 
