@@ -210,6 +210,20 @@ def test_float_targets_are_attacked_by_loss_alone(batch):
         assert (distance(encoder(far), target) > distance(encoder(near), target)).float().mean() > 0.99
 
 
+def test_a_loss_of_minus_infinity_is_no_success(batch):
+    """A distance on a log scale is −∞ at x itself."""
+    x, _ = batch
+    encoder = trained_model()[0]
+    target = encoder(x).detach()
+
+    def log_distance(z, target):
+        return (z - target).square().sum(dim=1).log()
+
+    attacked = pgd(encoder, x, target, EPS, EPS / 4, 3, 1, loss=log_distance)
+    with torch.no_grad():
+        assert log_distance(encoder(attacked), target).isfinite().all()
+
+
 def test_generator_fixes_the_draws(model, batch):
     def attack(seed):
         return pgd(model, *batch, EPS, EPS / 4, 2, 1, generator=torch.Generator().manual_seed(seed))

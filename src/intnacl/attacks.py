@@ -85,7 +85,7 @@ def pgd(
         worst, worst_score = x.clone(), _score(model, x, y, loss)
         for _ in range(restarts):
             start = (x + eps * _uniform_like(x, generator)).clamp(low, high) if random_start else x
-            standing = worst_score.isinf().logical_not().nonzero().squeeze(1)
+            standing = worst_score.isposinf().logical_not().nonzero().squeeze(1)
             if len(standing) == 0:
                 break
             box = (low[standing], high[standing])
@@ -151,10 +151,6 @@ def _uniform_like(x: Tensor, generator: torch.Generator | None) -> Tensor:
     """Uniform in [−1, 1), drawn where the generator lives: one seed gives one draw on any device."""
     device = x.device if generator is None else generator.device
     return torch.rand(x.shape, generator=generator, device=device, dtype=x.dtype).to(x.device) * 2 - 1
-
-
-def _rows(mask_B: Tensor, x: Tensor) -> Tensor:
-    return mask_B.view(-1, *[1] * (x.ndim - 1))
 
 
 @contextmanager
