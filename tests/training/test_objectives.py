@@ -10,6 +10,8 @@ from intnacl.data.views import make_views
 from intnacl.encoders import EncoderConfig
 from intnacl.errors import InputError
 from intnacl.losses.integrated import PRESETS
+from intnacl.training import objectives
+from intnacl.training.halves import HalfWeights
 from intnacl.training.objectives import AdversaryConfig, Supervised
 
 ROWS, STEP = torch.arange(8), torch.tensor(5)
@@ -118,6 +120,26 @@ def test_compile_parts_wraps_every_part_and_brings_the_plain_ones_back() -> None
     assert objective.parts["embed"] == ("again", plain["embed"])
     objective.compile_parts(None)
     assert objective.parts == plain
+
+
+def test_a_model_with_kernels_of_its_own_is_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(objectives, "fuse", lambda model, on: on)
+    objective, wrapped = contrastive(), torch.nn.Identity()
+    plain = dict(objective.parts)
+    objective.compile_parts(lambda part: ("compiled", part))
+    for name in ("embed", "attack"):
+        assert isinstance(objective.parts[name], HalfWeights)
+        assert objective.parts[name].model is objective.model
+    for name in ("criterion", "views"):
+        assert objective.parts[name] == ("compiled", plain[name])
+    objective.compile_parts(None)
+    assert objective.parts == plain
+
+    ranks = contrastive()
+    ranks.distribute(lambda model: wrapped)
+    ranks.compile_parts(lambda part: ("compiled", part))
+    assert ranks.parts["embed"] is wrapped
+    assert isinstance(ranks.parts["attack"], HalfWeights)
 
 
 def test_several_ranks_gather_and_bring_a_halo_for_mixing() -> None:

@@ -73,16 +73,18 @@ class Objective(nn.Module):
     def compile_parts(self, compiler: Callable[[Any], Any] | None) -> None:
         """Replace all parts by compiled ones; None brings the plain ones back.
 
-        A model that has kernels of its own trains with those instead.
+        A model that has kernels of its own trains with those instead, and with copies of its weights made at
+        once; under DDP it has the kernels alone.
         """
         self._plain = self._plain or dict(self.parts)
         fused = fuse(self.model, on=compiler is not None)
-        halves = HalfWeights(self.model) if fused else None
 
         def _faster(part: Any) -> Any:
-            if compiler is None or (fused and isinstance(part, nn.Module)):
-                return halves if fused and part is self.model else part
-            return compiler(part)
+            if compiler is None:
+                return part
+            if not fused or not isinstance(part, nn.Module):
+                return compiler(part)
+            return HalfWeights(part) if part is self.model else part
 
         self.parts = {name: _faster(part) for name, part in self._plain.items()}
 
