@@ -141,13 +141,15 @@ def test_eager_and_compiled_updates_agree(preset: str) -> None:
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.filterwarnings("default")  # the compiler has its own
+@pytest.mark.parametrize("number", range(max(1, min(2, torch.cuda.device_count()))))
 @pytest.mark.parametrize(("preset", "tolerance"), [("simclr", 1e-3), ("intnacl", 2e-2)])
-def test_the_gpus_way_is_the_eager_one(preset: str, tolerance: float) -> None:
+def test_the_gpus_way_is_the_eager_one(preset: str, tolerance: float, number: int) -> None:
     """Kernels of our own, compiled parts and one graph, against plain torch, both in float32.
 
-    An adversarial view is a sign, which rounding may turn.
+    An adversarial view is a sign, which rounding may turn. Where there is a second GPU, it does the same
+    while the first is the current one.
     """
-    device, size = torch.device("cuda"), 64
+    device, size = torch.device("cuda", number), 64
     images = pictures(4 * size)[0].to(device)
     losses = []
     for fast in (False, True):

@@ -80,17 +80,22 @@ class Stepper:
             if not self.images.is_cuda:
                 self._update()
                 return
-            side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-            side.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(side):
-                for _ in range(WARM_UPS if capture else 1):
-                    self._update()
-            torch.cuda.current_stream().wait_stream(side)
-            if capture:
-                graph = torch.cuda.CUDAGraph()
-                with torch.cuda.graph(graph):
-                    self._captured_T = self._update()
-                self._graph = graph
+            with torch.cuda.device(self.images.device):
+                self._try_on_gpu(capture)
+
+    def _try_on_gpu(self, capture: bool) -> None:
+        """The current GPU must be the data's, or the graph would be empty: streams are a GPU's own."""
+        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(WARM_UPS if capture else 1):
+                self._update()
+        torch.cuda.current_stream().wait_stream(side)
+        if capture:
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, stream=side):  # torch's own is of the GPU that captured first
+                self._captured_T = self._update()
+            self._graph = graph
 
     def _update(self) -> Tensor:
         k = len(self._index_kR)
