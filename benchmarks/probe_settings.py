@@ -10,6 +10,7 @@ accuracy under FGSM with the last epoch's layer, on a run's own data set and tho
 import argparse
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,7 @@ def problems(subject: Subject, train: Any, test: Any, epochs: int | None) -> Ite
         subject.encoder, pair(train), pair(test), batch_size=512, device=subject.device
     )
     for name, config in SETTINGS.items():
-        config = ProbeConfig(**vars(config) | ({"epochs": epochs} if epochs else {}))
+        config = replace(config, epochs=epochs or config.epochs)
         yield name, probe.fit(features, train.labels, test_features, test.labels, config)
     for name, recipe in {"the run's": subject.config.augment, "crop and flip": RECIPES["crop_flip"]}.items():
         features = augmented_features(subject, train.images, recipe)

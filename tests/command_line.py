@@ -1,8 +1,15 @@
-"""The command line in a process of its own, as a user meets it."""
+"""The command line as a user meets it."""
 
+import contextlib
 import os
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
+
+from intnacl.cli import app
+from intnacl.errors import InputError
 
 
 def intnacl(*arguments: object) -> subprocess.CompletedProcess[str]:
@@ -10,3 +17,10 @@ def intnacl(*arguments: object) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "intnacl", *map(str, arguments)]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "COLUMNS": "200"}
     return subprocess.run(command, capture_output=True, text=True, timeout=240, env=environment)
+
+
+def assert_refused(arguments: list[str], message: str, folder: Path) -> None:
+    """The mistake is told, and nothing has been written to the working folder."""
+    with contextlib.chdir(folder), pytest.raises(InputError, match=message):
+        app(arguments)
+    assert list(folder.iterdir()) == []

@@ -46,10 +46,9 @@ def statistics(
     inside = columns < C
     view = 0
     while view < V:
-        attacked = view >= clean
-        views = tl.where(attacked, 1, together)
-        count = (views * P).to(tl.float32)
-        total, squares = _group_sums(sums, view * S, views * S, V * S, columns, C, WIDTH)
+        attacked, views, count, total, squares = _group(
+            sums, view, columns, P, C, S, V, clean, together, WIDTH
+        )
         mu = total / count
         sigma2 = _positive(squares / count - mu * mu)
         rstd = tl.rsqrt(sigma2 + eps)
@@ -127,10 +126,9 @@ def slopes(
     d_other_bias = tl.zeros((WIDTH,), tl.float32)
     view = 0
     while view < V:
-        attacked = view >= clean
-        views = tl.where(attacked, 1, together)
-        count = (views * P).to(tl.float32)
-        total, products = _group_sums(sums, view * S, views * S, V * S, columns, C, WIDTH)
+        attacked, views, count, total, products = _group(
+            sums, view, columns, P, C, S, V, clean, together, WIDTH
+        )
         mean = tl.load(stats + view * C + columns, inside, other=0.0)
         rstd = tl.load(stats + (V + view) * C + columns, inside, other=0.0)
         scale = tl.load(stats + (2 * V + view) * C + columns, inside, other=0.0)
@@ -205,16 +203,19 @@ def _store_sums(out, one, two, slot, columns, C):
 
 
 @triton.jit
-def _group_sums(sums, first, count, slots, columns, C, WIDTH: tl.constexpr):
-    """Both sums over the slots first … first + count − 1."""
+def _group(sums, view, columns, P, C, S, V, clean, together, WIDTH: tl.constexpr):
+    """Of the group that begins at `view`: whether it is adversarial, its views and values, and both sums."""
+    attacked = view >= clean
+    views = tl.where(attacked, 1, together)
+    first, end = view * S, (view + views) * S
     one = tl.zeros((CHUNK, WIDTH), tl.float32)
     two = tl.zeros((CHUNK, WIDTH), tl.float32)
-    for slot in range(first, first + count, CHUNK):
+    for slot in range(first, end, CHUNK):
         index = slot + tl.arange(0, CHUNK)
-        inside = (index < first + count)[:, None] & (columns < C)[None, :]
+        inside = (index < end)[:, None] & (columns < C)[None, :]
         one += tl.load(sums + index[:, None] * C + columns[None, :], inside, other=0.0)
-        two += tl.load(sums + (slots + index)[:, None] * C + columns[None, :], inside, other=0.0)
-    return tl.sum(one, 0), tl.sum(two, 0)
+        two += tl.load(sums + (V * S + index)[:, None] * C + columns[None, :], inside, other=0.0)
+    return attacked, views, (views * P).to(tl.float32), tl.sum(one, 0), tl.sum(two, 0)
 
 
 @triton.jit

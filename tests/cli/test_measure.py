@@ -5,9 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from command_line import intnacl
-from intnacl.cli import app
-from intnacl.errors import InputError
+from command_line import assert_refused, intnacl
 from test_run import TINY
 
 
@@ -36,9 +34,6 @@ def test_one_run_from_the_command_line_to_an_export(tmp_path: Path) -> None:
     ],
 )
 def test_mistakes_are_told_before_anything_is_written(
-    arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    arguments: list[str], message: str, tmp_path: Path
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(InputError, match=message):
-        app(arguments)
-    assert list(tmp_path.iterdir()) == []
+    assert_refused(arguments, message, tmp_path)

@@ -5,9 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from command_line import intnacl
-from intnacl.cli import app
-from intnacl.errors import InputError
+from command_line import assert_refused, intnacl
 
 
 def test_pretrain_help_shows_examples() -> None:
@@ -58,9 +56,6 @@ def test_pretrain_ends_mistakes_in_one_line(tmp_path: Path) -> None:
     ],
 )
 def test_mistakes_are_told_before_anything_is_written(
-    arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    arguments: list[str], message: str, tmp_path: Path
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(InputError, match=message):
-        app(arguments)
-    assert list(tmp_path.iterdir()) == []
+    assert_refused(arguments, message, tmp_path)
