@@ -192,23 +192,23 @@ def adversarial_view(
     *,
     steps: int = 1,
     random_start: Tensor | None = None,
-    temperature: float = 0.5,
-    gather: bool = False,
+    criterion: IntNaClLoss | None = None,
     clamp: bool = False,
 ) -> Tensor:
     """The training view x_adv: `steps` sign steps from x that maximise the SimCLR loss of (x, x_adv).
 
-    x_adv = x + eps·sign ∇ L_SimCLR(z, f(x_adv)) with z = f(x) held fixed, f the encoder as it stands (in the
-    adversarial batch norm, train mode). Several steps are of 2·eps / steps each and stay in the ball. The
-    first gradient is taken at x + eps·`random_start` (numbers in [−1, 1], shape of x), or at x itself. The
-    default leaves the box [0, 1] where it must, as the reference does. Parameters get no gradient, and none
-    of their hooks fires, so that a surrounding DDP does not notice.
+    x_adv = x + eps·sign ∇ L(z, f(x_adv)) with z = f(x) held fixed, f the encoder as it stands (in the
+    adversarial batch norm, train mode) and L the `criterion`, if it is not to be SimCLR at t = 0.5. Several
+    steps are of 2·eps / steps each and stay in the ball. The first gradient is taken at x +
+    eps·`random_start` (numbers in [−1, 1], shape of x), or at x itself. The default leaves the box [0, 1]
+    where it must, as the reference does. Parameters get no gradient, and none of their hooks fires, so that
+    a surrounding DDP does not notice.
     """
     check_eps(eps)
     if steps < 1:
         raise InputError(f"steps={steps!r} must be at least 1.")
     x = x.detach()
-    criterion = IntNaClLoss(temperature=temperature, gather=gather)
+    criterion = criterion or IntNaClLoss()
     step_size = eps if steps == 1 else 2 * eps / steps
     moved = x if random_start is None else x + eps * random_start
     fixed: Tensor | None = None

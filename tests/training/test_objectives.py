@@ -9,7 +9,7 @@ from intnacl.data.augment import AugmentConfig, augment
 from intnacl.data.views import make_views
 from intnacl.encoders import EncoderConfig
 from intnacl.errors import InputError
-from intnacl.losses.integrated import PRESETS
+from intnacl.losses.integrated import PRESETS, IntNaClLoss
 from intnacl.training import objectives
 from intnacl.training.halves import HalfWeights
 from intnacl.training.objectives import AdversaryConfig, Supervised
@@ -76,6 +76,23 @@ def test_a_random_start_of_the_adversary_is_keyed_by_the_global_row() -> None:
     assert seen[0].abs().max() <= 0.1
     assert seen[0].std() > 0.05
     assert torch.equal(seen[0][4:], seen[1])
+
+
+def test_the_adversary_may_maximise_another_loss_of_the_family() -> None:
+    moves = {}
+    for negatives in ("g0", "g2"):
+        objective = contrastive("intcl", adversary=AdversaryConfig(eps=0.1, negatives=negatives)).train()
+        x = images().float() / 255
+        moves[negatives] = objective._attack(x, ROWS, STEP) - x
+        loss, twin = IntNaClLoss(negatives=negatives), contrastive("intcl").train()
+        twin.model.see(0, 1)
+        x.requires_grad_()
+        z = twin.model(x)
+        (gradient,) = torch.autograd.grad(loss(z.detach(), z), x)
+        torch.testing.assert_close(moves[negatives], 0.1 * gradient.sign())
+    assert not torch.equal(moves["g0"], moves["g2"])
+    with pytest.raises(InputError, match="adversary negatives"):
+        AdversaryConfig(negatives="g3")
 
 
 class _Recorder(torch.nn.Module):

@@ -16,8 +16,8 @@ from intnacl.data import draws
 from intnacl.data.augment import AugmentConfig, augment
 from intnacl.data.views import Views, make_views
 from intnacl.encoders import ContrastiveModel, Encoder, EncoderConfig, build_model
-from intnacl.errors import InputError
-from intnacl.losses.integrated import IntNaClLoss, LossConfig
+from intnacl.errors import InputError, check_choice
+from intnacl.losses.integrated import CHOICES, IntNaClLoss, LossConfig
 from intnacl.resnets import fuse
 from intnacl.training.halves import HalfWeights
 
@@ -34,8 +34,11 @@ class AdversaryConfig:
     random_start: bool = False
     clamp: bool = False
     """Whether the view is kept in [0, 1]."""
+    negatives: str = "g0"
+    """The estimator of the loss that the view maximises; g0: SimCLR's, as the paper writes."""
 
     def __post_init__(self) -> None:
+        check_choice("adversary negatives", self.negatives, CHOICES["negatives"])
         if not 0 < self.eps <= 1:
             raise InputError(
                 f"adversary eps={self.eps!r} must be above 0 and at most 1: it counts in pixels."
@@ -115,6 +118,11 @@ class Contrastive(Objective):
         )
         self.encoder = self.model.encoder
         self.augment, self.adversary, self.seed, self.view_dtype = augment, adversary, seed, view_dtype
+        pair = self.loss.config
+        self.maximised = IntNaClLoss(
+            negatives=adversary.negatives, temperature=pair.temperature, tau_plus=pair.tau_plus,
+            beta=pair.beta, gather=pair.gather,
+        )  # fmt: skip
         self.halo = self.needed.mixed if world > 1 else 0
         self.parts = {
             "embed": self.model, "attack": self.model, "criterion": self.loss.terms, "views": self._views,
@@ -149,10 +157,9 @@ class Contrastive(Objective):
             pixels = draws.uniform(self.seed, step, START, rows, x[0].numel())
             start = (2 * pixels.to(x.dtype) - 1).view_as(x)
         self.model.see(0, 1)
-        config = self.loss.config
         return adversarial_view(
             self.parts["attack"], x, self.adversary.eps, steps=self.adversary.steps, random_start=start,
-            temperature=config.temperature, gather=config.gather, clamp=self.adversary.clamp,
+            criterion=self.maximised, clamp=self.adversary.clamp,
         )  # fmt: skip
 
 
