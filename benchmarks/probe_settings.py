@@ -29,7 +29,10 @@ SETTINGS = {
     **{f"{epochs} epochs": ProbeConfig(epochs=epochs) for epochs in (100, 200, 300, 500, 1000)},
     "100 epochs, standardised features": ProbeConfig(epochs=100, standardize=True),
     "1000 epochs, standardised features": ProbeConfig(standardize=True),
+    "1000 epochs, features of length 1": ProbeConfig(normalize=True),
+    "1000 epochs, features of length 1, rate 1e-3": ProbeConfig(normalize=True, lr=1e-3),
     "1000 epochs, rate 1e-4": ProbeConfig(lr=1e-4),
+    "1000 epochs, batch 1024": ProbeConfig(batch_size=1024),
     "1000 epochs, rate 1e-3": ProbeConfig(lr=1e-3),
     "100 epochs, batch 512, rate 1e-3, decay 1e-6": ProbeConfig(epochs=100, batch_size=512, lr=1e-3, l2=1e-6),
     "1000 epochs, decay 1e-4": ProbeConfig(l2=1e-4),
@@ -56,28 +59,31 @@ def augmented_features(subject: Subject, images: Tensor, config: AugmentConfig) 
     return torch.cat(features)
 
 
-def problems(subject: Subject, train: Any, test: Any, epochs: int | None) -> Iterator[tuple[str, Any]]:
-    """Names and trained layers with their figures, one a setting."""
+def problems(
+    subject: Subject, train: Any, test: Any, epochs: int | None
+) -> Iterator[tuple[str, ProbeConfig, Any]]:
+    """Names, settings, and trained layers with their figures."""
     features, test_features = probe.extract_pair(
         subject.encoder, pair(train), pair(test), batch_size=512, device=subject.device
     )
     for name, config in SETTINGS.items():
         config = replace(config, epochs=epochs or config.epochs)
-        yield name, probe.fit(features, train.labels, test_features, test.labels, config)
+        yield name, config, probe.fit(features, train.labels, test_features, test.labels, config)
     for name, recipe in {"the run's": subject.config.augment, "crop and flip": RECIPES["crop_flip"]}.items():
         features = augmented_features(subject, train.images, recipe)
         config = ProbeConfig(epochs=epochs or 1000 // PASSES)
         labels = train.labels.repeat(PASSES)
         yield (
             f"1000 epochs, augmented pictures ({name})",
+            config,
             probe.fit(features, labels, test_features, test.labels, config),
         )
 
 
 def measure(subject: Subject, dataset: str, epochs: int | None) -> Iterator[dict[str, Any]]:
     train, test = subject.load(dataset)
-    for name, (linear, figures) in problems(subject, train, test, epochs):
-        classifier = probe.Classifier(subject.encoder, linear).eval()
+    for name, config, (linear, figures) in problems(subject, train, test, epochs):
+        classifier = probe.Classifier(subject.encoder, linear, normalize=config.normalize).eval()
         attacked = robustness.evaluate(
             classifier, *pair(test), [named_attack("fgsm", EPS)], batch_size=500, device=subject.device
         )

@@ -1,6 +1,7 @@
 """The probe: its figures, its classifier, its settings, and what it refuses."""
 
 from copy import deepcopy
+from dataclasses import replace
 
 import pytest
 import torch
@@ -35,6 +36,8 @@ def features(encoder, data):
     [
         QUICK,
         ProbeConfig(epochs=15, batch_size=64, lr=3e-3, standardize=True),
+        ProbeConfig(epochs=15, batch_size=64, lr=3e-2, normalize=True),
+        ProbeConfig(epochs=15, batch_size=64, lr=3e-3, normalize=True, standardize=True),
         ProbeConfig(solver="lbfgs", l2=1e-3),
     ],
 )
@@ -90,6 +93,17 @@ def test_standardizing_makes_units_irrelevant(features):
     assert agreement > 0.99
 
 
+def test_normalizing_makes_the_length_of_features_irrelevant(features):
+    train, train_labels, test, test_labels = features
+    lengths = torch.logspace(-2, 2, len(train))[:, None]
+    config = ProbeConfig(epochs=5, lr=1e-2, normalize=True)
+    plain, _ = fit(train, train_labels, test, test_labels, config)
+    scaled, _ = fit(train * lengths, train_labels, 3 * test, test_labels, config)
+    torch.testing.assert_close(plain.weight, scaled.weight, rtol=1e-2, atol=1e-3)
+    raw, _ = fit(train, train_labels, test, test_labels, replace(config, normalize=False))
+    assert not torch.allclose(plain.weight, raw.weight, atol=1e-2)
+
+
 def test_lbfgs_reaches_a_lower_loss_than_adam(features):
     train, labels = features[:2]
 
@@ -103,12 +117,14 @@ def test_classifier_is_encoder_then_linear(encoder):
     linear = nn.Linear(64, 10)
     x = torch.rand(4, 3, 8, 8)
     assert torch.equal(Classifier(encoder, linear)(x), linear(encoder(x)))
+    unit = encoder(x) / encoder(x).norm(dim=1, keepdim=True)
+    torch.testing.assert_close(Classifier(encoder, linear, normalize=True)(x), linear(unit))
 
 
 def test_defaults_are_the_papers_protocol():
     config = ProbeConfig()
     assert (config.solver, config.epochs, config.batch_size, config.lr) == ("adam", 1000, 256, 3e-4)
-    assert (config.l2, config.standardize) == (0, False)
+    assert (config.l2, config.normalize, config.standardize) == (0, False, False)
 
 
 @pytest.mark.parametrize(

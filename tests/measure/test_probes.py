@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -21,8 +22,12 @@ from intnacl.measure.subject import open_subject, pair
 from tiny_run import CPU, trained, write_pictures
 
 
-def test_the_probe_is_the_evaluators_and_its_classifier_is_stored(tmp_path: Path) -> None:
+@pytest.mark.parametrize("changes", [{}, {"normalize": True, "lr": 0.1}], ids=["raw", "unit"])
+def test_the_probe_is_the_evaluators_and_its_classifier_is_stored(
+    tmp_path: Path, changes: dict[str, Any]
+) -> None:
     subject = trained(tmp_path)
+    subject = replace(subject, config=replace(subject.config, probe=replace(subject.config.probe, **changes)))
     part = run_probe(subject, "digits")
     train, test = subject.load("digits")
     _, figures = probe.evaluate(subject.encoder, pair(train), pair(test), subject.config.probe)

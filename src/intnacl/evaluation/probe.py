@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from intnacl.errors import InputError, check_choice
@@ -27,9 +28,8 @@ class ProbeConfig:
     batch_size: int = 256
     lr: float = 3e-4
     l2: float = 0.0  # Adam: weight decay on weights and bias; L-BFGS spares the bias
-    standardize: bool = (
-        False  # to the training features' mean 0 and deviation 1; folded into the returned layer
-    )
+    normalize: bool = False  # each sample's features to length 1
+    standardize: bool = False  # then to the training samples' mean 0 and deviation 1; folded into the layer
     max_iter: int = 200
     seed: int = 0
 
@@ -45,14 +45,16 @@ class ProbeConfig:
 class Classifier(nn.Module):
     """Pixels (B, 3, H, W) in [0, 1] -> logits (B, C): an encoder and the probe's linear layer."""
 
-    def __init__(self, encoder: nn.Module, linear: nn.Linear) -> None:
+    def __init__(self, encoder: nn.Module, linear: nn.Linear, *, normalize: bool = False) -> None:
         super().__init__()
         self.encoder = encoder
         self.linear = linear
+        self.normalize = normalize
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits of a batch of pixels."""
-        logits: Tensor = self.linear(self.encoder(x))
+        features = self.encoder(x)
+        logits: Tensor = self.linear(F.normalize(features, dim=1) if self.normalize else features)
         return logits
 
 
@@ -72,14 +74,17 @@ def evaluate(
     `dtype` are those of the feature extraction.
     """
     train_NF, test_TF = extract_pair(encoder, train, test, batch_size=batch_size, device=device, dtype=dtype)
+    config = config or ProbeConfig()
     linear, figures = fit(train_NF, train[1], test_TF, test[1], config)
-    return Classifier(encoder, linear).eval(), figures
+    return Classifier(encoder, linear, normalize=config.normalize).eval(), figures
 
 
 def fit(
     train_NF: Tensor, train_N: Tensor, test_TF: Tensor, test_T: Tensor, config: ProbeConfig | None = None
 ) -> tuple[nn.Linear, dict[str, Any]]:
     """Train the linear layer on features and labels, where the training features live.
+
+    With `config.normalize` the layer is one for features of length 1.
 
     Figures: `accuracy` (last epoch), `train_accuracy`, `classes`; from Adam also `curve`, the test accuracy
     after each epoch, and its maximum `best_accuracy` at `best_epoch`. Report `accuracy`: the best epoch is
@@ -90,6 +95,8 @@ def fit(
         raise InputError(
             "the features hold nan or infinity: the encoder has diverged, nothing can be probed."
         )
+    if config.normalize:
+        train_NF, test_TF = F.normalize(train_NF, dim=1), F.normalize(test_TF, dim=1)
     shift_F, scale_F = _moments(train_NF) if config.standardize else _identity(train_NF)
     problem = _problem(
         ((train_NF - shift_F) / scale_F, train_N), ((test_TF.to(shift_F) - shift_F) / scale_F, test_T)

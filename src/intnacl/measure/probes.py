@@ -78,8 +78,10 @@ def load_classifier(subject: Subject, name: str) -> Classifier:
     from safetensors.torch import load_file
 
     run_probe(subject, name)
-    state = load_file(classifier_path(subject, name, subject.config.probe), device=str(subject.device))
-    return Classifier(subject.encoder, as_linear(state["weight"], state["bias"]).requires_grad_(False)).eval()
+    config = subject.config.probe
+    state = load_file(classifier_path(subject, name, config), device=str(subject.device))
+    linear = as_linear(state["weight"], state["bias"]).requires_grad_(False)
+    return Classifier(subject.encoder, linear, normalize=config.normalize).eval()
 
 
 def probe_settings(subject: Subject, name: str, config: ProbeConfig) -> dict[str, Any]:
