@@ -38,8 +38,18 @@ class EvaluationConfig:
     """Attack radii in pixels of [0, 1]; the first is the one of `accuracy` in result.json."""
     attacks: tuple[str, ...] = ("fgsm", "pgd")
     """fgsm, pgd (the paper's), pgd_tuned, autoattack."""
+    fgsm_eps: tuple[float, ...] = ()
+    """Further radii, for FGSM alone, which costs little."""
     images: int | None = None
     """How many test pictures are attacked; None: all."""
+
+    @property
+    def rounds(self) -> tuple[tuple[float, tuple[str, ...]], ...]:
+        """Every radius with the attacks there."""
+        curve = [
+            (eps, ("fgsm",)) for eps in self.fgsm_eps if eps not in self.eps or "fgsm" not in self.attacks
+        ]
+        return (*((eps, self.attacks) for eps in self.eps if self.attacks), *curve)
 
 
 @dataclass(frozen=True, kw_only=True)

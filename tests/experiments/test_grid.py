@@ -45,7 +45,8 @@ def test_every_published_value_has_a_cell(plan: Plan) -> None:
 
 
 def test_known_cells_have_the_printed_values(plan: Plan) -> None:
-    rows = {row.label + row.group: i for i, row in enumerate(PAPER[1].rows)}
+    (table3,) = pick(PAPER, ("3",))
+    rows = {row.label + row.group: i for i, row in enumerate(table3.rows)}
     i = rows["M = 5MIXNCA(g2, λ = 0.9, α = 1)"]
     values = [value for *_, value in _found(plan, "table3")][4 * i : 4 * i + 4]
     assert values == [(56.86, 0.11), (41.09, 0.31), (76.91, 0.21), (60.09, 0.39)]
@@ -56,12 +57,24 @@ def test_every_run_is_the_papers_setting(plan: Plan) -> None:
 
 
 def test_shared_runs_are_one(plan: Plan) -> None:
-    assert len(plan.jobs) == 152
+    assert len(plan.jobs) == 153
     simclr = {
         plan.cells[name][0][0][0]
-        for name in ("table2", "nacl_simclr", "more_epochs", "figure1", "figure_eps")
+        for name in ("main", "table2", "nacl_simclr", "more_epochs", "figure1", "figure_eps")
     }
     assert len(simclr) == 1
+
+
+def test_strong_attacks_are_run_at_one_radius_and_autoattack_only_when_asked(plan: Plan) -> None:
+    names = {
+        name for table in ("main", "main_beside") for row in plan.cells[table] for name in row[0].values()
+    }
+    wanted = [job.config.evaluation for job in plan.jobs if job.name in names]
+    assert len(wanted) == 11
+    for evaluation in wanted:
+        assert set(evaluation.attacks) == {"fgsm", "pgd", "pgd_tuned"}
+        assert evaluation.eps == (0.002,)
+        assert evaluation.fgsm_eps == (0.004, 0.008, 0.016, 0.032)
 
 
 def test_a_run_has_the_same_name_whatever_was_asked_for(plan: Plan) -> None:

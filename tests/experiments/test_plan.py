@@ -86,11 +86,15 @@ def test_a_run_measures_what_all_tables_want_of_it() -> None:
     columns = (
         Column(label="a", metric="pgd", eps=0.05),
         Column(label="b", metric="fgsm", eps=0.02, dataset="cifar10"),
-    )  # fmt: skip
+        Column(label="c", metric="autoattack", optional=True),
+    )
     wide = dataclasses.replace(table(name="wide"), columns=columns)
     (job,) = make_plan([table()], [0], universe=[table(), wide]).jobs
-    assert job.config.evaluation.eps == (0.01, 0.02, 0.05)  # the first stays the protocol's
-    assert job.config.evaluation.attacks == ("fgsm", "pgd")
+    wanted = job.config.evaluation
+    assert wanted.eps == (0.01, 0.05)  # the first stays the protocol's
+    assert wanted.attacks == ("fgsm", "pgd")
+    assert wanted.fgsm_eps == (0.02,)
+    assert wanted.rounds == ((0.01, ("fgsm", "pgd")), (0.05, ("fgsm", "pgd")), (0.02, ("fgsm",)))
     assert job.config.evaluation.transfer == ("cifar10",)
 
 

@@ -157,21 +157,25 @@ def _needs(requests: Iterable[_Request]) -> dict[str, RunConfig]:
 def _united(group: list[_Request]) -> RunConfig:
     first = group[0].config
     base = first.evaluation
-    transfer, attacks, eps = list(base.transfer), list(base.attacks), list(base.eps[1:])
+    transfer, attacks = list(base.transfer), list(base.attacks)
+    eps, fgsm_eps = list(base.eps), list(base.fgsm_eps)
     for request in group:
         config, figure = request.config, request.figure
         transfer += config.evaluation.transfer
         transfer += [figure.dataset] if figure.dataset not in (None, config.dataset) else []
-        attacks += [figure.metric] if figure.metric not in ("clean", "minutes") else []
-        eps += [figure.eps] if figure.eps is not None else []
+        if figure.metric not in ("clean", "minutes") and not figure.optional:
+            attacks.append(figure.metric)
+        if figure.eps is not None:
+            (fgsm_eps if figure.metric == "fgsm" else eps).append(figure.eps)
     evaluation = replace(
         base,
         transfer=_unique(transfer),
         attacks=_unique(attacks),
         eps=(base.eps[0], *sorted(_unique(eps, base.eps[0]))),
+        fgsm_eps=tuple(sorted(_unique(fgsm_eps, *eps))),
     )
-    for name in evaluation.attacks:
-        for radius in evaluation.eps:
+    for radius, names in evaluation.rounds:
+        for name in names:
             named_attack(name, radius)  # refused before anything is trained
     return replace(first, evaluation=evaluation)
 

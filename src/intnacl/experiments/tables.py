@@ -40,6 +40,8 @@ class Column:
     """The place on the x-axis, in curves."""
     panel: str = ""
     """The panel of the figure."""
+    optional: bool = False
+    """Shown where it has been measured; no run is asked for it."""
 
     def __post_init__(self) -> None:
         check_choice(f"metric of column {self.label!r}", self.metric, METRICS)

@@ -9,7 +9,7 @@ from intnacl.errors import InputError
 from intnacl.evaluation.autoattack import require_autoattack
 from intnacl.measure.probes import run_knn, run_probe
 from intnacl.measure.result import write_result
-from intnacl.measure.robust import plan, run_attacks
+from intnacl.measure.robust import plans, run_attacks
 from intnacl.measure.subject import Subject, load_labelled, open_subject
 from intnacl.stages import ENCODER, pretrain
 from intnacl.training.distributed import Ranks
@@ -52,8 +52,7 @@ def check(config: RunConfig) -> None:
     wanted = config.evaluation
     if not wanted.eps:
         raise InputError("evaluation.eps is empty: give at least one radius, such as 0.002.")
-    for eps in wanted.eps:
-        plan(wanted.attacks, eps, wanted.images)
+    plans(wanted)
     if "autoattack" in wanted.attacks:
         require_autoattack()
     _, test = load_labelled(config, config.dataset, None)
@@ -62,11 +61,9 @@ def check(config: RunConfig) -> None:
 
 
 def _stages(subject: Subject) -> Iterator[tuple[str, Callable[[], Any]]]:
-    wanted = subject.config.evaluation
     for name in subject.data_sets:
         yield f"probe {name}", lambda name=name: run_probe(subject, name)  # type: ignore[misc]
         yield f"knn {name}", lambda name=name: run_knn(subject, name)  # type: ignore[misc]
-        for eps in wanted.eps if wanted.attacks else ():
-            attacks = plan(wanted.attacks, eps, wanted.images)
-            title = f"{', '.join(attack.name for attack in attacks)} {name} at eps {eps:.4g}"
+        for attacks in plans(subject.config.evaluation):
+            title = f"{', '.join(attack.name for attack in attacks)} {name} at eps {attacks[0].eps:.4g}"
             yield title, lambda name=name, attacks=attacks: run_attacks(subject, name, attacks)  # type: ignore[misc]

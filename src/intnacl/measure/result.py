@@ -24,9 +24,8 @@ def write_result(subject: Subject) -> dict[str, Any] | None:
 
 def subject_is_missing(subject: Subject, name: str) -> bool:
     """Whether a measurement on this data set that the configuration asks for is still to be done."""
-    wanted = subject.config.evaluation
-    planned = [robust.plan(wanted.attacks, eps, wanted.images) for eps in wanted.eps]
-    asked = {digest(_plain(robust.attack_settings(subject, name, attacks))) for attacks in planned if attacks}
+    planned = robust.plans(subject.config.evaluation)
+    asked = {digest(_plain(robust.attack_settings(subject, name, attacks))) for attacks in planned}
     done = {digest(part.settings) for part in _parts(subject, "attack")}
     return _own_probe(subject, name) is None or not asked <= done
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
+from intnacl.config import EvaluationConfig
 from intnacl.evaluation import robustness
 from intnacl.evaluation.named_attacks import AttackConfig, named_attack
 from intnacl.evaluation.precision import exact_float32
@@ -20,6 +21,11 @@ SHOWN = 8  # pictures of the grid
 def plan(names: Iterable[str], eps: float, images: int | None) -> tuple[AttackConfig, ...]:
     """The named attacks at one eps."""
     return tuple(named_attack(name, eps, images=images) for name in dict.fromkeys(names))
+
+
+def plans(wanted: EvaluationConfig) -> list[tuple[AttackConfig, ...]]:
+    """The attacks that a configuration asks for, radius by radius."""
+    return [plan(names, eps, wanted.images) for eps, names in wanted.rounds]
 
 
 def run_attacks(subject: Subject, name: str, attacks: tuple[AttackConfig, ...]) -> Part:
