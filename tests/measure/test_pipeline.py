@@ -48,7 +48,7 @@ def test_a_finished_run_is_left_as_it_is(tmp_path: Path, monkeypatch: pytest.Mon
     folder = trained(tmp_path).folder
     run(config(), folder, HERE, Stop())
     before = (folder / "result.json").read_bytes()
-    for name in ("measure.probes.probe.evaluate", "measure.probes.knn.evaluate"):
+    for name in ("measure.probes.probe.fit", "measure.probes.knn.score"):
         monkeypatch.setattr(f"intnacl.{name}", None)
     monkeypatch.setattr("intnacl.measure.robust.robustness.evaluate", None)
     assert run(config(), folder, HERE, Stop()) is None

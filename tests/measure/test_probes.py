@@ -43,7 +43,7 @@ def test_the_probe_is_the_evaluators_and_its_classifier_is_stored(
 def test_nothing_is_probed_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     subject = trained(tmp_path)
     first = run_probe(subject, "digits")
-    monkeypatch.setattr(probes.probe, "evaluate", None)  # a second probe would fail
+    monkeypatch.setattr(probes.probe, "fit", None)  # a second probe would fail
     assert run_probe(open_subject(subject.folder, CPU), "digits") == first
     load_classifier(subject, "digits")
 

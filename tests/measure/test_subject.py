@@ -7,6 +7,7 @@ import torch
 
 from intnacl.config import resolve
 from intnacl.errors import InputError
+from intnacl.evaluation.features import extract
 from intnacl.measure.subject import load_labelled, open_subject, pair
 from tiny_run import CPU, config, trained, write_pictures
 
@@ -20,6 +21,20 @@ def test_it_holds_the_trained_encoder_and_its_size(tmp_path: Path) -> None:
     assert (len(train), len(test)) == (1442, 355)
     assert pair(test)[1].shape == (355,)
     assert torch.isfinite(subject.encoder(test.images[:4] / 255)).all()
+
+
+def test_features_of_a_data_set_are_computed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name, subject = f"folder:{tmp_path / 'pictures'}", trained(tmp_path)
+    write_pictures(tmp_path / "pictures")
+    first = subject.features("digits")
+    _, test = subject.load("digits")
+    assert torch.equal(first[1], extract(subject.encoder, test.images))
+    assert [len(features) for features in subject.features(name)] == [12, 12]
+    again = subject.features("digits")
+    assert again[0] is not first[0]  # only the last data set's are kept
+    assert torch.equal(again[0], first[0])
+    monkeypatch.setattr("intnacl.measure.subject.extract_pair", None)
+    assert subject.features("digits") is again
 
 
 def test_a_folder_that_is_no_run(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from intnacl.data import Dataset
 from intnacl.data.aside import new_file
@@ -18,8 +18,6 @@ from intnacl.evaluation.probe import Classifier, ProbeConfig, as_linear
 from intnacl.measure.parts import Part, digest, file_name, measured
 from intnacl.measure.subject import Subject, pair
 
-BATCH = 512  # pictures of a forward pass
-
 
 def run_probe(subject: Subject, name: str, config: ProbeConfig | None = None) -> Part:
     """The linear probe on a data set, under the run's protocol or another one."""
@@ -29,11 +27,9 @@ def run_probe(subject: Subject, name: str, config: ProbeConfig | None = None) ->
 
     def _work() -> dict[str, Any]:
         train, test = subject.load(name)
-        with exact_float32():
-            classifier, figures = probe.evaluate(
-                subject.encoder, pair(train), pair(test), config, batch_size=BATCH, device=subject.device
-            )
-        _save_linear(classifier, settings, path)
+        train_NF, test_TF = subject.features(name)
+        linear, figures = probe.fit(train_NF, pair(train)[1], test_TF, pair(test)[1], config)
+        _save_linear(linear, settings, path)
         return figures | _pictures(train, test)
 
     again = not _fits(path, settings)
@@ -64,10 +60,9 @@ def run_knn(subject: Subject, name: str, k: int | None = None) -> Part:
     def _work() -> dict[str, Any]:
         train, test = subject.load(name)
         config = knn.KnnConfig(k=k) if k is not None else knn.suited(len(train), len(train.classes))
+        train_NF, test_TF = subject.features(name)
         with exact_float32():
-            figures = knn.evaluate(
-                subject.encoder, pair(train), pair(test), config, batch_size=BATCH, device=subject.device
-            )
+            figures = knn.score(train_NF, pair(train)[1], test_TF, pair(test)[1], config)
         return figures | {"temperature": config.temperature} | _pictures(train, test)
 
     return measured(subject.folder, "knn", settings, subject.device, _work)
@@ -115,10 +110,10 @@ def _pictures(train: Dataset, test: Dataset) -> dict[str, Any]:
     }
 
 
-def _save_linear(classifier: Classifier, settings: dict[str, Any], path: Path) -> None:
+def _save_linear(linear: nn.Linear, settings: dict[str, Any], path: Path) -> None:
     from safetensors.torch import save
 
-    state = {k: v.detach().cpu().contiguous() for k, v in classifier.linear.state_dict().items()}
+    state = {k: v.detach().cpu().contiguous() for k, v in linear.state_dict().items()}
     with new_file(path) as handle:
         handle.write(save(state, {"intnacl": json.dumps(settings, sort_keys=True)}))
 

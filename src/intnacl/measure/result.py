@@ -4,9 +4,9 @@ from dataclasses import asdict
 from typing import Any
 
 from intnacl.config import to_dict
-from intnacl.measure import probes, robust
+from intnacl.measure import robust
 from intnacl.measure.parts import Part, all_parts, digest, write_json
-from intnacl.measure.subject import Subject
+from intnacl.measure.subject import FEATURE_BATCH, Subject
 from intnacl.training.journal import records
 
 RESULT = "result.json"
@@ -137,7 +137,7 @@ def _protocol(subject: Subject) -> dict[str, Any]:
         "attacks": list(attacks.values()),
         "batch_sizes": {
             "train": config.train.batch_size, "probe": config.probe.batch_size,
-            "features": probes.BATCH, "attack": robust.BATCH,
+            "features": FEATURE_BATCH, "attack": robust.BATCH,
         },
         "precision": {"train": config.train.precision, "measurement": "float32", "tf32": False},
         **((own or measured[0]).surroundings if measured else {}),

@@ -1,7 +1,7 @@
 """What is measured: the encoder of a run folder, and labelled pictures that fit it."""
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -11,9 +11,12 @@ from intnacl.config import RunConfig
 from intnacl.data import Dataset, load
 from intnacl.encoders import Encoder
 from intnacl.errors import InputError
+from intnacl.evaluation.precision import exact_float32
+from intnacl.evaluation.probe import extract_pair
 from intnacl.stages import ENCODER, read_config
 from intnacl.weights import from_pretrained, read_header
 
+FEATURE_BATCH = 512  # pictures of a forward pass
 RESIZED = ("folder", "parquet")  # data sets that take the size of their pictures from us
 
 
@@ -28,6 +31,7 @@ class Subject:
     checksum: str
     """SHA-256 of `encoder.safetensors`."""
     device: torch.device
+    _features: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def data_sets(self) -> tuple[str, ...]:
@@ -37,6 +41,17 @@ class Subject:
     def load(self, name: str) -> tuple[Dataset, Dataset]:
         """Training and test pictures of a data set."""
         return load_labelled(self.config, name, self.image_size)
+
+    def features(self, name: str) -> tuple[Tensor, Tensor]:
+        """Features of both splits in float32, (N, F) and (T, F); those of the last data set are kept."""
+        if name not in self._features:
+            self._features.clear()
+            train, test = self.load(name)
+            with exact_float32():
+                self._features[name] = extract_pair(
+                    self.encoder, pair(train), pair(test), batch_size=FEATURE_BATCH, device=self.device
+                )
+        return self._features[name]
 
 
 def open_subject(folder: Path, device: torch.device) -> Subject:
