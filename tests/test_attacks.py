@@ -133,6 +133,29 @@ def test_fooled_samples_cost_nothing(model, batch):
     assert rows == [len(x)]
 
 
+@pytest.mark.parametrize("loss", [cross_entropy, torch.nn.functional.cross_entropy], ids=["each", "mean"])
+def test_batches_are_filled_with_those_that_stand(model, batch, loss):
+    """The same pictures whatever the batch size, in no more passes than the standing samples need."""
+    x, y = batch
+    rows = []
+
+    def counting(x):
+        rows.append(len(x))
+        return model(x)
+
+    def attacked(**options):
+        rows.clear()
+        generator = torch.Generator().manual_seed(0)
+        return pgd(counting, x, y, EPS, 0.01, 10, 2, loss=loss, generator=generator, **options)
+
+    whole, passes = attacked(), list(rows)
+    size = len(x) // 3
+    torch.testing.assert_close(attacked(batch_size=size), whole)
+    assert max(rows) == size
+    assert len(rows) == sum(-(-n // size) for n in passes)
+    assert sum(rows) == sum(passes)
+
+
 def test_eps_zero_changes_nothing(model, batch):
     assert torch.equal(fgsm(model, *batch, 0.0), batch[0])
     assert torch.equal(pgd(model, *batch, 0.0, 0.01, 10, 2), batch[0])

@@ -66,6 +66,7 @@ def pgd(
     random_start: bool = True,
     stop_when_fooled: bool = True,
     generator: torch.Generator | None = None,
+    batch_size: int | None = None,
 ) -> Tensor:
     """x ← Π(x + step_size·sign ∇ₓ loss), Π the projection onto ball and box (Madry et al. 2018).
 
@@ -76,21 +77,27 @@ def pgd(
 
     `loss` as in `fgsm`; one that returns a scalar must be a mean or sum over samples, since restarts are
     compared sample by sample. Float targets (embeddings, say) know no "fooled", only the loss.
+
+    `batch_size` samples go through the model at once (None: all). Give many samples and a batch size rather
+    than a batch at a time: each step then fills its batches with those that still stand.
     """
     _check_inputs(x, y, eps)
     _check_schedule(step_size, steps, restarts)
+    size = max(1, batch_size or len(x))
     with _plain_gradients(x):
         x, y = x.detach().clone(), y.clone()
         low, high = (x - eps).clamp(min=0), (x + eps).clamp(max=1)
-        worst, worst_score = x.clone(), _score(model, x, y, loss)
+        worst, worst_score = x.clone(), _scores(model, x, y, loss, size)
         for _ in range(restarts):
             start = (x + eps * _uniform_like(x, generator)).clamp(low, high) if random_start else x
             standing = worst_score.isposinf().logical_not().nonzero().squeeze(1)
             if len(standing) == 0:
                 break
             box = (low[standing], high[standing])
-            end = _climb(model, start[standing], y[standing], box, step_size, steps, loss, stop_when_fooled)
-            score = _score(model, end, y[standing], loss)
+            end = _climb(
+                model, start[standing], y[standing], box, step_size, steps, loss, stop_when_fooled, size
+            )
+            score = _scores(model, end, y[standing], loss, size)
             better = score > worst_score[standing]
             worst[standing[better]], worst_score[standing[better]] = end[better], score[better]
     return worst
@@ -105,12 +112,14 @@ def _climb(
     steps: int,
     loss: Loss,
     stop_when_fooled: bool,
+    size: int,
 ) -> Tensor:
     """One restart's end. Fooled samples stay where they are, and cost nothing from then on."""
     low, high = box
     moving = torch.arange(len(x), device=x.device)
     for _ in range(steps):
-        moved, fooled = _step(model, x[moving], y[moving], step_size, loss)
+        parts = [_step(model, x[rows], y[rows], step_size, loss) for rows in torch.split(moving, size)]
+        moved, fooled = (torch.cat(part) for part in zip(*parts, strict=True))
         if stop_when_fooled:
             moved, moving = moved[~fooled], moving[~fooled]
         x[moving] = moved.clamp(low[moving], high[moving])
@@ -129,6 +138,11 @@ def _step(model: Model, x: Tensor, y: Tensor, step_size: float, loss: Loss) -> t
         return loss(logits, y)
 
     return x + step_size * input_gradient(_objective, x).sign(), fooled
+
+
+def _scores(model: Model, x: Tensor, y: Tensor, loss: Loss, size: int) -> Tensor:
+    batches = zip(torch.split(x, size), torch.split(y, size), strict=True)
+    return torch.cat([_score(model, *batch, loss) for batch in batches])
 
 
 def _score(model: Model, x: Tensor, y: Tensor, loss: Loss) -> Tensor:

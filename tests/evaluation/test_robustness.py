@@ -71,7 +71,7 @@ def test_worst_case_is_over_samples_not_over_figures(monkeypatch):
             return torch.stack([-brightness, brightness], dim=1)
 
     moves = {"brighten": 0.2, "darken": -0.2}
-    monkeypatch.setattr(robustness, "run", lambda config, model, x, y, generator: x + moves[config.name])
+    monkeypatch.setattr(robustness, "run", lambda config, model, x, y, *_: x + moves[config.name])
     attacks = [named_attack("fgsm", 0.2, name=name) for name in moves]
     figures = evaluate(Threshold().eval(), images, labels, attacks)
     assert figures["clean"] == 100

@@ -43,31 +43,45 @@ def named_attack(name: str, eps: float, /, **overrides: Any) -> AttackConfig:
 
 
 def run(
-    config: AttackConfig, model: nn.Module, x: Tensor, y: Tensor, generator: torch.Generator | None = None
+    config: AttackConfig,
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    generator: torch.Generator | None = None,
+    batch_size: int = 256,
 ) -> Tensor:
-    """Adversarial images of a batch of pixels in [0, 1], same shape; the generator draws PGD's starts."""
-    return METHODS[config.method](config, model, x, y, generator)
+    """Adversarial images of pixels in [0, 1], same shape; the generator draws PGD's starts.
+
+    The model sees `batch_size` images at once; attacks of many steps fill their batches with those that
+    still stand, so give all images in one call.
+    """
+    return METHODS[config.method](config, model, x, y, generator, batch_size)
 
 
-def _fgsm(c: AttackConfig, model: nn.Module, x: Tensor, y: Tensor, _: torch.Generator | None) -> Tensor:
-    return fgsm(model, x, y, c.eps, clamp=c.clamp)
+def _fgsm(
+    c: AttackConfig, model: nn.Module, x: Tensor, y: Tensor, _: torch.Generator | None, size: int
+) -> Tensor:
+    batches = zip(torch.split(x, size), torch.split(y, size), strict=True)
+    return torch.cat([fgsm(model, *batch, c.eps, clamp=c.clamp) for batch in batches])
 
 
 def _pgd(
-    c: AttackConfig, model: nn.Module, x: Tensor, y: Tensor, generator: torch.Generator | None
+    c: AttackConfig, model: nn.Module, x: Tensor, y: Tensor, generator: torch.Generator | None, size: int
 ) -> Tensor:
     assert c.step_size is not None
     assert c.steps is not None
     assert c.restarts is not None
     schedule = (c.eps, c.step_size, c.steps, c.restarts)
-    return pgd(model, x, y, *schedule, random_start=c.random_start, generator=generator)
+    return pgd(model, x, y, *schedule, random_start=c.random_start, generator=generator, batch_size=size)
 
 
-def _autoattack(c: AttackConfig, model: nn.Module, x: Tensor, y: Tensor, _: torch.Generator | None) -> Tensor:
-    return autoattack(model, x, y, c.eps, seed=c.seed)
+def _autoattack(
+    c: AttackConfig, model: nn.Module, x: Tensor, y: Tensor, _: torch.Generator | None, size: int
+) -> Tensor:
+    return autoattack(model, x, y, c.eps, seed=c.seed, batch_size=size)
 
 
-Method = Callable[[AttackConfig, nn.Module, Tensor, Tensor, torch.Generator | None], Tensor]
+Method = Callable[[AttackConfig, nn.Module, Tensor, Tensor, torch.Generator | None, int], Tensor]
 METHODS: dict[str, Method] = {"fgsm": _fgsm, "pgd": _pgd, "autoattack": _autoattack}
 
 

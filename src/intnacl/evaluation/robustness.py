@@ -15,6 +15,7 @@ from intnacl.attacks import cross_entropy, input_gradient
 from intnacl.evaluation.features import check_images, eval_mode, pixels
 from intnacl.evaluation.named_attacks import AttackConfig, named_attack, run
 
+PORTION = 2**25  # pixels of the images that are attacked together: all of CIFAR's test images
 EPS_CURVE = (0.002, 0.004, 0.008, 0.016, 8 / 255, 0.032)
 
 
@@ -157,13 +158,11 @@ def _right(
     """Which of the first `config.images` images stay right under the attack (None: no attack)."""
     count = len(images) if config is None or config.images is None else min(config.images, len(images))
     generator = torch.Generator().manual_seed(config.seed) if config else None
-    # AutoAttack makes batches itself, of those that are still standing, which are few: give it all at once.
-    portion = count if config is not None and config.method == "autoattack" else batch_size
     right = []
-    for rows in torch.split(torch.arange(count), portion):
+    for rows in torch.split(torch.arange(count), max(batch_size, PORTION // images[0].numel())):
         x, y = pixels(images[rows], device), labels[rows].to(device)
         if config is not None:
-            x = run(config, classifier, x, y, generator)
+            x = run(config, classifier, x, y, generator, batch_size)
         with torch.no_grad():
             predicted = torch.cat([classifier(part).argmax(dim=1) for part in torch.split(x, batch_size)])
         right.append((predicted == y).cpu())
