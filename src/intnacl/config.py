@@ -78,10 +78,13 @@ class RunConfig:
         check_choice("objective", self.objective, ("contrastive", "supervised"))
 
 
+# The linear layer whose figures come closest to the paper's (docs/reproduction.md). After 1000 epochs, raw
+# features at 3e-4 lie up to 2 points below its clean accuracies and 7 below those under FGSM.
+LINEAR = {"probe.normalize": True, "probe.lr": 1e-3}
 # Overrides of the defaults, which are the paper's for CIFAR.
 RECIPES: dict[str, dict[str, Any]] = {
-    "paper": {},
-    "tinyimagenet": {"train.batch_size": 128, "probe.epochs": 200},
+    "paper": LINEAR,
+    "tinyimagenet": {**LINEAR, "train.batch_size": 128, "probe.epochs": 200},
     "digits": {
         # 8×8 grey digits on a CPU: no mirror images, gentler crops, a small net, a larger rate.
         "augment.crop_scale": (0.4, 1.0),

@@ -121,7 +121,7 @@ def test_classifier_is_encoder_then_linear(encoder):
     torch.testing.assert_close(Classifier(encoder, linear, normalize=True)(x), linear(unit))
 
 
-def test_defaults_are_the_papers_protocol():
+def test_defaults_are_those_of_the_reference():
     config = ProbeConfig()
     assert (config.solver, config.epochs, config.batch_size, config.lr) == ("adam", 1000, 256, 3e-4)
     assert (config.l2, config.normalize, config.standardize) == (0, False, False)

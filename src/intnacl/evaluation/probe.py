@@ -21,7 +21,7 @@ from intnacl.evaluation.logistic import Problem, adam, count_correct, exact_matm
 
 @dataclass(frozen=True, kw_only=True)
 class ProbeConfig:
-    """How the linear layer is trained; the defaults are the paper's protocol."""
+    """How the linear layer is trained; the defaults are those of the code that the paper builds on (CLAE)."""
 
     solver: str = "adam"  # "adam": minibatches for `epochs`; "lbfgs": full batch for `max_iter` iterations
     epochs: int = 1000
