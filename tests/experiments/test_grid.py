@@ -4,7 +4,7 @@ import pytest
 
 from intnacl.errors import InputError
 from intnacl.experiments import published
-from intnacl.experiments.grid import PAPER, pick, tables_of
+from intnacl.experiments.grid import PAPER, pick
 from intnacl.experiments.plan import Plan, make_plan
 from intnacl.experiments.setting import departures
 
@@ -80,15 +80,6 @@ def test_strong_attacks_are_run_at_one_radius_and_autoattack_only_when_asked(pla
 def test_a_run_has_the_same_name_whatever_was_asked_for(plan: Plan) -> None:
     alone = make_plan(pick(PAPER, ("2",)), [0], universe=PAPER)
     assert alone.cells["table2"] == plan.cells["table2"]
-
-
-def test_tiny_has_the_same_tables_on_digits() -> None:
-    tiny = tables_of("tiny")
-    assert [table.name for table in tiny] == [table.name for table in PAPER]
-    small = make_plan(tiny, [0], universe=tiny)
-    assert {job.config.dataset for job in small.jobs} == {"digits"}
-    assert max(job.config.train.epochs for job in small.jobs) == 11  # eleven milestones, an epoch each
-    assert all(departures(job.config) for job in small.jobs)
 
 
 def test_an_unknown_table_is_refused_with_the_nearest() -> None:

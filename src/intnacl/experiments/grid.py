@@ -8,6 +8,7 @@ from typing import Any
 
 from intnacl.errors import InputError, check_choice
 from intnacl.experiments.tables import Column, Row, Table
+from intnacl.experiments.tiny import shrunk
 from intnacl.losses.integrated import PRESETS
 
 LAMBDAS = (0.5, 0.6, 0.7, 0.8, 0.9)
@@ -243,7 +244,7 @@ PAPER: tuple[Table, ...] = (
 def tables_of(scale: str) -> tuple[Table, ...]:
     """All tables of the paper, at its own scale or as a check of the machinery on the digits."""
     check_choice("scale", scale, SCALES)
-    return PAPER if scale == "paper" else tuple(_tiny(table) for table in PAPER)
+    return PAPER if scale == "paper" else tuple(shrunk(table, MILESTONES) for table in PAPER)
 
 
 def pick(tables: tuple[Table, ...], names: tuple[str, ...]) -> tuple[Table, ...]:
@@ -255,36 +256,3 @@ def pick(tables: tuple[Table, ...], names: tuple[str, ...]) -> tuple[Table, ...]
     if not chosen:
         raise InputError("name a --table, or take --all; `--list` shows what there is.")
     return tuple(known[name] for name in chosen)
-
-
-# The digits instead of every data set: nothing that comes out says anything about the paper.
-TINY: dict[str, Any] = {
-    "dataset": "digits", "evaluation.transfer": (), "train.epochs": 1, "train.batch_size": 128,
-    "train.monitor_epochs": 0, "probe.solver": "lbfgs", "probe.max_iter": 10,
-    "evaluation.images": 100, "evaluation.eps": (0.002,), "evaluation.attacks": ("fgsm", "pgd"),
-}  # fmt: skip
-
-
-def _tiny(table: Table) -> Table:
-    """The same rows and columns on the digits; columns that only differ in the data set fall together."""
-    rows = tuple(replace(row, settings=_tiny_settings(row.settings)) for row in table.rows)
-    columns = tuple(
-        replace(
-            column,
-            dataset=None,
-            label=column.label.replace("TinyImageNet", "digits").replace("CIFAR-100", "digits"),
-            panel=column.panel.replace("CIFAR-100", "digits"),
-            settings=_tiny_settings(column.settings),
-        )
-        for column in table.columns
-        if column.dataset != "cifar10"
-    )
-    return replace(table, settings=TINY, rows=rows, columns=columns)
-
-
-def _tiny_settings(settings: Any) -> dict[str, Any]:
-    changed = dict(settings)
-    if "train.epochs" in changed:  # milestones stay apart: 1, 2, 3 …
-        epochs = changed["train.epochs"]
-        changed["train.epochs"] = MILESTONES.index(epochs) + 1 if epochs in MILESTONES else 1
-    return changed
