@@ -1,7 +1,8 @@
-"""Versions and hardware as they are."""
+"""Versions, hardware and date as they are."""
 
 import os
 import platform
+from datetime import UTC, date, datetime
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ def test_it_tells_versions_and_processor() -> None:
     assert found["hardware"]["cores"] == os.cpu_count()
     assert found["hardware"]["cpu"]
     assert "gpu" not in found["hardware"]
+    assert abs((datetime.now(UTC).date() - date.fromisoformat(found["date"])).days) <= 1
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

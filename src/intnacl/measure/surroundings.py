@@ -1,7 +1,8 @@
-"""Where a figure was measured: versions and hardware."""
+"""Where and when a figure was measured."""
 
 import os
 import platform
+from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ PACKAGES = ("intnacl", "numpy", "scikit-learn", "timm", "pyautoattack")
 
 
 def surroundings(device: torch.device) -> dict[str, Any]:
-    """{"versions": …, "hardware": …}."""
+    """{"versions": …, "hardware": …, "date": of today}."""
     found = {name: _version(name) for name in PACKAGES}
     versions = {"python": platform.python_version(), "torch": str(torch.__version__)}
     versions |= {name: number for name, number in found.items() if number}
@@ -23,7 +24,7 @@ def surroundings(device: torch.device) -> dict[str, Any]:
         hardware["gpu"] = torch.cuda.get_device_name(device)
         versions["cuda"] = str(torch.version.cuda)
         versions["cudnn"] = str(torch.backends.cudnn.version())  # type: ignore[no-untyped-call]
-    return {"versions": versions, "hardware": hardware}
+    return {"versions": versions, "hardware": hardware, "date": str(datetime.now(UTC).date())}
 
 
 def _version(package: str) -> str | None:
