@@ -10,8 +10,8 @@ from grids import SMALL, jobs, table
 
 from intnacl.config import resolve
 from intnacl.errors import InputError
-from intnacl.experiments.plan import canonical, make_plan, run_name, training_key
-from intnacl.experiments.tables import Column
+from intnacl.experiments.plan import canonical, jobs_of_rows, make_plan, run_name, training_key
+from intnacl.experiments.tables import Column, Row
 
 
 def test_a_name_is_readable_and_ends_in_a_hash() -> None:
@@ -96,6 +96,27 @@ def test_a_run_measures_what_all_tables_want_of_it() -> None:
     assert wanted.fgsm_eps == (0.02,)
     assert wanted.rounds == ((0.01, ("fgsm", "pgd")), (0.05, ("fgsm", "pgd")), (0.02, ("fgsm",)))
     assert job.config.evaluation.transfer == ("cifar10",)
+
+
+def test_some_rows_of_a_table() -> None:
+    rows = (
+        Row(label="SimCLR", settings={"loss.negatives": "g0"}),
+        Row(label="M = 1", group="NCA(g2)", settings={"loss.negatives": "g2"}),
+        Row(label="M = 1", group="NCA(g1)", settings={"loss.negatives": "g1"}),
+    )
+    plan = make_plan([dataclasses.replace(table(epochs=(1, 2)), rows=rows)], [0, 1])
+
+    def found(*names: str) -> list[tuple[str, int, int]]:
+        return [(job.config.loss.negatives, job.config.train.epochs, job.config.seed)
+                for job in jobs_of_rows(plan, names)]  # fmt: skip
+
+    assert jobs_of_rows(plan, ()) == plan.jobs
+    assert found("SimCLR") == [("g0", 1, 0), ("g0", 1, 1), ("g0", 2, 0), ("g0", 2, 1)]
+    assert {g for g, *_ in found("NCA(g2), M = 1")} == {"g2"}
+    assert {g for g, *_ in found("M = 1")} == {"g1", "g2"}
+    assert all(job.parent for job in jobs_of_rows(plan, ("SimCLR",)) if job.config.train.epochs == 2)
+    with pytest.raises(InputError, match=r"row='SimCLE' is unknown; did you mean 'SimCLR'"):
+        found("SimCLE")
 
 
 def test_the_device_decides_the_precision_and_so_the_name() -> None:

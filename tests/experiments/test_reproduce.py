@@ -58,6 +58,9 @@ def test_a_dry_run_prints_configurations_and_leaves_nothing(capsys: Output, tmp_
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert len(lines) == 18
     assert {line["config"]["seed"] for line in lines} == {7}
+    intnacl("reproduce", "--table", "main", "--row", "SimCLR", "IntCl", "--trials", "2", "--dry-run")
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert sorted(line["config"]["loss"]["alpha"] for line in lines) == [0, 0, 1, 1]
     assert not (tmp_path / "out").exists()
 
 

@@ -12,6 +12,7 @@ from intnacl.flags import MANY
 def reproduce(
     *,
     table: Annotated[tuple[str, ...], MANY] = (),
+    row: Annotated[tuple[str, ...], MANY] = (),
     all_: Annotated[bool, Parameter(name="--all", negative=())] = False,
     list_: Annotated[bool, Parameter(name="--list", negative=())] = False,
     dry_run: Annotated[bool, Parameter(negative=())] = False,
@@ -38,7 +39,7 @@ def reproduce(
     intnacl reproduce --list
     intnacl reproduce --table 2 figure1 --trials 5 --root ~/data --out results
     intnacl reproduce --all --scale tiny --trials 1 --out tiny    # the machinery, on the embedded digits
-    intnacl reproduce --table 3 --seeds 0 1 --max-minutes 120
+    intnacl reproduce --table main --row SimCLR IntCl --seeds 0 1 --max-minutes 120
     intnacl reproduce --config my_grid.toml --workers 2
     intnacl reproduce --all --ray auto                            # on a cluster that `ray start` made
     ```
@@ -47,6 +48,8 @@ def reproduce(
     ----------
     table
         Names of `--list`; 2, 3 and 4 are the main tables.
+    row
+        Only the runs behind rows of these labels, or "GROUP, LABEL"s.
     all_
         Every table and figure.
     list_
@@ -81,8 +84,8 @@ def reproduce(
     from intnacl.flags import pairs
 
     request = experiments.Request(
-        tables=table, everything=all_, scale=scale, seeds=experiments.seeds_of(trials, seeds), grid=config,
-        out=out, device=device, workers=workers, ray=ray, max_minutes=max_minutes,
+        tables=table, rows=row, everything=all_, scale=scale, seeds=experiments.seeds_of(trials, seeds),
+        grid=config, out=out, device=device, workers=workers, ray=ray, max_minutes=max_minutes,
         overrides=({"root": str(root.absolute())} if root else {}) | pairs(set_),
     )  # fmt: skip
     if list_:

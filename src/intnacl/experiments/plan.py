@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from intnacl.config import FREE, EvaluationConfig, RunConfig, flatten, resolve, to_dict
-from intnacl.errors import InputError
+from intnacl.errors import InputError, check_choice
 from intnacl.evaluation.named_attacks import named_attack
 from intnacl.experiments.tables import Column, Table
 from intnacl.losses.integrated import LossConfig
@@ -73,6 +73,24 @@ def make_plan(
                 cells[request.table][request.row][request.column][seed] = job.name
                 jobs[job.name] = job
     return Plan(tables=tuple(tables), jobs=_with_parents_there(jobs), cells=cells)
+
+
+def jobs_of_rows(plan: Plan, rows: Sequence[str]) -> tuple[Job, ...]:
+    """The runs behind rows of these labels, or "GROUP, LABEL"s; all runs if there are none."""
+    if not rows:
+        return plan.jobs
+    known = {name for table in plan.tables for row in table.rows for name in row.names}
+    for name in rows:
+        check_choice("row", name, known)
+    chosen = {
+        run
+        for table in plan.tables
+        for row, cells in zip(table.rows, plan.cells[table.name], strict=True)
+        if not row.names.isdisjoint(rows)
+        for cell in cells
+        for run in cell.values()
+    }
+    return _with_parents_there({job.name: job for job in plan.jobs if job.name in chosen})
 
 
 @dataclass(frozen=True, kw_only=True)

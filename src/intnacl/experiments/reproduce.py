@@ -15,7 +15,7 @@ from intnacl.experiments.attempts import failure, finished
 from intnacl.experiments.cost import plan_seconds
 from intnacl.experiments.custom import read_grid
 from intnacl.experiments.grid import SCALES, pick, tables_of
-from intnacl.experiments.plan import Plan, make_plan
+from intnacl.experiments.plan import Plan, jobs_of_rows, make_plan
 from intnacl.experiments.progress import Progress, last_line
 from intnacl.experiments.runner import Session, local_devices, new_session, read_device, run_local, work
 from intnacl.experiments.tables import Table
@@ -27,6 +27,8 @@ class Request:
     """What is asked of the command."""
 
     tables: tuple[str, ...] = ()
+    rows: tuple[str, ...] = ()
+    """Labels of the rows to run; none: all."""
     everything: bool = False
     scale: str = "paper"
     seeds: tuple[int, ...] = (0,)
@@ -103,16 +105,17 @@ def _counts(runs: set[str], out: Path, costs: Mapping[str, float]) -> tuple[str,
 
 def print_plan(request: Request) -> None:
     """Print each run's configuration, one JSON object a line."""
-    for job in plan_of(request, request.chosen()).jobs:
+    for job in jobs_of_rows(plan_of(request, request.chosen()), request.rows):
         print(json.dumps({"run": job.name, "goes_on_from": job.parent, "config": to_dict(job.config)}))
 
 
 def reproduce(request: Request) -> tuple[str | None, int]:
     """Do the runs; returns why it stopped early (None: it did not) and how many runs failed."""
     plan = plan_of(request, request.chosen())
+    jobs = jobs_of_rows(plan, request.rows)
     record.write(request.out, plan, scale=_scale(request), overrides=request.overrides)
-    session = new_session(request.out, plan.jobs, request.max_minutes)
-    progress = Progress(plan.jobs, request.out, plan_seconds(plan.jobs))
+    session = new_session(request.out, jobs, request.max_minutes)
+    progress = Progress(jobs, request.out, plan_seconds(jobs))
     with Stop(request.max_minutes) as stop, progress:
         _run(request, session, stop, progress)
     return stop.reason, _tell(session, stop)

@@ -24,6 +24,11 @@ class Row:
     """Rows of one group stand together under its name."""
     settings: Settings = field(default_factory=dict)
 
+    @property
+    def names(self) -> set[str]:
+        """What it may be called."""
+        return {self.label, f"{self.group}, {self.label}"} if self.group else {self.label}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Column:
