@@ -30,6 +30,9 @@ def test_probe_takes_several_data_sets_and_protocols(tmp_path: Path) -> None:
     assert quick.settings["probe"]["solver"] == "lbfgs"
     (short,) = probe_command(folder, (), "run", 3, "cpu")
     assert len(short.figures["curve"]) == 3
+    (clae,) = probe_command(folder, (), "clae", 2, "cpu")
+    assert [clae.settings["probe"][name] for name in ("lr", "batch_size", "normalize")] == [3e-4, 256, False]
+    assert len(clae.figures["curve"]) == 2
     (hcl,) = probe_command(folder, (), "hcl", 1, "cpu")
     assert hcl.kind == "hcl_probe"
     with pytest.raises(InputError, match="protocol='slow' is unknown"):

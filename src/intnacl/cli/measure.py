@@ -25,6 +25,7 @@ def probe(
     intnacl probe runs/c100
     intnacl probe runs/c100 --dataset cifar100 cifar10
     intnacl probe runs/c100 --protocol quick             # L-BFGS instead of epochs of Adam
+    intnacl probe runs/c100 --protocol clae              # raw features at rate 3e-4, 1000 epochs
     intnacl probe runs/c100 --protocol hcl               # augmented pictures, batch norm in train mode
     ```
 
@@ -35,7 +36,7 @@ def probe(
     dataset
         Data sets with pictures of the run's size; the run's own by default.
     protocol
-        run (the settings of the run's configuration), quick or hcl.
+        run (the settings of the run's configuration), quick, clae or hcl.
     epochs
         Passes over the features, instead of the protocol's.
     device

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from intnacl.errors import InputError, check_choice
 from intnacl.evaluation.autoattack import require_autoattack
 from intnacl.evaluation.figures import draw_examples, draw_probe, draw_robustness
+from intnacl.evaluation.probe import ProbeConfig
 from intnacl.evaluation.robustness import EPS_CURVE
 from intnacl.measure.page import attacked_figures, write_page
 from intnacl.measure.parts import Part, file_name
@@ -21,7 +22,7 @@ from intnacl.training.distributed import pick_device
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-PROTOCOLS = ("run", "quick", "hcl")
+PROTOCOLS = ("run", "quick", "clae", "hcl")
 
 
 def probe_command(
@@ -80,6 +81,8 @@ def _probe(subject: Subject, name: str, protocol: str, epochs: int | None) -> Pa
     config = subject.config.probe
     if protocol == "quick":
         config = replace(config, solver="lbfgs")
+    if protocol == "clae":
+        config = ProbeConfig(seed=config.seed)
     return run_probe(subject, name, config if epochs is None else replace(config, epochs=epochs))
 
 
