@@ -139,6 +139,11 @@ def test_rising_accuracy_and_weak_iteration_are_warned_about():
     assert "pgd: 55.0 % at eps 0.01 is above FGSM's 50.0 %" in warning
     assert accuracy_warnings([row("fgsm", 0.01, 50), row("pgd", 0.01, 55, images=10)]) == []
     assert accuracy_warnings([row("pgd", 0.01, 50.0), row("pgd", 0.02, 50.4)]) == []
+    few = [row("pgd", eps, 90, images=10) for eps in (0.01, 0.02)]  # between the radii of the others
+    (warning,) = accuracy_warnings([row("pgd", 0.01, 50), *few, row("pgd", 0.02, 60)])
+    assert "pgd: accuracy rises with eps, from 50.0 % at eps 0.01 to 60.0 % at eps 0.02" in warning
+    (warning,) = accuracy_warnings([row("fgsm", 0.01, 50), row("fgsm", 0.01, 9, 10), row("pgd", 0.01, 60)])
+    assert "above FGSM's 50.0 %" in warning
 
 
 def test_examples_hold_what_a_picture_needs(model, data):

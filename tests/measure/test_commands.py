@@ -2,10 +2,12 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from intnacl.errors import InputError
+from intnacl.evaluation import named_attacks
 from intnacl.measure.commands import attack_command, knn_command, probe_command
 from tiny_run import measured, trained, write_pictures
 
@@ -55,6 +57,23 @@ def test_attack_probes_first_draws_and_warns(tmp_path: Path, capsys: pytest.Capt
     for name in ("probe-digits.safetensors", "robustness-digits.png", "examples-digits.png"):
         assert (folder / name).stat().st_size > 1000
     assert len(list((folder / "parts").glob("attack-*"))) == 2
+
+
+def test_a_rise_from_one_eps_to_another_is_warned_about(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    real = named_attacks.fgsm
+
+    def weaker_above(model: Any, x: Any, y: Any, eps: float, **options: Any) -> Any:
+        return real(model, x, y, eps if eps < 0.05 else 0.0, **options)
+
+    monkeypatch.setattr(named_attacks, "fgsm", weaker_above)
+    folder = measured(tmp_path).folder
+    attack_command(folder, (), (0.04, 0.06), ("fgsm",), 32, "cpu")
+    assert "warning: fgsm: accuracy rises with eps, from " in capsys.readouterr().out
+    warnings = json.loads((folder / "result.json").read_text())["warnings"]
+    assert [text for text in warnings if text.startswith("digits: fgsm: accuracy rises with eps")]
+    assert "fgsm: accuracy rises with eps" in (folder / "report.html").read_text()
 
 
 def test_attack_on_a_measured_run_brings_its_result_and_page_up_to_date(tmp_path: Path) -> None:

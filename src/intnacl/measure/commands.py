@@ -14,7 +14,7 @@ from intnacl.measure.page import attacked_figures, write_page
 from intnacl.measure.parts import Part, file_name
 from intnacl.measure.probes import run_hcl_probe, run_knn, run_probe
 from intnacl.measure.result import collect, write_result
-from intnacl.measure.robust import examples, plan, run_attacks
+from intnacl.measure.robust import attack_warnings, examples, plan, run_attacks
 from intnacl.measure.subject import Subject, open_subject
 from intnacl.measure.tables import print_attacks, print_probes, print_table, print_warnings, shown
 from intnacl.training.distributed import pick_device
@@ -70,7 +70,7 @@ def attack_command(
         parts = [run_attacks(subject, name, planned) for planned in plans]
         rows = [row for p in parts for row in (*p.figures["attacks"], *p.figures["worst_case"])]
         print_attacks(name, rows)
-        print_warnings(warning for part in parts for warning in part.figures["warnings"])
+        print_warnings(attack_warnings(parts))
         _draw_attacks(subject, name, max(planned[0].eps for planned in plans))
     _refresh(subject)
 

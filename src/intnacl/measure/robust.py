@@ -44,6 +44,14 @@ def run_attacks(subject: Subject, name: str, attacks: tuple[AttackConfig, ...]) 
     return measured(subject.folder, "attack", settings, subject.device, _work)
 
 
+def attack_warnings(parts: Iterable[Part]) -> list[str]:
+    """What is doubtful in attacks on one data set: in each part, and from one part's eps to another's."""
+    parts = list(parts)
+    found = [warning for part in parts for warning in part.figures["warnings"]]
+    rows = [row for part in parts for row in part.figures["attacks"]]
+    return list(dict.fromkeys(found + robustness.accuracy_warnings(rows)))
+
+
 def attack_settings(subject: Subject, name: str, attacks: tuple[AttackConfig, ...]) -> dict[str, Any]:
     """What the figures of attacks depend on."""
     return {
