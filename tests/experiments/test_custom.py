@@ -19,6 +19,13 @@ def test_a_grid_is_read(tmp_path: Path) -> None:
     assert last.config.evaluation.eps == (0.01,)
 
 
+def test_a_column_may_be_optional(tmp_path: Path) -> None:
+    (tmp_path / "g.toml").write_text(f'[[tables]]\nname = "t"\n{ROW}metric = "autoattack"\noptional = true\n')
+    (table,) = read_grid(tmp_path / "g.toml")
+    assert table.columns[0].optional
+    assert "autoattack" not in make_plan([table], [0]).jobs[0].config.evaluation.attacks
+
+
 ROW = '[[tables.rows]]\nlabel = "r"\n[[tables.columns]]\nlabel = "c"\n'
 
 
@@ -35,6 +42,8 @@ ROW = '[[tables.rows]]\nlabel = "r"\n[[tables.columns]]\nlabel = "c"\n'
         ('[[tables]]\nname = "t"', "needs at least one row"),
         ('[[tables]]\nname = "t"\n' + ROW + 'metric = "acc"', "metric of column 'c'='acc' is unknown"),
         ('[[tables]]\nname = "t"\n' + ROW + 'preset = "simcl"', "did you mean 'simclr'"),
+        ('[[tables]]\nname = "t"\n' + ROW + "optional = 1", "optional=1 is of the wrong kind"),
+        ('[[tables]]\nname = "t"\n' + ROW + "eps = true", "eps=True is of the wrong kind"),
         (f'[[tables]]\nname = "t"\n{ROW}[[tables]]\nname = "t"\n{ROW}', "a name of its own"),
     ],
 )  # fmt: skip

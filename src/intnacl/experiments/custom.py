@@ -26,7 +26,7 @@ from intnacl.losses.integrated import PRESETS
 TYPES: dict[str, Any] = {
     "label": str, "group": str, "metric": str, "dataset": str, "eps": (int, float), "x": (int, float),
     "panel": str, "name": str, "title": str, "figure": str, "x_label": str, "settings": dict, "rows": list,
-    "columns": list, "preset": str,
+    "columns": list, "preset": str, "optional": bool,
 }  # fmt: skip
 
 
@@ -66,7 +66,7 @@ def _checked(values: Any, kind: type, where: str) -> dict[str, Any]:
     needed = "name" if kind is Table else "label"
     for key, value in values.items():
         check_choice(f"{where}: key", key, [*known, "preset"])
-        if not isinstance(value, TYPES[key]) or isinstance(value, bool):
+        if not isinstance(value, TYPES[key]) or (isinstance(value, bool) and TYPES[key] is not bool):
             raise InputError(f"{where}: {key}={value!r} is of the wrong kind.")
     if needed not in values:
         raise InputError(f"{where} has no {needed}.")
