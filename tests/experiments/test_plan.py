@@ -57,6 +57,8 @@ def test_unused_settings_do_not_make_another_run(one: dict[str, object], other: 
         {"loss.negatives": "g2", "loss.tau_plus": 0.1}, {"loss.negatives": "g2", "loss.beta": 2.0},
         {"loss.alpha": 1.0, "loss.weight": "one"}, {"loss.alpha": 1.0, "loss.robust_negatives": "g1"},
         {"loss.nacl": "mixnca", "loss.num_positives": 2, "loss.lam": 0.9},
+        {"loss.alpha": 1.0, "adversary.negatives": "g1", "loss.tau_plus": 0.1},
+        {"loss.alpha": 1.0, "adversary.negatives": "g2", "loss.beta": 2.0},
     ],
 )  # fmt: skip
 def test_used_settings_stay(used: dict[str, object]) -> None:

@@ -133,7 +133,9 @@ def canonical(config: RunConfig) -> RunConfig:
     unused |= {"lam", "mix_negatives"} if used.nacl == "nca" else {"denominator"}
     if used.alpha == 0:
         unused |= {"robust_negatives", "weight", "detach_weight"}
-    estimators = {used.negatives} | ({used.robust_negatives or used.negatives} if used.alpha else set())
+    estimators = {used.negatives}
+    if used.alpha:
+        estimators |= {used.robust_negatives or used.negatives, config.adversary.negatives}
     unused |= {"tau_plus", "beta"} if estimators == {"g0"} else set()
     unused |= {"beta"} if "g2" not in estimators else set()
     return replace(config, loss=replace(used, **{name: getattr(default, name) for name in unused}))
