@@ -88,7 +88,7 @@ def test_a_run_measures_what_all_tables_want_of_it() -> None:
     columns = (
         Column(label="a", metric="pgd", eps=0.05),
         Column(label="b", metric="fgsm", eps=0.02, dataset="cifar10"),
-        Column(label="c", metric="autoattack", optional=True),
+        Column(label="c", metric="autoattack", eps=0.3, dataset="tinyimagenet", optional=True),
     )
     wide = dataclasses.replace(table(name="wide"), columns=columns)
     (job,) = make_plan([table()], [0], universe=[table(), wide]).jobs
@@ -98,6 +98,11 @@ def test_a_run_measures_what_all_tables_want_of_it() -> None:
     assert wanted.fgsm_eps == (0.02,)
     assert wanted.rounds == ((0.01, ("fgsm", "pgd")), (0.05, ("fgsm", "pgd")), (0.02, ("fgsm",)))
     assert job.config.evaluation.transfer == ("cifar10",)
+
+
+def test_fgsm_at_a_radius_of_other_attacks_is_not_lost() -> None:
+    (job,) = jobs(**{"evaluation.attacks": ("pgd",), "evaluation.fgsm_eps": (0.01, 0.02)})
+    assert job.config.evaluation.rounds == ((0.01, ("pgd",)), (0.01, ("fgsm",)), (0.02, ("fgsm",)))
 
 
 def test_some_rows_of_a_table() -> None:

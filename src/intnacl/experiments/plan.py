@@ -182,8 +182,10 @@ def _united(group: list[_Request]) -> RunConfig:
     for request in group:
         config, figure = request.config, request.figure
         transfer += config.evaluation.transfer
+        if figure.optional:
+            continue
         transfer += [figure.dataset] if figure.dataset not in (None, config.dataset) else []
-        if figure.metric not in ("clean", "minutes") and not figure.optional:
+        if figure.metric not in ("clean", "minutes"):
             attacks.append(figure.metric)
         if figure.eps is not None:
             (fgsm_eps if figure.metric == "fgsm" else eps).append(figure.eps)
@@ -192,7 +194,7 @@ def _united(group: list[_Request]) -> RunConfig:
         transfer=_unique(transfer),
         attacks=_unique(attacks),
         eps=(base.eps[0], *sorted(_unique(eps, base.eps[0]))),
-        fgsm_eps=tuple(sorted(_unique(fgsm_eps, *eps))),
+        fgsm_eps=tuple(sorted(_unique(fgsm_eps, *(eps if "fgsm" in attacks else ())))),
     )
     for radius, names in evaluation.rounds:
         for name in names:
