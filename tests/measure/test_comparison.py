@@ -50,6 +50,21 @@ def test_means_deviations_and_paired_differences(tmp_path: Path) -> None:
     assert "seed" not in summary["protocol"]
 
 
+def test_only_what_the_configuration_asks_is_compared_and_all_of_it(tmp_path: Path) -> None:
+    write_results(tmp_path, {"a": [80.0]})
+    path = run_folder(tmp_path, "a", 0) / "result.json"
+    result = json.loads(path.read_text())
+    result["config"]["evaluation"]["fgsm_eps"] = [0.05]
+    row = next(row for row in result["attacks"] if row["name"] == "fgsm" and row["eps"] == 0.02)
+    few = row | {"images": 8, "accuracy": 1.0}  # someone's attack on other pictures
+    result["attacks"] += [row | {"eps": 0.05, "accuracy": 60.0}, row | {"eps": 0.03}, few]
+    path.write_text(json.dumps(result))
+    found = summarize(tmp_path, ["a"], [0])["losses"]["a"]
+    assert found["fgsm 0.02"]["mean"] == row["accuracy"]
+    assert found["fgsm 0.05"]["mean"] == 60.0
+    assert "fgsm 0.03" not in found
+
+
 def test_table_and_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_results(tmp_path, {"a": [80.0, 84.0], "b": [90.0, 92.0]})
     summary = summarize(tmp_path, ["a", "b"], [0, 1])

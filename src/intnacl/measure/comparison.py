@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import TYPE_CHECKING, Any
 
-from intnacl.config import RunConfig
+from intnacl.config import RunConfig, from_dict
 from intnacl.evaluation.figures import COLORS, MARKERS
 from intnacl.measure.parts import write_json
 from intnacl.measure.pipeline import Say, run
@@ -147,16 +147,26 @@ def _result(folder: Path) -> dict[str, Any]:
 
 def _values(result: dict[str, Any]) -> dict[str, float]:
     """ "clean" and "ATTACK EPS" -> accuracy on the run's own data set, for what its configuration asks."""
-    name, wanted = result["config"]["dataset"], result["config"]["evaluation"]
+    config = from_dict(result["config"])
+    name, wanted = config.dataset, config.evaluation
+    count = result["protocol"]["images"][name]["test"]
+    rows = [
+        row
+        for row in result["attacks"]
+        if row["dataset"] == name and row["images"] == min(wanted.images or count, count)
+    ]
     values = {"clean": result["accuracy"][name]["clean"]}
-    for attack in (*wanted["attacks"], "worst_case"):
-        rows = [row for row in result["attacks"] if row["dataset"] == name and row["name"] == attack]
-        if attack == "worst_case":
-            rows = [row for row in rows if row["of"] == wanted["attacks"]]
+    for attack in dict.fromkeys((*wanted.attacks, *(("fgsm",) if wanted.fgsm_eps else ()))):
+        radii = [eps for eps, names in wanted.rounds if attack in names]
         values |= {
-            f"{attack} {row['eps']:.4g}": row["accuracy"] for row in rows if row["eps"] in wanted["eps"]
+            _key(row): row["accuracy"] for row in rows if row["name"] == attack and row["eps"] in radii
         }
-    return values
+    worst = [row for row in rows if row.get("of") == list(wanted.attacks) and row["eps"] in wanted.eps]
+    return values | {_key(row): row["accuracy"] for row in worst}
+
+
+def _key(row: Mapping[str, Any]) -> str:
+    return f"{row['name']} {row['eps']:.4g}"
 
 
 def _figures(results: Sequence[dict[str, Any]]) -> dict[str, Spread]:
