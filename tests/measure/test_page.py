@@ -61,3 +61,12 @@ def test_of_several_rows_the_one_over_most_pictures_is_drawn() -> None:
     assert [(row["eps"], row["images"]) for row in found] == [(0.02, 8), (0.1, 64)]
     assert attacked_figures({"attacks": rows}, "a") == {"clean": 64, "attacks": found}
     assert attacked_figures({"attacks": rows}, "c") == {"clean": None, "attacks": []}
+
+
+def test_the_lowest_worst_case_over_several_attacks_is_drawn() -> None:
+    row = {"dataset": "a", "name": "worst_case", "eps": 0.1, "images": 8}
+    low = row | {"accuracy": 0.5, "of": ["fgsm", "pgd"]}
+    high = row | {"accuracy": 0.9, "of": ["fgsm", "pgd_tuned"]}
+    alone = row | {"accuracy": 0.9, "of": ["fgsm"], "images": 64}
+    for order in ([low, high, alone], [alone, high, low]):
+        assert best_rows({"attacks": order}, "a") == [low]

@@ -36,6 +36,12 @@ def test_attacks_are_rows_and_eps_columns(capsys: pytest.CaptureFixture[str]) ->
     assert ["none", "8", "95.00", "95.00"] in lines
 
 
+def test_of_worst_cases_over_other_attacks_the_lowest_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    row = {"name": "worst_case", "eps": 0.1, "images": 8, "clean": 95.0}
+    print_attacks("digits", [row | {"accuracy": accuracy} for accuracy in (30.0, 10.0, 20.0)])
+    assert ["worst", "case", "8", "10.00"] in [line.split() for line in capsys.readouterr().out.splitlines()]
+
+
 def test_probes_show_the_last_and_the_best_epoch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     part = run_probe(measured(tmp_path), "digits")
     print_probes([part])
