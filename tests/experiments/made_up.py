@@ -34,7 +34,7 @@ def result_of(job: Job, accuracy: Accuracy) -> dict[str, Any]:
     return {
         "accuracy": table,
         "attacks": [
-            {"dataset": d, "name": m, "eps": eps, "accuracy": table[d][m] * 0.002 / eps}
+            {"dataset": d, "name": m, "eps": eps, "images": 100, "accuracy": table[d][m] * 0.002 / eps}
             for d in datasets for m in ("fgsm", "pgd") for eps in config.evaluation.eps
         ],
         "time_s": {"pretrain": 1.4 * config.train.epochs * (config.loss.num_positives + 1) / 2},

@@ -131,6 +131,10 @@ def test_figures_of_a_result() -> None:
     assert value("pgd") == pytest.approx(10.0)
     assert (value("fgsm", 0.5), value("autoattack"), value("clean", dataset="cifar10")) == (None, None, None)
     assert value("minutes") == pytest.approx(1.4 / 60)
+    row = next(row for row in result["attacks"] if row["name"] == "pgd")
+    for images in (8, 99_999, 16):  # further attacks, on fewer and on more pictures
+        result["attacks"].insert(0, row | {"images": images, "accuracy": float(images)})
+    assert value("pgd") == 99_999
     assert figure(None, "digits", {"metric": "clean", "eps": None}) is None
 
 

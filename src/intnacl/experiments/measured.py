@@ -171,7 +171,7 @@ def _cell(seeds: Mapping[str, str], column: Mapping[str, Any], runs: Mapping[str
 
 
 def figure(result: Mapping[str, Any] | None, dataset: str, column: Mapping[str, Any]) -> float | None:
-    """The column's figure of a result; None where it was not measured."""
+    """The column's figure of a result, on the most pictures if on several; None: not measured."""
     if result is None:
         return None
     metric, eps = column["metric"], column["eps"]
@@ -183,6 +183,6 @@ def figure(result: Mapping[str, Any] | None, dataset: str, column: Mapping[str, 
         if value is not None or metric == "clean":
             return None if value is None else float(value)
         eps = result["config"]["evaluation"]["eps"][0]
-    rows = (r for r in result["attacks"] if (r["dataset"], r["name"], r["eps"]) == (dataset, metric, eps))
-    row = next(rows, None)
+    rows = [r for r in result["attacks"] if (r["dataset"], r["name"], r["eps"]) == (dataset, metric, eps)]
+    row = max(rows, key=lambda row: int(row["images"]), default=None)
     return None if row is None else float(row["accuracy"])
