@@ -14,6 +14,11 @@ def test_check_choice_names_value_choices_and_nearest() -> None:
         check_choice("preset", "simcler", ["simclr", "adv"])
 
 
+def test_check_choice_without_a_nearest_ends_its_sentence() -> None:
+    with pytest.raises(InputError, match=r"preset='x' is unknown\. Choose one of: adv, simclr\.$"):
+        check_choice("preset", "x", ["simclr", "adv"])
+
+
 def test_check_choice_lists_the_nearest_of_many() -> None:
     many = [f"setting{i}" for i in range(100)]
     with pytest.raises(InputError, match=r"did you mean 'setting\d+'\?.*, 97 more\.$") as caught:

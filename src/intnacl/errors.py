@@ -23,7 +23,7 @@ def check_choice(argument: str, value: str, choices: Iterable[str]) -> None:
     known = sorted(choices)
     if value not in known:
         near = get_close_matches(str(value), known, n=3)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
+        hint = f"; did you mean {near[0]!r}?" if near else "."
         listed = known if len(known) <= LISTED or not near else [*near, f"{len(known) - len(near)} more"]
         raise InputError(f"{argument}={value!r} is unknown{hint} Choose one of: {', '.join(listed)}.")
 
