@@ -307,7 +307,13 @@ def test_bad_eps_is_an_error(model, batch, eps):
 
 @pytest.mark.parametrize(
     ("settings", "named"),
-    [({"step_size": -1.0}, "step_size"), ({"steps": 0}, "steps"), ({"restarts": 0}, "restarts")],
+    [
+        ({"step_size": -1.0}, "step_size"),
+        ({"steps": 0}, "steps"),
+        ({"restarts": 0}, "restarts"),
+        ({"batch_size": 0}, "batch_size"),
+        ({"batch_size": -1}, "batch_size"),
+    ],
 )
 def test_bad_schedule_is_an_error(model, batch, settings, named):
     with pytest.raises(InputError, match=named):

@@ -83,7 +83,9 @@ def pgd(
     """
     _check_inputs(x, y, eps)
     _check_schedule(step_size, steps, restarts)
-    size = max(1, batch_size or len(x))
+    if batch_size is not None and batch_size < 1:
+        raise InputError(f"batch_size={batch_size!r} must be at least 1, or None for all samples at once.")
+    size = batch_size or max(1, len(x))
     with _plain_gradients(x):
         x, y = x.detach().clone(), y.clone()
         low, high = (x - eps).clamp(min=0), (x + eps).clamp(max=1)

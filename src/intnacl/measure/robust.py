@@ -14,7 +14,7 @@ from intnacl.measure.parts import Part, measured
 from intnacl.measure.probes import check_classes, load_classifier
 from intnacl.measure.subject import Subject, pair
 
-BATCH = 512  # pictures that are attacked together
+BATCH = 512  # pictures of a pass through the model
 SHOWN = 8  # pictures of the grid
 
 
