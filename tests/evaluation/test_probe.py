@@ -9,6 +9,7 @@ from torch import nn
 
 from digits_model import digits, trained_model
 from intnacl.errors import InputError
+from intnacl.evaluation import probe
 from intnacl.evaluation.features import extract, pixels, state_hash
 from intnacl.evaluation.probe import Classifier, ProbeConfig, evaluate, fit
 
@@ -91,6 +92,23 @@ def test_standardizing_makes_units_irrelevant(features):
     scaled, _ = fit(train * scale + 3, train_labels, test * scale + 3, test_labels, config)
     agreement = (plain(test).argmax(dim=1) == scaled(test * scale + 3).argmax(dim=1)).float().mean()
     assert agreement > 0.99
+
+
+def test_standardizing_is_folded_in_at_full_precision(features, monkeypatch):
+    seen, real = [], probe._unscaled
+
+    def recorded(*arguments):
+        seen.append(torch.get_float32_matmul_precision())
+        return real(*arguments)
+
+    monkeypatch.setattr(probe, "_unscaled", recorded)
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        fit(*features, ProbeConfig(epochs=1, standardize=True))
+    finally:
+        torch.set_float32_matmul_precision(before)
+    assert seen == ["highest"]
 
 
 def test_normalizing_makes_the_length_of_features_irrelevant(features):

@@ -104,9 +104,10 @@ def fit(
     with exact_matmul():
         theta_KC, correct = SOLVERS[config.solver](problem, config)
         figures = _figures(theta_KC, problem, correct)
+        linear = _unscaled(theta_KC, problem, shift_F, scale_F)
     if not theta_KC.isfinite().all():
         raise InputError(f"the probe diverged at lr={config.lr}: lower it, or set standardize.")
-    return _unscaled(theta_KC, problem, shift_F, scale_F), figures
+    return linear, figures
 
 
 def _solve_adam(problem: Problem, c: ProbeConfig) -> tuple[Tensor, list[int]]:
