@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from intnacl.data import load
 from intnacl.errors import InputError
 from intnacl.evaluation import knn, probe
 from intnacl.measure import probes
@@ -38,6 +39,18 @@ def test_the_probe_is_the_evaluators_and_its_classifier_is_stored(
     with torch.no_grad():
         predicted = load_classifier(subject, "digits")(test.images / 255).argmax(1)
     assert 100 * (predicted == test.labels).double().mean() == pytest.approx(part.figures["accuracy"])
+
+
+def test_a_probe_reads_its_pictures_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    subject, read = trained(tmp_path), []
+
+    def counted(name: str, split: str, *rest: Any, **options: Any) -> Any:
+        read.append(split)
+        return load(name, split, *rest, **options)
+
+    monkeypatch.setattr("intnacl.measure.subject.load", counted)
+    run_probe(subject, "digits")
+    assert read == ["train", "test"]
 
 
 def test_nothing_is_probed_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

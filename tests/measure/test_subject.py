@@ -1,11 +1,13 @@
 """Run folders that cannot be measured, and pictures that do not fit, end in a message with a remedy."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 from intnacl.config import resolve
+from intnacl.encoders import build_model
 from intnacl.errors import InputError
 from intnacl.evaluation.features import extract
 from intnacl.measure.subject import load_labelled, open_subject, pair
@@ -26,15 +28,23 @@ def test_it_holds_the_trained_encoder_and_its_size(tmp_path: Path) -> None:
 def test_features_of_a_data_set_are_computed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     name, subject = f"folder:{tmp_path / 'pictures'}", trained(tmp_path)
     write_pictures(tmp_path / "pictures")
-    first = subject.features("digits")
-    _, test = subject.load("digits")
-    assert torch.equal(first[1], extract(subject.encoder, test.images))
-    assert [len(features) for features in subject.features(name)] == [12, 12]
-    again = subject.features("digits")
+    digits = subject.load("digits")
+    first = subject.features(*digits)
+    assert torch.equal(first[1], extract(subject.encoder, digits[1].images))
+    assert [len(features) for features in subject.features(*subject.load(name))] == [12, 12]
+    again = subject.features(*digits)
     assert again[0] is not first[0]  # only the last data set's are kept
     assert torch.equal(again[0], first[0])
     monkeypatch.setattr("intnacl.measure.subject.extract_pair", None)
-    assert subject.features("digits") is again
+    assert subject.features(*subject.load("digits")) is again
+
+
+def test_features_of_another_encoder_are_its_own(tmp_path: Path) -> None:
+    subject = trained(tmp_path)
+    digits = subject.load("digits")
+    first = subject.features(*digits)
+    other = build_model(subject.config.encoder, image_size=8, adversarial=False, seed=9).encoder
+    assert not torch.equal(replace(subject, encoder=other).features(*digits)[0], first[0])
 
 
 def test_a_folder_that_is_no_run(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ def run_probe(subject: Subject, name: str, config: ProbeConfig | None = None) ->
 
     def _work() -> dict[str, Any]:
         train, test = subject.load(name)
-        train_NF, test_TF = subject.features(name)
+        train_NF, test_TF = subject.features(train, test)
         linear, figures = probe.fit(train_NF, pair(train)[1], test_TF, pair(test)[1], config)
         _save_linear(linear, settings, path)
         return figures | _pictures(train, test)
@@ -60,7 +60,7 @@ def run_knn(subject: Subject, name: str, k: int | None = None) -> Part:
     def _work() -> dict[str, Any]:
         train, test = subject.load(name)
         config = knn.KnnConfig(k=k) if k is not None else knn.suited(len(train), len(train.classes))
-        train_NF, test_TF = subject.features(name)
+        train_NF, test_TF = subject.features(train, test)
         with exact_float32():
             figures = knn.score(train_NF, pair(train)[1], test_TF, pair(test)[1], config)
         return figures | {"temperature": config.temperature} | _pictures(train, test)

@@ -31,7 +31,10 @@ class Subject:
     checksum: str
     """SHA-256 of `encoder.safetensors`."""
     device: torch.device
-    _features: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict, compare=False, repr=False)
+    # Not of another encoder: `replace` begins with none.
+    _features: dict[tuple[str, str], tuple[Tensor, Tensor]] = field(
+        default_factory=dict, init=False, compare=False, repr=False
+    )
 
     @property
     def data_sets(self) -> tuple[str, ...]:
@@ -42,16 +45,16 @@ class Subject:
         """Training and test pictures of a data set."""
         return load_labelled(self.config, name, self.image_size)
 
-    def features(self, name: str) -> tuple[Tensor, Tensor]:
+    def features(self, train: Dataset, test: Dataset) -> tuple[Tensor, Tensor]:
         """Features of both splits in float32, (N, F) and (T, F); those of the last data set are kept."""
-        if name not in self._features:
+        key = (train.checksum, test.checksum)
+        if key not in self._features:
             self._features.clear()
-            train, test = self.load(name)
             with exact_float32():
-                self._features[name] = extract_pair(
+                self._features[key] = extract_pair(
                     self.encoder, pair(train), pair(test), batch_size=FEATURE_BATCH, device=self.device
                 )
-        return self._features[name]
+        return self._features[key]
 
 
 def open_subject(folder: Path, device: torch.device) -> Subject:
