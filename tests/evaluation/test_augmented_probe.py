@@ -1,12 +1,14 @@
 """The HCL protocol: batch norm moves while the layer learns, and is put back."""
 
 from copy import deepcopy
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import nn
 
 from digits_model import digits, trained_model
+from intnacl.errors import InputError
 from intnacl.evaluation.augmented_probe import HCL, evaluate
 from intnacl.evaluation.features import state_hash
 from intnacl.evaluation.probe import ProbeConfig
@@ -75,6 +77,12 @@ def test_training_uses_the_augmented_pictures(encoder, data):
 
     _, figures = evaluate(encoder, *data, black, QUICK)
     assert figures["accuracy"] < 40
+
+
+@pytest.mark.parametrize("other", [{"normalize": True}, {"standardize": True}, {"solver": "lbfgs"}])
+def test_settings_that_it_does_not_have_are_refused(encoder, data, other):
+    with pytest.raises(InputError, match="features as they are"):
+        evaluate(encoder, *data, plain, replace(QUICK, **other))
 
 
 def test_settings_are_hcls():

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from intnacl.errors import InputError
 from intnacl.evaluation.features import eval_mode, extract, frozen
 from intnacl.evaluation.probe import Classifier, ProbeConfig, as_linear, check_pair, summarize
 
@@ -36,6 +37,10 @@ def evaluate(
     running statistics as training moved them; afterwards the encoder has its own again, and
     `accuracy_restored` is the accuracy of the returned classifier with those.
     """
+    if config.solver != "adam" or config.normalize or config.standardize:
+        raise InputError(
+            "HCL's probe is Adam on features as they are: leave solver, normalize and standardize alone."
+        )
     check_pair(train, test)
     encoder.to(device)
     classes = int(max(train[1].max(), test[1].max())) + 1
