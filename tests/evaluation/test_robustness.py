@@ -48,6 +48,15 @@ def test_eps_zero_is_clean_accuracy(model, data, name):
     assert figures["worst_case"][0]["accuracy"] == figures["clean"]
 
 
+def test_starts_do_not_hang_on_the_batch_size(model, data, monkeypatch):
+    seen = []
+    real = robustness.run
+    monkeypatch.setattr(robustness, "run", lambda *a: seen.append(real(*a)) or seen[-1])
+    for size in (200, 48):
+        evaluate(model, *data, [named_attack("pgd", EPS)], batch_size=size)
+    torch.testing.assert_close(seen[0], seen[1])
+
+
 def test_rows_say_what_was_run(model, data):
     figures = evaluate(model, *data, [named_attack("fgsm", EPS), named_attack("pgd", EPS)], batch_size=64)
     fgsm_row, pgd_row = figures["attacks"]
