@@ -35,6 +35,8 @@ def test_probe_takes_several_data_sets_and_protocols(tmp_path: Path) -> None:
     (clae,) = probe_command(folder, (), "clae", 2, "cpu")
     assert [clae.settings["probe"][name] for name in ("lr", "batch_size", "normalize")] == [3e-4, 256, False]
     assert len(clae.figures["curve"]) == 2
+    (clae,) = probe_command(folder, (), "clae", None, "cpu")
+    assert len(clae.figures["curve"]) == 20  # the run's epochs: 200 on TinyImageNet, 1000 elsewhere
     (hcl,) = probe_command(folder, (), "hcl", 1, "cpu")
     assert hcl.kind == "hcl_probe"
     with pytest.raises(InputError, match="protocol='slow' is unknown"):

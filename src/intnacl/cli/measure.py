@@ -25,7 +25,7 @@ def probe(
     intnacl probe runs/c100
     intnacl probe runs/c100 --dataset cifar100 cifar10
     intnacl probe runs/c100 --protocol quick             # L-BFGS instead of epochs of Adam
-    intnacl probe runs/c100 --protocol clae              # raw features at rate 3e-4, 1000 epochs
+    intnacl probe runs/c100 --protocol clae              # raw features at rate 3e-4
     intnacl probe runs/c100 --protocol hcl               # augmented pictures, batch norm in train mode
     ```
 

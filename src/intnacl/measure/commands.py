@@ -82,7 +82,7 @@ def _probe(subject: Subject, name: str, protocol: str, epochs: int | None) -> Pa
     if protocol == "quick":
         config = replace(config, solver="lbfgs")
     if protocol == "clae":
-        config = ProbeConfig(seed=config.seed)
+        config = ProbeConfig(epochs=config.epochs, seed=config.seed)
     return run_probe(subject, name, config if epochs is None else replace(config, epochs=epochs))
 
 
