@@ -19,7 +19,7 @@ def test_the_recipe_is_the_papers(preset: str) -> None:
     [
         ("train.lr", 1e-3), ("train.batch_size", 128), ("probe.epochs", 100), ("encoder.name", "resnet50"),
         ("augment.blur_p", 0.5), ("evaluation.images", 1000), ("train.schedule", "cosine"),
-        ("loss.alpha", 0.5),
+        ("loss.alpha", 0.5), ("adversary.negatives", "g2"),
     ],
 )  # fmt: skip
 def test_what_the_paper_states_must_hold(key: str, value: object) -> None:

@@ -19,6 +19,7 @@ STATED: dict[str, tuple[Any, ...]] = {
     "loss.tau_plus": (0.01, 0.0),
     "loss.beta": (1.0,),
     "loss.alpha": (0.0, 1.0),
+    "adversary.negatives": ("g0",),
     "augment.jitter": ([0.8, 0.8, 0.8, 0.2],),
     "augment.jitter_p": (0.8,),
     "augment.grayscale_p": (0.2,),
