@@ -142,28 +142,35 @@ def test_eager_and_compiled_updates_agree(preset: str) -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.filterwarnings("default")  # the compiler has its own
 @pytest.mark.parametrize("number", range(max(1, min(2, torch.cuda.device_count()))))
-@pytest.mark.parametrize(("preset", "tolerance"), [("simclr", 1e-3), ("intnacl", 2e-2)])
-def test_the_gpus_way_is_the_eager_one(preset: str, tolerance: float, number: int) -> None:
+@pytest.mark.parametrize(("preset", "tolerance", "turned"), [("simclr", 1e-4, 0.1), ("intnacl", 5e-3, 0.4)])
+def test_the_gpus_way_is_the_eager_one(preset: str, tolerance: float, turned: float, number: int) -> None:
     """Kernels of our own, compiled parts and one graph, against plain torch, both in float32.
 
-    An adversarial view is a sign, which rounding may turn. Where there is a second GPU, it does the same
-    while the first is the current one.
+    At the rate of training, six steps of Adam turn a rounding of 1e-7 into 1e-2 of the loss, in eager torch
+    against itself; so the rate is small here, and the weights must have moved the same way. An adversarial
+    view is a sign, which rounding may turn. Where there is a second GPU, it does the same while the first is
+    the current one.
     """
     device, size = torch.device("cuda", number), 64
     images = pictures(4 * size)[0].to(device)
-    losses = []
+    losses, moves, statistics = [], [], []
     for fast in (False, True):
         objective = contrastive(preset, name="resnet18").to(device).train()
         objective.to(memory_format=torch.channels_last)
-        optimizer = build_optimizer(objective.model, OptimizerConfig(), device)
+        optimizer = build_optimizer(objective.model, OptimizerConfig(lr=3e-6), device)
         rows = torch.arange(size, device=device)
         made = Stepper(objective, optimizer, images, None, rows, batches=1, precision="fp32", clip=None)
+        before = weights(made)
         with exact_float32():
             way = made.prepare(compiled=fast, graph=fast, say=pytest.fail)
-            terms = [made(rows[None] + size * (step % 4), step).clone() for step in range(12)]
+            terms = [made(rows[None] + size * (step % 4), step).clone() for step in range(6)]
         assert way == ("compiled + CUDA graph" if fast else "eager")
         losses.append(torch.stack(terms))
+        moves.append(weights(made) - before)
+        statistics.append(torch.cat([b.flatten().double() for b in objective.model.buffers()]))
     torch.testing.assert_close(*losses, rtol=tolerance, atol=tolerance)
+    torch.testing.assert_close(*statistics, rtol=tolerance, atol=tolerance)
+    assert (moves[0] - moves[1]).norm() < turned * moves[0].norm()
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw", "lars"])
