@@ -67,6 +67,14 @@ def test_published_values_far_off_are_still_on_the_axes(
     plt.close("all")
 
 
+def test_what_only_the_paper_has_is_labelled_too(tmp_path: Path) -> None:
+    plan = make_plan(pick(PAPER, ("figure1",)), [0], universe=PAPER)
+    fill(tmp_path, plan, shifted(1.0), skip=lambda job: job.config.loss.num_positives == 5)
+    svg, _ = draw(collect(tmp_path)[0][0])
+    assert ">IntNaCl, paper<" in svg
+    assert ">IntCl, paper<" not in svg
+
+
 def test_nothing_measured_is_still_a_figure(tmp_path: Path) -> None:
     fill(tmp_path, make_plan(pick(PAPER, NAMES), [0], universe=PAPER), shifted(), skip=lambda job: True)
     for view in collect(tmp_path)[0]:

@@ -84,6 +84,8 @@ def scatter(view: View, plt: Any) -> Any:
                     x.mean, y.mean, xerr=x.sd, yerr=y.sd, color=colour, marker=marker, capsize=2, lw=1
                 )
                 points.append((x.mean, y.mean, plain(row["label"]), colour))
+            elif x.published and y.published:
+                points.append((x.published.mean, y.published.mean, f"{plain(row['label'])}, paper", colour))
         ax.set(
             xlabel=plain(view.columns[i]["label"]) + " (%)", ylabel=plain(view.columns[j]["label"]) + " (%)"
         )
