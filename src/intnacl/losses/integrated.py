@@ -229,12 +229,15 @@ class IntNaClLoss(nn.Module):
                     f"{name}: {len(given)} views given, {count} needed by nacl={self.config.nacl!r}, "
                     f"num_positives={self.config.num_positives}, alpha={self.config.alpha}."
                 )
-        _check_shapes(
-            {"z0": z0, "z1": z1}
-            | {f"extra[{j}]": z for j, z in enumerate(extra)}
-            | {f"mixed[{j}]": z for j, z in enumerate(mixed)}
-            | dict(zip(("adversarial",), adversarials, strict=False))
-        )
+        views = {
+            "z0": z0,
+            "z1": z1,
+            **{f"extra[{j}]": z for j, z in enumerate(extra)},
+            **{f"mixed[{j}]": z for j, z in enumerate(mixed)},
+        }
+        if adversarials:
+            views["adversarial"] = adversarials[0]
+        _check_shapes(views)
         if len(z0) < 2 and not self.config.gather:
             raise InputError(
                 f"z0 has {len(z0)} row: at least 2 are needed, since the others are its negatives."
