@@ -140,6 +140,26 @@ def test_arrays_of_objects_are_refused(tmp_path: Path) -> None:
         unpickle(tmp_path / "x")
 
 
+@pytest.mark.parametrize(
+    "stream",
+    [
+        b"cnumpy\nndarray\n((I1\ntS'O'\nC\x08AAAAAAAAtR.",  # 8 bytes as a pointer to a Python object
+        b"cnumpy\nndarray\n((I1\ntS'O'\nC\x08AAAAAAAAt\x81.",  # the same by __new__
+    ],
+)
+def test_a_file_cannot_forge_pointers(tmp_path: Path, stream: bytes) -> None:
+    (tmp_path / "x").write_bytes(stream)
+    with pytest.raises(InputError, match="x is damaged or no CIFAR file"):
+        unpickle(tmp_path / "x")
+
+
+def test_an_array_holds_bytes_whatever_type_its_file_claims(tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\n(I3\ntS'O'\ntR.")
+    array = unpickle(tmp_path / "x")
+    assert isinstance(array, np.ndarray)
+    assert array.dtype == np.uint8
+
+
 @pytest.mark.parametrize("keep", [0, 1, 100, -1])
 def test_a_truncated_file_is_named(cifar100: Path, keep: int) -> None:
     (cifar100 / "train").write_bytes((cifar100 / "train").read_bytes()[:keep])

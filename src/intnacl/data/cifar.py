@@ -5,7 +5,6 @@ that a hostile file is refused before any of its code runs.
 """
 
 import pickle
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -142,12 +141,17 @@ class _Unpickler(pickle.Unpickler):
         self._path = path
 
     def find_class(self, module: str, name: str) -> Any:
-        """The object behind a pickled global name, if it is one of the three."""
+        """What stands for a pickled global name, if it is one of the three."""
         if (module, name) not in _KNOWN:
             raise InputError(
                 f"{self._path} asks for {module}.{name}, which no CIFAR file needs: refused, nothing ran."
             )
         return _KNOWN[module, name]
+
+
+def _empty(*_: object) -> npt.NDArray[np.uint8]:
+    """Stands for numpy's _reconstruct: an array yet without content, whatever type the file says."""
+    return np.empty(0, np.uint8)
 
 
 def _uint8(code: bytes | str, *_: object) -> np.dtype[np.uint8]:
@@ -157,11 +161,11 @@ def _uint8(code: bytes | str, *_: object) -> np.dtype[np.uint8]:
     return np.dtype(np.uint8)
 
 
-# Asked of numpy itself, since the module that holds it has moved between versions.
-_RECONSTRUCT: Callable[..., Any] = np.empty(0, np.uint8).__reduce__()[0]  # type: ignore[assignment]
+# None of numpy's own callables: a file that calls numpy.ndarray on bytes of its own as an array of objects
+# has made pointers to anywhere.
 _KNOWN: dict[tuple[str, str], Any] = {
-    ("numpy.core.multiarray", "_reconstruct"): _RECONSTRUCT,
-    ("numpy._core.multiarray", "_reconstruct"): _RECONSTRUCT,
-    ("numpy", "ndarray"): np.ndarray,
+    ("numpy.core.multiarray", "_reconstruct"): _empty,
+    ("numpy._core.multiarray", "_reconstruct"): _empty,
+    ("numpy", "ndarray"): "numpy.ndarray",  # an argument of _reconstruct; a text cannot be called
     ("numpy", "dtype"): _uint8,
 }
