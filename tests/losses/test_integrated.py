@@ -303,6 +303,8 @@ def test_compiles_to_one_graph_with_its_backward(preset: str) -> None:
         ({"temperature": math.nan}, r"temperature=nan"),
         ({"tau_plus": 1.0}, r"tau_plus=1.0.*below 1"),
         ({"beta": -0.5}, r"beta=-0.5.*0 or more"),
+        ({"temperature": "0.5"}, r"temperature='0.5' is of type str: give a plain number"),
+        ({"temperature": torch.tensor(0.5, requires_grad=True)}, r"temperature=.*of type Tensor"),
     ],
 )
 def test_bad_settings_are_named(keywords: dict, message: str) -> None:
@@ -343,12 +345,26 @@ def test_missing_and_unused_views_are_named(keywords: dict, given: dict, message
         (torch.randn(4, 8), torch.randn(4, 9), r"z1 has shape \(4, 9\)"),
         (torch.randn(4, 8, 1), torch.randn(4, 8, 1), r"z0 .*\(4, 8, 1\)"),
         (torch.ones(4, 8, dtype=torch.int64), torch.randn(4, 8), r"z0 is torch.int64"),
-        (torch.randn(1, 8), torch.randn(1, 8), r"z0 has 1 row"),
+        (torch.randn(1, 8), torch.randn(1, 8), r"z0 has 1 rows: at least 2"),
     ],
 )
 def test_wrong_shapes_are_named(z0: Tensor, z1: Tensor, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         IntNaClLoss()(z0, z1)
+
+
+def test_one_row_is_refused_where_gather_finds_no_other_rank() -> None:
+    with pytest.raises(ValueError, match="z0 has 1 rows: at least 2"):
+        IntNaClLoss(gather=True)(torch.randn(1, 8), torch.randn(1, 8))
+
+
+@pytest.mark.parametrize(("nacl", "name"), [("nca", "extra"), ("mixnca", "mixed")])
+def test_views_may_be_stacked_or_generated(nacl: str, name: str) -> None:
+    loss = IntNaClLoss(nacl=nacl, num_positives=3)
+    z0, z1, *others = views(4)
+    expected = loss(z0, z1, **{name: others})
+    assert loss(z0, z1, **{name: torch.stack(others)}) == expected
+    assert loss(z0, z1, **{name: (z for z in others)}) == expected
 
 
 def test_every_keyword_is_shown_to_the_user() -> None:

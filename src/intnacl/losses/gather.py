@@ -21,12 +21,13 @@ class Embedding(NamedTuple):
 
 def embed(z_BD: Tensor, gather: bool) -> Embedding:
     """The view with everyone's rows beside its own; on one process both are the same tensor."""
-    if not gather or _world_size() == 1:
+    if not gather or world_size() == 1:
         return Embedding(z_BD, z_BD, 0)
     return Embedding(z_BD, _AllGather.apply(z_BD.contiguous()), dist.get_rank() * len(z_BD))
 
 
-def _world_size() -> int:
+def world_size() -> int:
+    """How many ranks there are; 1 without torch.distributed."""
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
@@ -40,7 +41,7 @@ class _AllGather(torch.autograd.Function):
 
     @staticmethod
     def forward(z_BD: Tensor) -> Tensor:
-        all_GD = z_BD.new_empty(_world_size() * len(z_BD), z_BD.shape[1])
+        all_GD = z_BD.new_empty(world_size() * len(z_BD), z_BD.shape[1])
         dist.all_gather_into_tensor(all_GD, z_BD)
         return all_GD
 
@@ -53,4 +54,4 @@ class _AllGather(torch.autograd.Function):
     def backward(ctx: Any, grad_GD: Tensor) -> Tensor:
         received_GD = torch.empty_like(grad_GD)
         dist.all_to_all_single(received_GD, grad_GD.contiguous())
-        return torch.stack(received_GD.chunk(_world_size())).sum(0)
+        return torch.stack(received_GD.chunk(world_size())).sum(0)

@@ -7,13 +7,14 @@ import inspect
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from numbers import Real
 from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
 
 from intnacl.errors import InputError, check_choice
-from intnacl.losses.gather import Embedding, embed
+from intnacl.losses.gather import Embedding, embed, world_size
 from intnacl.losses.nacl import base_rows, mix_rows, nca_rows
 from intnacl.losses.negatives import Estimator, Pair, compare, estimator
 from intnacl.losses.robust import adversarial_weight, robust_rows
@@ -77,7 +78,7 @@ class LossConfig:
     mix_negatives: str = "pair"
     """"pair": a mixed view's negatives are the other rows of (z0, mixed); "clean": those of (z0, z1)."""
     gather: bool = False
-    """Whether negatives come from all ranks of torch.distributed."""
+    """Whether negatives come from all ranks of torch.distributed, each of which must give as many rows."""
 
     def __post_init__(self) -> None:
         for name, choices in CHOICES.items():
@@ -85,6 +86,8 @@ class LossConfig:
                 check_choice(name, getattr(self, name), choices)
         for name, (allowed, text) in RANGES.items():
             value = getattr(self, name)
+            if not isinstance(value, Real):  # a tensor, say, whose gradient would be lost in part
+                raise InputError(f"{name}={value!r} is of type {type(value).__name__}: give a plain number.")
             if not (math.isfinite(value) and allowed(value)):
                 raise InputError(f"{name}={value!r} is out of range: it must be {text}.")
         if not isinstance(self.num_positives, int) or self.num_positives < 1:
@@ -150,6 +153,7 @@ class IntNaClLoss(nn.Module):
         adversarial: Tensor | None = None,
     ) -> dict[str, Tensor]:
         """The loss and its two terms: {"nacl", "robust", "loss"}, where loss = nacl + α·robust."""
+        extra, mixed = tuple(extra), tuple(mixed)
         adversarials = () if adversarial is None else (adversarial,)
         self._check(z0, z1, extra, mixed, adversarials)
         with torch.autocast(z0.device.type, enabled=False):
@@ -238,9 +242,9 @@ class IntNaClLoss(nn.Module):
         if adversarials:
             views["adversarial"] = adversarials[0]
         _check_shapes(views)
-        if len(z0) < 2 and not self.config.gather:
+        if len(z0) * (world_size() if self.config.gather else 1) < 2:
             raise InputError(
-                f"z0 has {len(z0)} row: at least 2 are needed, since the others are its negatives."
+                f"z0 has {len(z0)} rows: at least 2 are needed, since the others are its negatives."
             )
 
 
