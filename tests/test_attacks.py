@@ -328,6 +328,17 @@ def test_bad_images_are_an_error(model, batch):
         fgsm(model, x, y[1:], EPS)
 
 
+@pytest.mark.parametrize("change", [lambda x: x * 2 - 1, lambda x: x * 255, lambda x: x / 0])
+def test_pictures_outside_the_box_are_an_error(model, batch, change):
+    x, y = batch
+    message = r"x has values from .*attacks need pixels in \[0, 1\]: normalise inside the model"
+    with pytest.raises(InputError, match=message):
+        fgsm(model, change(x), y, EPS)
+    with pytest.raises(InputError, match=message):
+        pgd(model, change(x), y, EPS, 0.01, 1, 1)
+    fgsm(model, x * 2 - 1, y, EPS, clamp=False)  # knows no box
+
+
 # ---- the training view -----------------------------------------------------------------------------------
 
 

@@ -47,6 +47,8 @@ def fgsm(
     per sample, or to their mean or sum: the sign is the same.
     """
     _check_inputs(x, y, eps)
+    if clamp:
+        _check_box(x)
     with _plain_gradients(x):
         x, y = x.detach().clone(), y.clone()
         adversarial = x + eps * input_gradient(lambda x: loss(model(x), y), x).sign()
@@ -82,6 +84,7 @@ def pgd(
     than a batch at a time: each step then fills its batches with those that still stand.
     """
     _check_inputs(x, y, eps)
+    _check_box(x)
     _check_schedule(step_size, steps, restarts)
     if batch_size is not None and batch_size < 1:
         raise InputError(f"batch_size={batch_size!r} must be at least 1, or None for all samples at once.")
@@ -184,6 +187,16 @@ def _check_inputs(x: Tensor, y: Tensor, eps: float) -> None:
     if len(x) != len(y):
         raise InputError(f"{len(x)} images but {len(y)} labels; attacks need one label per image.")
     check_eps(eps)
+
+
+def _check_box(x: Tensor) -> None:
+    """Raise if x lies outside [0, 1]: cut to the box, it would move by far more than eps."""
+    low, high = torch.aminmax(x.detach()) if x.numel() else (0, 1)
+    if not (low >= 0 and high <= 1):
+        raise InputError(
+            f"x has values from {low:.4g} to {high:.4g}; attacks need pixels in [0, 1]: normalise inside the "
+            "model, as nn.Sequential(normalise, model) does."
+        )
 
 
 def check_eps(eps: float) -> None:
