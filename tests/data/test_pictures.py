@@ -50,6 +50,18 @@ def test_sixteen_bit_grey_keeps_its_levels() -> None:
     assert (decode(encoded(Image.fromarray(grey)), 8) == 0x40).all()
 
 
+@pytest.mark.parametrize(("top", "grey"), [(65535, 0x4000), (4095, 0x0400)])
+def test_a_deep_pgm_keeps_its_levels(top: int, grey: int) -> None:
+    data = f"P5 8 8 {top}\n".encode() + np.full((8, 8), grey, ">u2").tobytes()
+    assert (decode(data, 8) == 0x40).all()
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.float32])
+def test_grey_of_unknown_range_is_broken_rather_than_clipped(dtype: type) -> None:
+    with pytest.raises(ValueError, match=r"32-bit grey \(mode [IF]\) has no known range"):
+        decode(encoded(Image.fromarray(np.full((8, 8), 0.5 * 2**9, dtype)), "TIFF"), 8)
+
+
 def test_a_transparent_palette_is_decoded_without_a_warning() -> None:
     image = Image.new("P", (8, 8))
     image.putpalette([10, 20, 30] * 256)

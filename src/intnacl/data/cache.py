@@ -22,7 +22,7 @@ from intnacl.data import aside
 from intnacl.data.pictures import Pictures
 from intnacl.errors import InputError
 
-FORMAT = 1  # raise when decoding or layout change, so that older entries are rebuilt
+FORMAT = 2  # raise when decoding or layout change, so that older entries are rebuilt
 Fill = Callable[
     [IO[bytes]], tuple[list[int], dict[str, str]]
 ]  # writes pixels; returns labels, broken name -> reason

@@ -71,18 +71,21 @@ def decode(data: bytes, size: int, *, exact: bool = False) -> npt.NDArray[np.uin
     from PIL import Image, ImageOps
 
     with Image.open(io.BytesIO(data)) as opened:
-        image = _rgb(ImageOps.exif_transpose(opened))
+        image = _rgb(ImageOps.exif_transpose(opened), opened.format)
     if exact and image.size != (size, size):
         raise ValueError(f"is {image.width}×{image.height}, not {size}×{size}")
     square = ImageOps.fit(image, (size, size), method=Image.Resampling.BICUBIC)
     return np.ascontiguousarray(np.asarray(square, dtype=np.uint8).transpose(2, 0, 1))
 
 
-def _rgb(image: "Image") -> "Image":
+def _rgb(image: "Image", kind: str | None) -> "Image":
+    """8-bit RGB. Pillow's own conversion clips 16-bit grey to white; it holds a 16-bit PGM as 32-bit grey."""
     from PIL import Image
 
-    if image.mode.startswith("I;16"):  # Pillow would clip 16-bit grey to white
+    if image.mode.startswith("I;16") or (image.mode == "I" and kind in ("PPM", "PNG")):
         image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+    if image.mode in ("I", "F"):
+        raise ValueError(f"32-bit grey (mode {image.mode}) has no known range: save it with 8 or 16 bits")
     if "transparency" in image.info:
         image = image.convert("RGBA")
     return image.convert("RGB")
