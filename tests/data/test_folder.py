@@ -30,6 +30,7 @@ def pets(tmp_path: Path, picture: Encode) -> Path:
         put(tmp_path / "pets" / name, picture(seed, kind=kind))
     put(tmp_path / "pets" / "cat" / "Thumbs.db", b"")
     put(tmp_path / "pets" / ".hidden" / "x.png", picture())
+    put(tmp_path / "pets" / "cat" / ".ipynb_checkpoints" / "1-checkpoint.png", picture())
     return tmp_path / "pets"
 
 
@@ -86,6 +87,13 @@ def test_a_class_may_be_called_train(tmp_path: Path, picture: Encode) -> None:
     for name in ("train/1.png", "plane/1.png"):
         put(tmp_path / "vehicles" / name, picture())
     assert get(tmp_path / "vehicles").classes == ("plane", "train")
+
+
+def test_folders_beside_the_splits_are_no_classes(tmp_path: Path, picture: Encode) -> None:
+    for name in ("train/cat/1.png", "train/dog/1.png", "test/dog/1.png", "unlabelled/1.png"):
+        put(tmp_path / "pets" / name, picture())
+    assert get(tmp_path / "pets").classes == ("cat", "dog")
+    assert len(get(tmp_path / "pets", "test").images) == 1
 
 
 def test_a_changed_picture_is_seen(pets: Path, picture: Encode) -> None:

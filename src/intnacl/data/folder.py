@@ -1,7 +1,7 @@
 """`folder:PATH`: a folder of pictures of any size.
 
-Class sub-folders give labels; pictures lying flat are unlabelled, for pretraining. Where the only sub-folders
-are `train` and `test` (or `val`, `validation`), each of these is such a folder.
+Class sub-folders give labels; pictures lying flat are unlabelled, for pretraining. Where there is a `train`
+beside a `test` (or `val`, `validation`), or alone, each is such a folder, and others are passed over.
 """
 
 from pathlib import Path
@@ -37,7 +37,7 @@ def find_split(path: Path, split: str) -> tuple[Path, tuple[str, ...]]:
     if not path.is_dir():
         raise InputError(f"{path} is not a folder.")
     names = {sub.name for sub in subfolders(path)}
-    if not names or not names <= {*SPLITS["train"], *SPLITS["test"]}:
+    if not _has_splits(names):
         if split != "train":
             raise InputError(
                 f"{path} has no {split} split: put its pictures into {path / 'train'} and {path / 'test'}."
@@ -48,6 +48,12 @@ def find_split(path: Path, split: str) -> tuple[Path, tuple[str, ...]]:
         raise InputError(f"{path / split} does not exist; {path} has {', '.join(sorted(names))} alone.")
     classes = [tuple(sub.name for sub in subfolders(found[s])) for s in ("train", "test") if s in found]
     return found[split], next((some for some in classes if some), ())
+
+
+def _has_splits(names: set[str]) -> bool:
+    """Whether sub-folders of these names are splits; one called train may also be a class among others."""
+    train, test = names.intersection(SPLITS["train"]), names.intersection(SPLITS["test"])
+    return bool(names) and (bool(train and test) or names <= train | test)
 
 
 def subfolders(path: Path) -> list[Path]:
@@ -68,10 +74,16 @@ def find_pictures(folder: Path, classes: tuple[str, ...]) -> list[tuple[Path, in
     return [(path, -1) for path in flat] + [pair for sub in labelled for pair in _of_class(sub, classes)]
 
 
+def _visible(folder: Path) -> list[Path]:
+    """Everything below, but for what lies in hidden folders, such as `.ipynb_checkpoints`' copies."""
+    below = ((path, path.relative_to(folder).parts[:-1]) for path in folder.rglob("*"))
+    return [path for path, parents in below if not any(name.startswith(".") for name in parents)]
+
+
 def _of_class(folder: Path, classes: tuple[str, ...]) -> list[tuple[Path, int]]:
     if folder.name not in classes:
         raise InputError(f"{folder} is no class of the training folder, which has {', '.join(classes)}.")
-    paths = sorted(path for path in folder.rglob("*") if is_picture(path) and path.is_file())
+    paths = sorted(path for path in _visible(folder) if is_picture(path) and path.is_file())
     if not paths:
         raise InputError(f"the class folder {folder} holds no picture.")
     return [(path, classes.index(folder.name)) for path in paths]
