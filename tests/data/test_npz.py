@@ -82,6 +82,16 @@ def test_class_names(file: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    "names",
+    [np.array(["Kätzchen".encode(), b"dog"]), np.array([["Kätzchen"], ["dog"]])],
+    ids=["bytes", "2-d"],
+)
+def test_class_names_of_other_types(file: Path, names: npt.NDArray[np.str_]) -> None:
+    np.savez(file, images=pixels(2, 5, 5, 3), labels=np.array([0, 1]), classes=names)
+    assert get(file).classes == ("Kätzchen", "dog")
+
+
+@pytest.mark.parametrize(
     ("arrays", "message"),
     [
         ({"images": pixels(2, 5, 5, 3).astype(np.float32)}, "images are float32; save them as uint8"),
@@ -91,6 +101,7 @@ def test_class_names(file: Path) -> None:
         ({"images": pixels(2, 5, 5, 3), "labels": np.array([0])}, r"labels are int64 \(1,\); wanted 2"),
         ({"images": pixels(2, 5, 5, 3), "labels": np.array([0, -1])}, "wanted 2 integers, each 0 or more"),
         ({"images": pixels(2, 5, 5, 3), "labels": np.array([0.0, 1.0])}, "labels are float64"),
+        ({"images": pixels(2, 5, 5, 3), "labels": np.array([0, 20261115])}, "label 20261115 is no class"),
         ({"x": pixels(2, 5, 5, 3)}, "holds no train split: save 'train_images'"),
         ({"images": np.array([{}, {}])}, r"damaged or no \.npz file .*allow_pickle"),
     ],

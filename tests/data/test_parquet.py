@@ -50,6 +50,12 @@ def test_one_file(tmp_path: Path, picture: Encode) -> None:
         get(file, "test")
 
 
+def test_a_label_that_is_no_class_is_named(tmp_path: Path, picture: Encode) -> None:
+    file = save(tmp_path / "pets.parquet", structs(picture, 0, 1), [0, 20261115])
+    with pytest.raises(InputError, match="label 20261115 is no class: number them 0, 1, 2"):
+        get(file)
+
+
 @pytest.mark.parametrize("place", ["{}-00000-of-00001.parquet", "data/{}-0.parquet", "{}/0000.parquet"])
 @pytest.mark.parametrize("test_name", ["test", "validation"])
 def test_splits_share_their_classes(tmp_path: Path, picture: Encode, place: str, test_name: str) -> None:

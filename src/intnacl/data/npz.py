@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from intnacl.data.pictures import Pictures, Request
+from intnacl.data.pictures import Pictures, Request, numbered_classes
 from intnacl.errors import InputError
 
 REMEDY = "save 'train_images' and 'test_images' in it, or give a folder with train.npz and test.npz"
@@ -110,8 +110,15 @@ def _classes(places: dict[str, tuple[Path, str]], path: Path) -> tuple[str, ...]
     """The names in `classes`, else numbers up to the largest label of both splits, so that these agree."""
     labels = [_array(p, f"{prefix}labels") for p, prefix in places.values() if f"{prefix}labels" in _names(p)]
     needed = max(int(part.max()) + 1 for part in labels if part.size and part.dtype.kind in "iu")
-    named = "classes" in _names(path)
-    names = tuple(str(name) for name in _array(path, "classes")) if named else tuple(map(str, range(needed)))
+    if "classes" not in _names(path):
+        return numbered_classes(needed, path)
+    names = _texts(_array(path, "classes"))
     if len(names) < needed:
         raise InputError(f"{path}: label {needed - 1} has no name; 'classes' holds {len(names)}.")
     return names
+
+
+def _texts(array: npt.NDArray[Any]) -> tuple[str, ...]:
+    """An array of any shape, of texts, bytes or numbers, as texts."""
+    decoded = np.char.decode(array, "utf-8", "replace") if array.dtype.kind == "S" else array
+    return tuple(str(name) for name in decoded.ravel())

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from intnacl.data.cache import Source, cached
-from intnacl.data.pictures import Item, Pictures, Request, decode_all
+from intnacl.data.pictures import Item, Pictures, Request, decode_all, numbered_classes
 from intnacl.errors import InputError, missing_extra
 
 DEFAULT_SIZE = 32
@@ -84,7 +84,7 @@ def _classes(files: list[Path]) -> tuple[str, ...]:
         if names := _named_classes(file):
             return names
     largest = max((max(_labels(file), default=-1) for file in files), default=-1)
-    return tuple(str(label) for label in range(largest + 1))
+    return numbered_classes(largest + 1, files[0].parent)
 
 
 def _named_classes(file: Path) -> tuple[str, ...]:

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 CHUNK = 512  # pictures in memory at a time
+MOST_CLASSES = (
+    1_000_000  # without names; a larger label is some other number, such as a date or an identifier
+)
 SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"})
 
 
@@ -59,6 +62,13 @@ class Broken(NamedTuple):
     """Why a picture could not be decoded."""
 
     reason: str
+
+
+def numbered_classes(count: int, origin: Path) -> tuple[str, ...]:
+    """Names for classes that have none: 0, 1, 2 …"""
+    if count > MOST_CLASSES:
+        raise InputError(f"{origin}: label {count - 1} is no class: number them 0, 1, 2 …")
+    return tuple(map(str, range(count)))
 
 
 def is_picture(path: Path) -> bool:
