@@ -1,6 +1,9 @@
 """The configuration: layers, types, files, round trips, and what makes two runs different."""
 
 import json
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +18,7 @@ from intnacl.losses.integrated import PRESETS, LossConfig
 
 def toml(folder: Path, text: str) -> Path:
     path = folder / "run.toml"
-    path.write_text(text)
+    path.write_text(text, encoding="utf-8")
     return path
 
 
@@ -69,6 +72,12 @@ def test_the_command_line_wins_over_the_files_preset_and_recipe(tmp_path: Path) 
 
 def test_the_file_may_name_the_data_set_whose_recipe_counts(tmp_path: Path) -> None:
     assert resolve(file=toml(tmp_path, 'dataset = "cifar10"\n')).recipe == "paper"
+
+
+def test_a_named_augmentation_of_the_command_line_goes_over_the_files_settings(tmp_path: Path) -> None:
+    file = toml(tmp_path, "[augment]\nstrength = 0.1\nflip_p = 0.0\n")
+    config = resolve({"augment.flip_p": 0.3, "augment": "simclr"}, file=file)
+    assert config.augment == replace(AUGMENTATIONS["simclr"], flip_p=0.3)
 
 
 def test_a_named_augmentation() -> None:
@@ -142,6 +151,7 @@ def test_text_is_read_as_the_settings_type(key: str, text: object, value: object
         ("train.lr", True, "is not a number"),
         ("train.tensorboard", "yes", "is not true or false"),
         ("encoder.name", 18, "is not a text"),
+        ("dataset", ["digits"], "is not a text"),
         ("encoder.mean", 0.5, "is not a list of 3, each a number"),
         ("encoder.mean", "0.5,0.5", "is not a list of 3, each a number"),
         ("evaluation.eps", "a", "is not a list, each a number"),
@@ -177,6 +187,24 @@ def test_values_are_checked_by_their_owners() -> None:
     for key, value in {"loss.lam": "2", "train.epochs": "0", "adversary.eps": "9", "objective": "x"}.items():
         with pytest.raises(InputError, match=value):
             resolve({key: value})
+
+
+def test_a_seed_beyond_64_bits_is_named() -> None:
+    assert resolve({"seed": -(2**63)}).seed == -(2**63)
+    with pytest.raises(InputError, match="seed=9223372036854775808 is out of range"):
+        resolve({"seed": 2**63})
+
+
+def test_a_file_is_utf_8_whatever_the_locale(tmp_path: Path) -> None:
+    file = toml(tmp_path, 'dataset = "folder:Bücher"\n')
+    code = (
+        "from pathlib import Path; from intnacl.config import resolve; "
+        f"print(ascii(resolve(file=Path({str(file)!r})).dataset))"
+    )
+    plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    run = [sys.executable, "-c", code]
+    out = subprocess.run(run, env=os.environ | plain, capture_output=True, text=True, check=True).stdout
+    assert out.strip() == ascii("folder:Bücher")
 
 
 def test_a_missing_or_broken_file_is_named(tmp_path: Path) -> None:

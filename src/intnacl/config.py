@@ -76,6 +76,8 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         check_choice("objective", self.objective, ("contrastive", "supervised"))
+        if not -(2**63) <= self.seed < 2**63:
+            raise InputError(f"seed={self.seed} is out of range: it must fit into 64 bits, with its sign.")
 
 
 # The linear layer whose figures come closest to the paper's (docs/reproduction.md). After 1000 epochs, raw
@@ -128,12 +130,12 @@ def resolve(
         from_file = {key: value for key, value in from_file.items() if key not in DECIDED}
     preset = preset or file_preset or "simclr"
     dataset = given.get("dataset", from_file.get("dataset", RunConfig.dataset))
-    recipe = recipe or file_recipe or RECIPE_OF.get(dataset, "paper")
+    recipe = recipe or file_recipe or RECIPE_OF.get(str(dataset), "paper")
     check_choice("recipe", recipe, RECIPES)
     check_choice("preset", preset, PRESETS)
     loss = {f"loss.{k}": v for k, v in PRESETS[preset].items()}
     base = _override(RunConfig(recipe=recipe), RECIPES[recipe])
-    config = _override(base, loss | from_file | given)
+    config = _override(_override(base, loss | from_file), given)
     config = config if _same_recipe(base, config) else replace(config, recipe="custom")
     return replace(config, train=config.train.on(device)) if device else config
 
@@ -147,7 +149,7 @@ def _same_recipe(base: RunConfig, config: RunConfig) -> bool:
 def read_toml(path: Path) -> dict[str, Any]:
     """A TOML file as dotted keys."""
     try:
-        return dict(flatten(tomllib.loads(path.read_text())))
+        return dict(flatten(tomllib.loads(path.read_text(encoding="utf-8"))))
     except OSError as error:
         raise InputError(f"config file {path}: {error.strerror}.") from error
     except ValueError as error:  # bad syntax, or no text at all

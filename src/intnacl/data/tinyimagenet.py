@@ -44,7 +44,7 @@ def _folder(root: Path) -> Path:
 
 def _lines(path: Path) -> list[str]:
     try:
-        lines = [line for line in path.read_text().splitlines() if line.strip()]
+        lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"cannot read {path}: {error}.") from error
     if not lines:
