@@ -6,11 +6,14 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
-from intnacl.commands import compare_command, is_comparison, run_command
+from intnacl.commands import compare_command, compared_configs, is_comparison, run_command
 from intnacl.errors import InputError
 from intnacl.flags import Flags
+from intnacl.training.distributed import Ranks
 
+ALONE = Ranks(0, 1, torch.device("cpu"))
 TINY = (
     "train.epochs=1", "train.monitor_epochs=0", "probe.max_iter=20",
     "evaluation.eps=0.02,0.1", "evaluation.attacks=fgsm,pgd", "evaluation.images=32",
@@ -37,7 +40,7 @@ def test_supervised_is_the_same_run_with_another_objective(tmp_path: Path) -> No
 
 def test_a_comparison_of_presets_and_seeds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags = Flags(device="cpu", out=tmp_path, batch_size=400, set_=(*TINY, "loss.num_positives=2"))
-    assert compare_command(flags, (), (0, 1)) == 0
+    assert compare_command(flags, ("simclr", "intnacl"), (0, 1)) == 0
     text = capsys.readouterr().out
     assert "mean ± sd of 2 seeds" in text
     assert str(tmp_path / "comparison.png") in text
@@ -49,6 +52,37 @@ def test_a_comparison_of_presets_and_seeds(tmp_path: Path, capsys: pytest.Captur
     clean = [result["accuracy"]["digits"]["clean"] for result in stored]
     assert summary["losses"]["intnacl"]["clean"]["values"] == clean
     assert stored[0]["config"]["loss"]["nacl"] == "mixnca"
+
+
+@pytest.mark.parametrize(
+    ("flags", "presets", "labels"),
+    [
+        (Flags(), (), ["simclr", "intnacl"]),
+        (Flags(epochs=3), (), ["simclr", "intnacl"]),
+        (Flags(dataset="cifar10"), ("adv", "intcl"), ["adv", "intcl"]),
+        (Flags(preset="adv", lam=0.1), (), ["adv"]),
+        (Flags(set_=("loss.tau_plus=0.3",)), (), ["nca-g0"]),
+        (Flags(set_=("objective=supervised",)), (), ["supervised"]),
+    ],
+)
+def test_what_is_compared(flags: Flags, presets: tuple[str, ...], labels: list[str]) -> None:
+    assert list(compared_configs(flags, presets, ALONE)) == labels
+
+
+def test_seeds_of_a_file_are_runs_of_its_own_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own.toml").write_text('preset = "intcl"\nseed = 7\n[loss]\nalpha = 0.25\n')
+    seen = {}
+
+    def stopped(configs: dict, seeds: list[int], *_: object) -> str:
+        seen.update(alphas=[config.loss.alpha for config in configs.values()], seeds=seeds)
+        return "time"
+
+    monkeypatch.setattr("intnacl.measure.comparison.compare", stopped)
+    flags = Flags(config=tmp_path / "own.toml", device="cpu", out=tmp_path)
+    assert compare_command(flags, (), (0, 1)) == 0
+    assert seen == {"alphas": [0.25], "seeds": [0, 1]}
+    assert compare_command(flags, ("simclr", "adv"), ()) == 0
+    assert seen == {"alphas": [0.0, 1.0], "seeds": [7]}
 
 
 def test_what_makes_a_run_a_comparison() -> None:

@@ -13,7 +13,7 @@ from intnacl.config import RunConfig, resolve
 from intnacl.errors import InputError
 from intnacl.flags import Flags
 from intnacl.measure.parts import file_name
-from intnacl.stages import ENCODER, default_folder, pretrain
+from intnacl.stages import ENCODER, default_folder, loss_name, pretrain
 from intnacl.training.distributed import Ranks, pick_device, ranks
 from intnacl.training.stopping import Stop
 
@@ -53,22 +53,31 @@ def compare_command(
     """Run presets side by side; returns the exit code."""
     from intnacl.measure.comparison import compare, print_comparison, summarize, write_comparison
 
-    presets = list(dict.fromkeys(presets or ([flags.preset] if flags.preset else COMPARED)))
-    seeds = list(dict.fromkeys(seeds or [flags.seed or 0]))
     with ranks(flags.device) as here, Stop(flags.max_minutes) as stop:
-        configs = {preset: resolve_flags(replace(flags, preset=preset), here, more) for preset in presets}
-        dataset = configs[presets[0]].dataset
-        folder = flags.out or Path("runs") / file_name(dataset)
+        configs = compared_configs(flags, presets, here, more)
+        labels, first = list(configs), next(iter(configs.values()))
+        seeds = list(dict.fromkeys(seeds or [first.seed]))
+        folder = flags.out or Path("runs") / file_name(first.dataset)
         reason = compare(configs, seeds, folder, here, stop, print if here.main else _silent)
     if here.main and reason is None:
-        summary = summarize(folder, presets, seeds)
+        summary = summarize(folder, labels, seeds)
         write_comparison(summary, folder)
         print_comparison(summary)
-        pages = f"{folder}/{{{','.join(presets)}}}-seed{{{','.join(map(str, seeds))}}}/report.html"
+        pages = f"{folder}/{{{','.join(labels)}}}-seed{{{','.join(map(str, seeds))}}}/report.html"
         print(f"written: {folder / 'comparison.png'}, {folder / 'comparison.json'}, {pages}")
-    elif here.main:
-        tell_stop(str(reason))
-    return exit_code(reason)
+    return _end(reason, here)
+
+
+def compared_configs(
+    flags: Flags, presets: Sequence[str], here: Ranks, more: Mapping[str, Any] | None = None
+) -> dict[str, RunConfig]:
+    """Label -> configuration of the presets; without any, of the run that flags name, else of `COMPARED`."""
+    if not presets and _names_a_run(flags):
+        config = resolve_flags(flags, here, more)
+        return {flags.preset or loss_name(config): config}
+    return {
+        preset: resolve_flags(replace(flags, preset=preset), here, more) for preset in presets or COMPARED
+    }
 
 
 def is_comparison(flags: Flags, presets: Sequence[str], seeds: Sequence[int]) -> bool:
@@ -77,8 +86,13 @@ def is_comparison(flags: Flags, presets: Sequence[str], seeds: Sequence[int]) ->
         raise InputError(f"--preset {flags.preset} and --compare exclude each other: name it in --compare.")
     if seeds and flags.seed is not None:
         raise InputError(f"--seed {flags.seed} and --seeds exclude each other: name it in --seeds.")
+    return bool(presets or seeds) or not _names_a_run(flags)
+
+
+def _names_a_run(flags: Flags) -> bool:
+    """Whether flags say which data or loss."""
     named = {key.partition(".")[0] for key in flags.overrides} & {"loss", "dataset", "objective"}
-    return bool(presets or seeds) or not (named or flags.preset or flags.config)
+    return bool(named or flags.preset or flags.config)
 
 
 def train(
@@ -90,6 +104,11 @@ def train(
     with ranks(flags.device) as here, Stop(flags.max_minutes) as stop:
         config = resolve_flags(flags, here, more)
         reason = work(config, flags.out or default_folder(config), here, stop)
+    return _end(reason, here)
+
+
+def _end(reason: str | None, here: Ranks) -> int:
+    """Say why work ended early, if it did; returns the exit code, unless one of many ranks leaves with it."""
     if here.main and reason:
         tell_stop(reason)
     if here.world > 1:

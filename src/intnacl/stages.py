@@ -19,6 +19,7 @@ from intnacl.data.aside import new_file
 from intnacl.data.datasets import Dataset
 from intnacl.errors import InputError, InputWarning
 from intnacl.evaluation import knn
+from intnacl.losses.integrated import PRESETS, LossConfig
 from intnacl.training.checkpoint import disk_errors
 from intnacl.training.curves import draw_curves
 from intnacl.training.distributed import Ranks, barrier
@@ -148,16 +149,14 @@ def build_monitor(config: RunConfig, train: Dataset, here: Ranks) -> KnnMonitor 
 
 def default_folder(config: RunConfig) -> Path:
     """runs/DATASET-LOSS-SEED, where --out is not given."""
-    loss = config.loss
-    name = config.objective if config.objective == "supervised" else loss_name(config)
     dataset = config.dataset.replace(os.sep, "_").replace(":", "_")
-    return Path("runs") / f"{dataset}-{name}-{loss.num_positives}-seed{config.seed}"
+    return Path("runs") / f"{dataset}-{loss_name(config)}-{config.loss.num_positives}-seed{config.seed}"
 
 
 def loss_name(config: RunConfig) -> str:
     """The preset with these settings, else what tells the loss from others."""
-    from intnacl.losses.integrated import PRESETS, LossConfig
-
+    if config.objective == "supervised":
+        return config.objective
     for name, row in PRESETS.items():
         if replace(LossConfig(**row), temperature=config.loss.temperature) == config.loss:
             return name

@@ -53,7 +53,7 @@ def run(
     compare
         Presets to run side by side; simclr and intnacl where no loss or data set is named.
     seeds
-        Seeds of a comparison; --seed, or 0, by default.
+        Seeds of a comparison, or of the one run that is named; --seed, or 0, by default.
     transfer
         Further data sets to probe and attack.
     """

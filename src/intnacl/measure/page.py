@@ -34,7 +34,7 @@ def render(subject: Subject, result: dict[str, Any]) -> str:
     config = subject.config
     supervised = config.objective == "supervised"
     return environment.get_template("run.html").render(
-        title=f"{'supervised' if supervised else loss_name(config)} on {config.dataset}",
+        title=f"{loss_name(config)} on {config.dataset}",
         config=config,
         result=result,
         knn={row["dataset"]: row["accuracy"] for row in result["knn"]},
