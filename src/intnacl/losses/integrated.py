@@ -88,7 +88,7 @@ class LossConfig:
             value = getattr(self, name)
             if not isinstance(value, Real):  # a tensor, say, whose gradient would be lost in part
                 raise InputError(f"{name}={value!r} is of type {type(value).__name__}: give a plain number.")
-            if not (math.isfinite(value) and allowed(value)):
+            if not (math.isfinite(value) and allowed(float(value))):
                 raise InputError(f"{name}={value!r} is out of range: it must be {text}.")
         if not isinstance(self.num_positives, int) or self.num_positives < 1:
             raise InputError(f"num_positives={self.num_positives!r} must be a whole number, 1 or more.")

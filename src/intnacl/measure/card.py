@@ -10,7 +10,6 @@ from intnacl.stages import loss_name
 
 def model_card(config: RunConfig, result: dict[str, Any], usage: str) -> str:
     """What the encoder is, how it is used, what was measured and how; `result` as in result.json."""
-    supervised = config.objective == "supervised"
     title = f"{config.encoder.name}, {loss_name(config)}, {config.dataset}"
     train = config.train
     parts = [

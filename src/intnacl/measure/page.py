@@ -32,7 +32,6 @@ def render(subject: Subject, result: dict[str, Any]) -> str:
     environment.filters["percent"] = lambda value: "–" if value is None else f"{value:.2f}"
     environment.filters["pretty"] = lambda value: json.dumps(value, indent=1, ensure_ascii=False)
     config = subject.config
-    supervised = config.objective == "supervised"
     return environment.get_template("run.html").render(
         title=f"{loss_name(config)} on {config.dataset}",
         config=config,
