@@ -1,6 +1,7 @@
 """Encoders: heads, norms and seeds do what they say, and timm models fit small pictures."""
 
 import builtins
+import math
 import sys
 
 import pytest
@@ -170,7 +171,9 @@ def test_a_timm_model_that_cannot_take_the_pictures_is_named() -> None:
         ({"head": "papr"}, "did you mean 'paper'"),
         ({"init": "xavier"}, "default, he"),
         ({"norm": "batch"}, "joint, none, per_view"),
-        ({"std": (0.5, 0.0, 0.5)}, "must be positive"),
+        ({"std": (0.5, 0.0, 0.5)}, "must be three numbers above 0"),
+        ({"std": (0.5, math.nan, 0.5)}, "must be three numbers above 0"),
+        ({"adversarial_momentum": 10.0}, "adversarial_momentum=10.0 must be from 0 to 1"),
     ],
 )
 def test_bad_settings_are_named(settings: dict, message: str) -> None:

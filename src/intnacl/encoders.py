@@ -6,6 +6,7 @@ the views of a step apart and hold a second set of layers for adversarial views.
 Shapes: B pictures, V views of them, F features, D embedding size.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,8 +44,10 @@ class EncoderConfig:
         check_choice("head", self.head, HEADS)
         check_choice("init", self.init, ("default", "he"))
         check_choice("norm", self.norm, ("per_view", "joint", "none"))
-        if min(self.std) <= 0:
-            raise InputError(f"std={self.std!r} must be positive.")
+        if not all(0 < value < math.inf for value in self.std):
+            raise InputError(f"std={self.std!r} must be three numbers above 0.")
+        if not 0 <= self.adversarial_momentum <= 1:
+            raise InputError(f"adversarial_momentum={self.adversarial_momentum!r} must be from 0 to 1.")
 
 
 class Encoder(nn.Module):

@@ -278,6 +278,18 @@ def test_gpu_agrees_without_waiting_for_the_host(patches):
     assert same > 0.99  # a crop side at the edge of rounding may fall on either side
 
 
+@pytest.mark.parametrize(
+    ("shape", "dtype"),
+    [((4, 1, 8, 8), torch.uint8), ((4, 4, 8, 8), torch.uint8), ((4, 8, 8, 3), torch.uint8),
+     ((3, 8, 8), torch.uint8), ((4, 3, 8, 8), torch.int64)],
+)  # fmt: skip
+def test_what_is_no_rgb_batch_is_named(shape, dtype):
+    with pytest.raises(
+        InputError, match=r"images are torch\..*expected \(batch, 3, height, width\), uint8 or"
+    ):
+        augment(torch.ones(shape, dtype=dtype), RECIPES["none"], seed=0, step=0, view=0, rows=torch.arange(4))
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_a_captured_graph_draws_anew_at_every_replay(patches):
     images, rows = patches.cuda(), torch.arange(600).cuda()

@@ -27,6 +27,12 @@ def test_mix_refuses_a_row_with_itself(shift):
         mix(torch.zeros(3, 2), 0.5, shift)
 
 
+@pytest.mark.parametrize("rows", [0, 1])
+def test_mix_refuses_fewer_than_two_rows(rows):
+    with pytest.raises(InputError, match=f"x has {rows} rows: mixing takes at least 2"):
+        mix(torch.zeros(rows, 2), 0.5, 1)
+
+
 @pytest.mark.parametrize("lam", [-0.1, 1.5, float("nan")])
 def test_lam_is_a_share(lam, images):
     with pytest.raises(InputError, match=r"lam=.*\[0, 1\]"):

@@ -84,6 +84,7 @@ def apply(
 
     `size` defaults to the source's. Pixels are computed in float32 and rounded once, at the end, to `dtype`.
     """
+    _check_pictures(images_BCHW)
     H, W = images_BCHW.shape[2:]
     planes = Planes(*_crop_flip(_to_unit(images_BCHW), params, config, size or (H, W)).unbind(1))
     if config.jitters:
@@ -114,8 +115,17 @@ def augment(
     so that a captured CUDA graph draws anew at every replay.
     """
     uniform_BU = draws.uniform(seed, step, view, rows, UNIFORMS)
-    params = draw(config, uniform_BU, images_BCHW.shape[2], images_BCHW.shape[3])
+    params = draw(config, uniform_BU, images_BCHW.shape[-2], images_BCHW.shape[-1])
     return apply(images_BCHW, params, config, size, dtype)
+
+
+def _check_pictures(images: Tensor) -> None:
+    known = images.dtype == torch.uint8 or images.is_floating_point()
+    if not known or images.ndim != 4 or images.shape[1] != 3:
+        raise InputError(
+            f"images are {images.dtype} of shape {tuple(images.shape)}: expected (batch, 3, height, width), "
+            "uint8 or floats in [0, 1]; grey ones are images.expand(-1, 3, -1, -1)."
+        )
 
 
 def _between(uniform: Tensor, low: float, high: float) -> Tensor:

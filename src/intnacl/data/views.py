@@ -34,6 +34,8 @@ def mix(x: Tensor, lam: float, shift: int) -> Tensor:
         shift: any integer that is not a multiple of B.
     """
     _check_lam(lam)
+    if len(x) < 2:
+        raise InputError(f"x has {len(x)} rows: mixing takes at least 2.")
     if shift % len(x) == 0:
         raise InputError(
             f"shift={shift} mixes each of {len(x)} rows with itself: take one from 1 to {len(x) - 1}."
