@@ -7,6 +7,7 @@ import torch
 
 from intnacl import bench
 from intnacl.commands import bench_command
+from intnacl.errors import InputError
 
 
 @pytest.fixture(autouse=True)
@@ -27,8 +28,16 @@ def test_a_row_measures_the_step_and_its_views(name: str) -> None:
 def test_the_command_prints_a_table_and_writes_the_figures(
     tmp_path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    bench_command("cpu", 1, tmp_path / "bench.json")
-    written = json.loads((tmp_path / "bench.json").read_text())
+    bench_command("cpu", 1, tmp_path / "new" / "bench.json")
+    written = json.loads((tmp_path / "new" / "bench.json").read_text())
     assert [row["loss"] for row in written["rows"]] == list(bench.ROWS)
     assert f"torch {torch.__version__}" in written["hardware"]
     assert "IntNaCl" in capsys.readouterr().out
+
+
+def test_what_cannot_be_timed_or_written_is_named_at_once(tmp_path) -> None:
+    with pytest.raises(InputError, match="steps=0 times nothing"):
+        bench_command("cpu", 0, None)
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match="could not be written"):
+        bench_command("cpu", 1, tmp_path / "file" / "bench.json")

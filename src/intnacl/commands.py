@@ -14,6 +14,7 @@ from intnacl.errors import InputError
 from intnacl.flags import Flags
 from intnacl.measure.parts import file_name
 from intnacl.stages import ENCODER, default_folder, loss_name, pretrain
+from intnacl.training.checkpoint import disk_errors
 from intnacl.training.distributed import Ranks, pick_device, ranks
 from intnacl.training.stopping import Stop
 
@@ -163,6 +164,11 @@ def bench_command(device: str, steps: int, out: Path | None) -> None:
     from intnacl.bench import ROWS, hardware, measure
 
     here = pick_device(device)
+    if steps < 1:
+        raise InputError(f"steps={steps} times nothing: give 1 or more.")
+    if out:
+        with disk_errors(out):  # before the minutes that the rows take, not after them
+            out.parent.mkdir(parents=True, exist_ok=True)
     print(f"{hardware(here)}, 256 pairs a step, 32x32, ResNet-18")
     table = Table("loss", "ms a step", "of it views", "100 epochs, min", "memory, GiB", "way")
     rows = []
