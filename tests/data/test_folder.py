@@ -1,6 +1,7 @@
 """Folders of pictures: class folders, flat folders, splits, and what can be wrong with them."""
 
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -87,6 +88,16 @@ def test_a_class_may_be_called_train(tmp_path: Path, picture: Encode) -> None:
     for name in ("train/1.png", "plane/1.png"):
         put(tmp_path / "vehicles" / name, picture())
     assert get(tmp_path / "vehicles").classes == ("plane", "train")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names of any bytes")
+def test_a_class_name_that_is_no_utf_8_can_be_shown(tmp_path: Path, picture: Encode) -> None:
+    for name in (b"caf\xe8", b"caf\xe9", "カフェ".encode()):
+        put(tmp_path / "cafes" / os.fsdecode(name) / "1.png", picture())
+    got = get(tmp_path / "cafes")
+    assert got.classes == (r"caf\xe8", r"caf\xe9", "カフェ")
+    assert got.labels is not None
+    assert got.labels.tolist() == [0, 1, 2]
 
 
 def test_folders_beside_the_splits_are_no_classes(tmp_path: Path, picture: Encode) -> None:

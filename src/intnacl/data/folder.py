@@ -4,6 +4,7 @@ Class sub-folders give labels; pictures lying flat are unlabelled, for pretraini
 beside a `test` (or `val`, `validation`), or alone, each is such a folder, and others are passed over.
 """
 
+import os
 from pathlib import Path
 
 from intnacl.data.cache import Source, cached
@@ -42,11 +43,11 @@ def find_split(path: Path, split: str) -> tuple[Path, tuple[str, ...]]:
             raise InputError(
                 f"{path} has no {split} split: put its pictures into {path / 'train'} and {path / 'test'}."
             )
-        return path, tuple(sub.name for sub in subfolders(path))
+        return path, _class_names(path)
     found = {s: path / n for s, choices in SPLITS.items() for n in reversed(choices) if n in names}
     if split not in found:
         raise InputError(f"{path / split} does not exist; {path} has {', '.join(sorted(names))} alone.")
-    classes = [tuple(sub.name for sub in subfolders(found[s])) for s in ("train", "test") if s in found]
+    classes = [_class_names(found[s]) for s in ("train", "test") if s in found]
     return found[split], next((some for some in classes if some), ())
 
 
@@ -59,6 +60,15 @@ def _has_splits(names: set[str]) -> bool:
 def subfolders(path: Path) -> list[Path]:
     """Visible sub-folders in the order of their names."""
     return sorted(sub for sub in path.iterdir() if sub.is_dir() and not sub.name.startswith("."))
+
+
+def _class_names(path: Path) -> tuple[str, ...]:
+    return tuple(_class_name(sub) for sub in subfolders(path))
+
+
+def _class_name(folder: Path) -> str:
+    """The folder's name, as text that can be drawn and written also where its bytes are no UTF-8."""
+    return os.fsencode(folder.name).decode("utf-8", "backslashreplace")
 
 
 def find_pictures(folder: Path, classes: tuple[str, ...]) -> list[tuple[Path, int]]:
@@ -81,9 +91,9 @@ def _visible(folder: Path) -> list[Path]:
 
 
 def _of_class(folder: Path, classes: tuple[str, ...]) -> list[tuple[Path, int]]:
-    if folder.name not in classes:
+    if _class_name(folder) not in classes:
         raise InputError(f"{folder} is no class of the training folder, which has {', '.join(classes)}.")
     paths = sorted(path for path in _visible(folder) if is_picture(path) and path.is_file())
     if not paths:
         raise InputError(f"the class folder {folder} holds no picture.")
-    return [(path, classes.index(folder.name)) for path in paths]
+    return [(path, classes.index(_class_name(folder))) for path in paths]
