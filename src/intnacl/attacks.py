@@ -256,12 +256,16 @@ def adversarial_view(
 def _gradient_and_embedding(
     encoder: nn.Module, x: Tensor, fixed: Tensor | None, criterion: IntNaClLoss
 ) -> tuple[Tensor, Tensor]:
-    """∇ₓ of the criterion between `fixed` (f(x) itself if None) and f(x), and f(x)."""
+    """∇ₓ of the criterion between `fixed` (f(x) itself if None) and f(x), up to a scale, and f(x).
+
+    The criterion's mean over B rows makes gradients so small that float16 rounds some to zero; a power of two
+    about B puts that right and changes no bit in other types.
+    """
     with torch.enable_grad():
         x = x.detach().requires_grad_()
         z: Tensor = encoder(x)
         loss = criterion(z.detach() if fixed is None else fixed, z)
-        (gradient,) = torch.autograd.grad(loss, x)
+        (gradient,) = torch.autograd.grad(loss * 2 ** len(x).bit_length(), x)
     return gradient, z.detach()
 
 
