@@ -24,6 +24,7 @@ from intnacl.stages import (
 )
 from intnacl.training import checkpoint as checkpoints
 from intnacl.training.distributed import Ranks
+from intnacl.training.journal import Journal
 from intnacl.training.objectives import Contrastive, Supervised
 from intnacl.training.stopping import Stop
 from intnacl.training.trainer import DivergedError, Trainer
@@ -188,6 +189,35 @@ def test_a_damaged_config_is_named(tmp_path: Path, text: str) -> None:
 def test_a_folder_without_a_run_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"is no run folder: it has no config\.json"):
         read_config(tmp_path)
+
+
+def test_a_mistake_before_the_first_epoch_leaves_the_folder_to_the_corrected_command(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="does not fit"):
+        run(tmp_path / "run", train__batch_size=100_000)
+    assert not (tmp_path / "run").exists()
+    assert run(tmp_path / "run") is None
+
+
+def test_a_mistake_takes_away_nothing_that_was_there(tmp_path: Path) -> None:
+    wrong = config(train__batch_size=100_000)
+    open_folder(tmp_path, wrong)
+    with pytest.raises(InputError, match="does not fit"):
+        pretrain(wrong, tmp_path, ALONE, Stop())
+    assert read_config(tmp_path) == wrong
+
+
+def test_a_run_that_fails_after_an_epoch_keeps_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(trainer: Trainer, stop: Stop, journal: Journal) -> None:
+        journal.path.write_text('{"epoch": 1}\n')
+        raise DivergedError("not a number")
+
+    monkeypatch.setattr(Trainer, "run", fail)
+    with pytest.raises(DivergedError):
+        run(tmp_path)
+    assert read_config(tmp_path) == config()
+    assert (tmp_path / "log.jsonl").read_text()
 
 
 def test_opening_twice_writes_once(tmp_path: Path) -> None:

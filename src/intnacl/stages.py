@@ -7,6 +7,7 @@ A run folder is the whole record: `config.json`, `log.jsonl`, `checkpoints/`, `e
 import json
 import os
 import warnings
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -39,12 +40,16 @@ def pretrain(config: RunConfig, folder: Path, here: Ranks, stop: Stop) -> str | 
     The same call on the same folder goes on where it was; a finished run is left as it is.
     """
     config = replace(config, train=config.train.on(here.device))
-    if here.main:
-        open_folder(folder, config)
+    begun = here.main and open_folder(folder, config)
     if (folder / ENCODER).exists():
         return None
-    with memory_errors():
-        return _train(config, folder, here, stop)
+    try:
+        with memory_errors():
+            return _train(config, folder, here, stop)
+    except BaseException:
+        if begun:
+            _leave_unless_trained(folder)
+        raise
 
 
 def _train(config: RunConfig, folder: Path, here: Ranks, stop: Stop) -> str | None:
@@ -84,8 +89,8 @@ def build_objective(config: RunConfig, train: Dataset, here: Ranks) -> Objective
     )  # fmt: skip
 
 
-def open_folder(folder: Path, config: RunConfig) -> None:
-    """Begin a run folder, or make sure that it belongs to the same configuration."""
+def open_folder(folder: Path, config: RunConfig) -> bool:
+    """Begin a run folder (True), or make sure that it belongs to the same configuration (False)."""
     path = folder / CONFIG
     if path.exists():
         changed = differences(read_config(folder), config)
@@ -94,11 +99,23 @@ def open_folder(folder: Path, config: RunConfig) -> None:
                 f"{folder} holds a run with another configuration:\n  " + "\n  ".join(changed)
                 + "\nTake another --out, or the settings it has."
             )  # fmt: skip
-        return
+        return False
     with disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         with new_file(path) as handle:
             handle.write(json.dumps(to_dict(config), indent=1).encode())
+    return True
+
+
+def _leave_unless_trained(folder: Path) -> None:
+    """Take a folder back in which nothing was trained, so that the corrected command may have it."""
+    log = folder / "log.jsonl"
+    if (folder / "checkpoints").exists() or (log.exists() and log.stat().st_size):
+        return
+    log.unlink(missing_ok=True)
+    (folder / CONFIG).unlink(missing_ok=True)
+    with suppress(OSError):  # others' files are in it
+        folder.rmdir()
 
 
 def read_config(folder: Path) -> RunConfig:
