@@ -29,6 +29,14 @@ def test_every_command_has_help_with_examples(command: str, capsys: pytest.Captu
     assert f"intnacl {command}" in capsys.readouterr().out.partition("Examples")[2]
 
 
+@pytest.mark.parametrize("command", [*COMMANDS, "datasets show"])
+def test_examples_fit_a_terminal_of_80_columns(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        app([*command.split(), "--help"])
+    lines = capsys.readouterr().out.partition("Examples")[2].partition("╭")[0].split("\n")
+    assert all(" intnacl " in line for line in lines if line.strip()), "a wrapped example cannot be copied"
+
+
 def test_help_loads_no_more_than_it_needs() -> None:
     code = (
         "import sys; from intnacl.cli import app; app(['--help'], result_action='return_value');"

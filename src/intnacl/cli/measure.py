@@ -24,9 +24,9 @@ def probe(
     ```
     intnacl probe runs/c100
     intnacl probe runs/c100 --dataset cifar100 cifar10
-    intnacl probe runs/c100 --protocol quick             # L-BFGS instead of epochs of Adam
-    intnacl probe runs/c100 --protocol clae              # raw features at rate 3e-4
-    intnacl probe runs/c100 --protocol hcl               # augmented pictures, batch norm in train mode
+    intnacl probe runs/c100 --protocol quick   # L-BFGS, no epochs of Adam
+    intnacl probe runs/c100 --protocol clae    # raw features at rate 3e-4
+    intnacl probe runs/c100 --protocol hcl     # augmented, batch norm trains
     ```
 
     Parameters
@@ -125,9 +125,9 @@ def export(run: Path, *, format: str = "safetensors", out: Path | None = None) -
     **Examples**
 
     ```
-    intnacl export runs/c100 --out c100-encoder          # for intnacl.from_pretrained
-    intnacl export runs/c100 --format torchvision        # a state dict under torchvision's names
-    intnacl export runs/c100 --format onnx               # checked against torch
+    intnacl export runs/c100 --out c100-encoder     # intnacl.from_pretrained
+    intnacl export runs/c100 --format torchvision   # torchvision's names
+    intnacl export runs/c100 --format onnx          # checked against torch
     ```
 
     Parameters

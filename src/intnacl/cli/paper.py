@@ -38,10 +38,10 @@ def reproduce(
     ```
     intnacl reproduce --list
     intnacl reproduce --table 2 figure1 --trials 5 --root ~/data --out results
-    intnacl reproduce --all --scale tiny --trials 1 --out tiny    # the machinery, on the embedded digits
-    intnacl reproduce --table main --row SimCLR IntCl --seeds 0 1 --max-minutes 120
+    intnacl reproduce --all --scale tiny --trials 1 --out tiny   # digits
+    intnacl reproduce --table main --row SimCLR IntCl --seeds 0 --max-minutes 120
     intnacl reproduce --config my_grid.toml --workers 2
-    intnacl reproduce --all --ray auto                            # on a cluster that `ray start` made
+    intnacl reproduce --all --ray auto         # on the cluster of `ray start`
     ```
 
     Parameters

@@ -24,7 +24,7 @@ def nca(
     ```
     intnacl nca
     intnacl nca --dataset wine --n-components 3
-    intnacl nca --batch-size 256 --max-iter 20 --device cuda --out runs/nca-batches
+    intnacl nca --batch-size 256 --max-iter 20 --device cpu --out runs/batches
     ```
 
     Parameters

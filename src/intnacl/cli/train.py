@@ -15,11 +15,11 @@ def pretrain(flags: Flags = DEFAULTS) -> None:
     **Examples**
 
     ```
-    intnacl pretrain                                             # SimCLR on the embedded digits
+    intnacl pretrain                      # SimCLR on the embedded digits
     intnacl pretrain --dataset cifar100 --preset intnacl --out runs/c100
-    intnacl pretrain --dataset folder:~/pictures --epochs 200 --set encoder.name=resnet34
-    intnacl pretrain --preset debiased_hardneg --set loss.temperature=0.2 train.optimizer=lars
-    torchrun --nproc-per-node 8 -m intnacl pretrain --dataset cifar100 --batch-size 1024
+    intnacl pretrain --dataset folder:~/pictures --set encoder.name=resnet34
+    intnacl pretrain --preset hardneg --set loss.beta=2 train.optimizer=lars
+    torchrun --nproc-per-node 8 -m intnacl pretrain --dataset cifar100
     ```
     """
     from intnacl.commands import pretrain_command
@@ -73,7 +73,7 @@ def supervised(flags: Flags = DEFAULTS) -> None:
     ```
     intnacl supervised
     intnacl supervised --dataset cifar100 --out runs/supervised
-    intnacl supervised --dataset cifar100 --set augment=crop_flip --out runs/supervised-crop-flip
+    intnacl supervised --dataset cifar100 --set augment=crop_flip --out runs/sup
     ```
     """
     from intnacl.commands import run_command
