@@ -5,6 +5,7 @@ Shapes: N pictures, 3 channels, H rows, W columns, S = side of the square.
 
 import io
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -128,7 +129,10 @@ def _attempt(item: Item, size: int, exact: bool) -> npt.NDArray[np.uint8] | Brok
     except MemoryError:
         raise
     except Exception as error:  # decoders of damaged files raise nearly anything
-        return Broken(f"{type(error).__name__}: {error}" if data else "empty")
+        reason = re.sub(
+            r" <_io\.BytesIO[^>]*>", "", str(error)
+        )  # PIL names our buffer, and the user has a file
+        return Broken(f"{type(error).__name__}: {reason}" if data else "empty")
 
 
 def _read(path: Path) -> bytes:
