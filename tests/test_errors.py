@@ -26,5 +26,11 @@ def test_check_choice_lists_the_nearest_of_many() -> None:
     assert len(str(caught.value)) < 150
 
 
+def test_check_choice_lists_some_of_many_and_quotes_names_with_commas() -> None:
+    many = ["A, M = 1", *(f"row{i:02}" for i in range(29))]
+    with pytest.raises(InputError, match=r"Choose one of: 'A, M = 1', row00, row01.*row18, 10 more\.$"):
+        check_choice("row", "zzz", many)
+
+
 def test_missing_extra_says_what_to_install() -> None:
     assert "pip install 'intnacl[timm]'" in str(missing_extra("timm", "timm", "encoder 'vit'"))

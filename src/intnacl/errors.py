@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-LISTED = 20  # choices that an error lists in full
+LISTED = 20  # choices that an error lists at most
 
 
 class InputError(ValueError):
@@ -19,12 +19,15 @@ class InputWarning(UserWarning):
 
 
 def check_choice(argument: str, value: str, choices: Iterable[str]) -> None:
-    """Raise unless `value` is one of `choices`; suggest the nearest one, and list them where they are few."""
+    """Raise unless `value` is one of `choices`; suggest the nearest one, and list them, or some of many."""
     known = sorted(choices)
     if value not in known:
         near = get_close_matches(str(value), known, n=3)
         hint = f"; did you mean {near[0]!r}?" if near else "."
-        listed = known if len(known) <= LISTED or not near else [*near, f"{len(known) - len(near)} more"]
+        shown = known if len(known) <= LISTED else near or known[:LISTED]
+        listed = [repr(name) if "," in name else name for name in shown]
+        if len(shown) < len(known):
+            listed.append(f"{len(known) - len(shown)} more")
         raise InputError(f"{argument}={value!r} is unknown{hint} Choose one of: {', '.join(listed)}.")
 
 

@@ -85,5 +85,7 @@ def test_a_run_has_the_same_name_whatever_was_asked_for(plan: Plan) -> None:
 def test_an_unknown_table_is_refused_with_the_nearest() -> None:
     with pytest.raises(InputError, match=r"table='figure_labda' is unknown; did you mean 'figure_lambda'"):
         pick(PAPER, ("figure_labda",))
+    with pytest.raises(InputError, match="table='99' is unknown"):
+        pick(PAPER, ("99",))
     with pytest.raises(InputError, match="--all"):
         pick(PAPER, ())

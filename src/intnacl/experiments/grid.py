@@ -252,7 +252,7 @@ def tables_of(scale: str) -> tuple[Table, ...]:
 def pick(tables: tuple[Table, ...], names: tuple[str, ...]) -> tuple[Table, ...]:
     """The tables of these names; a number stands for the main table with it."""
     known = {table.name: table for table in tables}
-    chosen = dict.fromkeys(f"table{name}" if name.isdigit() else name for name in names)
+    chosen = dict.fromkeys(f"table{name}" if f"table{name}" in known else name for name in names)
     for name in chosen:
         check_choice("table", name, known)
     if not chosen:
