@@ -220,6 +220,11 @@ def test_a_run_that_fails_after_an_epoch_keeps_its_folder(
     assert (tmp_path / "log.jsonl").read_text()
 
 
+def test_a_contrastive_batch_of_one_is_refused_by_its_setting(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"train\.batch_size=1 has no negatives"):
+        run(tmp_path / "run", train__batch_size=1)
+
+
 def test_opening_twice_writes_once(tmp_path: Path) -> None:
     open_folder(tmp_path / "a" / "b", config())
     before = (tmp_path / "a" / "b" / "config.json").stat().st_mtime_ns

@@ -64,7 +64,7 @@ def compare_command(
         summary = summarize(folder, labels, seeds)
         write_comparison(summary, folder)
         print_comparison(summary)
-        pages = f"{folder}/{{{','.join(labels)}}}-seed{{{','.join(map(str, seeds))}}}/report.html"
+        pages = f"{folder}/{_braces(labels)}-seed{_braces(seeds)}/report.html"
         print(f"written: {folder / 'comparison.png'}, {folder / 'comparison.json'}, {pages}")
     return _end(reason, here)
 
@@ -79,6 +79,12 @@ def compared_configs(
     return {
         preset: resolve_flags(replace(flags, preset=preset), here, more) for preset in presets or COMPARED
     }
+
+
+def _braces(items: Sequence[object]) -> str:
+    """Several items as a shell expands them; it takes braces around a single one literally."""
+    text = ",".join(map(str, items))
+    return f"{{{text}}}" if len(items) > 1 else text
 
 
 def is_comparison(flags: Flags, presets: Sequence[str], seeds: Sequence[int]) -> bool:

@@ -83,6 +83,8 @@ def build_objective(config: RunConfig, train: Dataset, here: Ranks) -> Objective
             len(train.classes), config.encoder, config.augment,
             image_size=side, seed=config.seed, view_dtype=dtype,
         )  # fmt: skip
+    if config.train.batch_size < 2:
+        raise InputError(f"train.batch_size={config.train.batch_size} has no negatives: take 2 or more.")
     return Contrastive(
         config.loss, config.encoder, config.augment, config.adversary,
         image_size=side, seed=config.seed, world=here.world, view_dtype=dtype,

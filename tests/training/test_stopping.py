@@ -6,6 +6,7 @@ import threading
 
 import pytest
 
+from intnacl.errors import InputError
 from intnacl.training.stopping import REASONS, Stop
 
 
@@ -64,3 +65,8 @@ def test_ranks_share_the_gravest_reason(own: str, others: str, reason: str) -> N
     stop.reason = own
     assert stop.shared(lambda number: max(number, REASONS.index(others))) == (reason is not None)
     assert stop.reason == reason
+
+
+def test_negative_minutes_are_refused() -> None:
+    with pytest.raises(InputError, match=r"max_minutes=-1 must be 0 or more"):
+        Stop(-1)
