@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from intnacl.measure.tables import ATTACK_NAMES
+from intnacl.evaluation.named_attacks import ATTACK_NAMES
 
 ROOT = Path(__file__).parents[1]
 RECORD = json.loads((ROOT / "results" / "digits" / "comparison.json").read_text())

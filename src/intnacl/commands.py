@@ -179,6 +179,7 @@ def bench_command(device: str, steps: int, out: Path | None) -> None:
     table = Table("loss", "ms a step", "of it views", "100 epochs, min", "memory, GiB", "way")
     rows = []
     for name in ROWS:
+        print(f"timing {name} …", file=sys.stderr)
         rows.append(row := measure(name, here, steps=steps))
         share = f"{row['views_ms']:.2f} ({100 * row['views_ms'] / row['ms']:.0f} %)"
         memory = f"{row['memory_gib']:.1f}" if row["memory_gib"] else "–"

@@ -28,7 +28,7 @@ def export_run(folder: Path, format: str, out: Path | None = None) -> Path:
         raise InputError(f"--out {out} is a file: give a folder.")
     out.mkdir(parents=True, exist_ok=True)
     path, usage = FORMATS[format](subject, out)
-    (out / "README.md").write_text(model_card(subject.config, collect(subject), usage))
+    (out / "README.md").write_text(model_card(subject.config, collect(subject), usage), encoding="utf-8")
     return path
 
 

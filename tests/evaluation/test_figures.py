@@ -33,11 +33,15 @@ def test_probe_curve_shows_every_epoch_and_names_best_and_last():
 
 def test_robustness_curve_starts_clean_and_is_sorted():
     rows = [
-        {"name": name, "eps": eps, "accuracy": accuracy}
+        {"name": name, "eps": eps, "accuracy": accuracy, "clean": 90.0, "images": 64}
         for name, eps, accuracy in [("fgsm", 0.02, 40.0), ("fgsm", 0.01, 60.0), ("pgd", 0.01, 55.0)]
     ]
-    figure = draw_robustness({"simclr": {"clean": 90.0, "attacks": rows}})
-    fgsm, pgd = figure.axes[0].lines
+    some = {"name": "autoattack", "eps": 0.01, "accuracy": 50.0, "clean": 87.5, "images": 8}
+    figure = draw_robustness({"simclr": {"attacks": [*rows, some]}})
+    fgsm, pgd, auto = figure.axes[0].lines
+    assert list(auto.get_ydata()) == [87.5, 50]
+    labels = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
+    assert labels == ["simclr, FGSM", "simclr, PGD", "simclr, AutoAttack, 8 pictures"]
     assert list(fgsm.get_xdata()) == [0, 0.01, 0.02]
     assert list(fgsm.get_ydata()) == [90, 60, 40]
     assert list(pgd.get_ydata()) == [90, 55]

@@ -25,6 +25,12 @@ def test_it_holds_the_trained_encoder_and_its_size(tmp_path: Path) -> None:
     assert torch.isfinite(subject.encoder(test.images[:4] / 255)).all()
 
 
+def test_data_sets_may_have_moved_since(tmp_path: Path) -> None:
+    run = trained(tmp_path).folder
+    with pytest.raises(InputError, match=f"{tmp_path / 'moved'}"):
+        open_subject(run, CPU, tmp_path / "moved").load("tinyimagenet")
+
+
 def test_features_of_a_data_set_are_computed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     name, subject = f"folder:{tmp_path / 'pictures'}", trained(tmp_path)
     write_pictures(tmp_path / "pictures")

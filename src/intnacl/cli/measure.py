@@ -12,6 +12,7 @@ def probe(
     dataset: Annotated[tuple[str, ...], MANY] = (),
     protocol: str = "run",
     epochs: int | None = None,
+    root: Path | None = None,
     device: str = "auto",
 ) -> None:
     """Train a linear layer on a run's frozen features: its own data set, or others (transfer).
@@ -39,12 +40,14 @@ def probe(
         run (the settings of the run's configuration), quick, clae or hcl.
     epochs
         Passes over the features, instead of the protocol's.
+    root
+        Folder of the data sets; by default the run's own.
     device
         auto, cpu, cuda, cuda:1 …
     """
     from intnacl.measure.commands import probe_command
 
-    probe_command(run, dataset, protocol, epochs, device)
+    probe_command(run, dataset, protocol, epochs, device, root)
 
 
 def knn(
@@ -52,6 +55,7 @@ def knn(
     *,
     dataset: Annotated[tuple[str, ...], MANY] = (),
     k: int | None = None,
+    root: Path | None = None,
     device: str = "auto",
 ) -> None:
     """Classify a run's frozen features by their weighted nearest neighbours: nothing is trained.
@@ -71,12 +75,14 @@ def knn(
         Data sets with pictures of the run's size; the run's own by default.
     k
         Neighbours; by default 200, or the pictures of a class where they are fewer.
+    root
+        Folder of the data sets; by default the run's own.
     device
         auto, cpu, cuda, cuda:1 …
     """
     from intnacl.measure.commands import knn_command
 
-    knn_command(run, dataset, k, device)
+    knn_command(run, dataset, k, device, root)
 
 
 def attack(
@@ -86,6 +92,7 @@ def attack(
     eps: Annotated[tuple[float, ...], MANY] = (),
     attacks: Annotated[tuple[str, ...], MANY] = ("fgsm", "pgd", "pgd_tuned"),
     images: int | None = None,
+    root: Path | None = None,
     device: str = "auto",
 ) -> None:
     """Attack a run's classifier in [0, 1] pixel space and float32: accuracy over eps, worst case, pictures.
@@ -111,12 +118,14 @@ def attack(
         fgsm, pgd (the paper's), pgd_tuned (step eps/4, 40 steps) and autoattack.
     images
         Attack a fixed random selection of so many test pictures; all by default.
+    root
+        Folder of the data sets; by default the run's own.
     device
         auto, cpu, cuda, cuda:1 …
     """
     from intnacl.measure.commands import attack_command
 
-    attack_command(run, dataset, eps, attacks, images, device)
+    attack_command(run, dataset, eps, attacks, images, device, root)
 
 
 def export(run: Path, *, format: str = "safetensors", out: Path | None = None) -> None:

@@ -24,9 +24,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 CHUNK = 512  # pictures in memory at a time
-MOST_CLASSES = (
-    1_000_000  # without names; a larger label is some other number, such as a date or an identifier
-)
+MOST_CLASSES = 1_000_000  # without names; a larger label is some other number: a date, an identifier
 SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"})
 
 
@@ -129,9 +127,7 @@ def _attempt(item: Item, size: int, exact: bool) -> npt.NDArray[np.uint8] | Brok
     except MemoryError:
         raise
     except Exception as error:  # decoders of damaged files raise nearly anything
-        reason = re.sub(
-            r" <_io\.BytesIO[^>]*>", "", str(error)
-        )  # PIL names our buffer, and the user has a file
+        reason = re.sub(r" <_io\.BytesIO[^>]*>", "", str(error))  # PIL names our buffer; the user has a file
         return Broken(f"{type(error).__name__}: {reason}" if data else "empty")
 
 

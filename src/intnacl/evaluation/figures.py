@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from intnacl.evaluation.named_attacks import ATTACK_NAMES
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -39,25 +41,29 @@ def draw_probe(curves: Mapping[str, Sequence[float]]) -> "Figure":
 def draw_robustness(models: Mapping[str, Mapping[str, Any]]) -> "Figure":
     """Accuracy over eps: one colour per model (per attack, if there is one model), one line style per attack.
 
-    `models` maps a name to the figures of `robustness.evaluate` or `robustness.curve`.
+    `models` maps a name to the figures of `robustness.evaluate` or `robustness.curve`. A curve begins at the
+    clean accuracy of its own pictures.
     """
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6.5, 4.2), layout="constrained")
     axes = figure.add_subplot(xlabel="eps (pixels in [0, 1])", ylabel="accuracy (%)")
-    names = dict.fromkeys(row["name"] for figures in models.values() for row in figures["attacks"])
+    attacks = [row for figures in models.values() for row in figures["attacks"]]
+    curves = dict.fromkeys((row["name"], row["images"]) for row in attacks)
+    most = max((images for _, images in curves), default=0)
     for i, (model, figures) in enumerate(models.items()):
-        for j, name in enumerate(names):
-            rows = sorted((row["eps"], row["accuracy"]) for row in figures["attacks"] if row["name"] == name)
-            eps, accuracies = zip((0.0, figures["clean"]), *rows, strict=True)
+        for j, (name, images) in enumerate(curves):
+            rows = [row for row in figures["attacks"] if (row["name"], row["images"]) == (name, images)]
+            points = sorted((row["eps"], row["accuracy"]) for row in rows)
+            fewer = f"{images:,} pictures" if images < most else ""
+            label = filter(None, (model, ATTACK_NAMES.get(name, name), fewer))
             axes.plot(
-                eps,
-                accuracies,
+                *zip(*((0.0, row["clean"]) for row in rows[:1]), *points, strict=True),
                 color=COLORS[(i if len(models) > 1 else j) % len(COLORS)],
                 marker=MARKERS[j % len(MARKERS)],
                 linestyle=STYLES[j % len(STYLES)],
                 markersize=4,
-                label=f"{model}, {name}" if model else name,
+                label=", ".join(label),
             )
     axes.set_ylim(bottom=0)
     axes.set_xlim(left=0)

@@ -112,3 +112,8 @@ ATTACKS: dict[str, Callable[[float], AttackConfig]] = {
     "pgd_tuned": _pgd_tuned_row,
     "autoattack": _autoattack_row,
 }
+# How rows are called in print.
+ATTACK_NAMES = {
+    "none": "none", "fgsm": "FGSM", "pgd": "PGD", "pgd_tuned": "PGD tuned", "autoattack": "AutoAttack",
+    "worst_case": "worst case",
+}  # fmt: skip

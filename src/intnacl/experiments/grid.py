@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from intnacl.errors import InputError, check_choice
+from intnacl.evaluation.named_attacks import ATTACK_NAMES
 from intnacl.experiments.tables import Column, Row, Table
 from intnacl.experiments.tiny import shrunk
 from intnacl.losses.integrated import PRESETS
-from intnacl.measure.tables import ATTACK_NAMES
 
 LAMBDAS = (0.5, 0.6, 0.7, 0.8, 0.9)
 POSITIVES = (1, 2, 3, 4, 5)

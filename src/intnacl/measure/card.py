@@ -4,7 +4,8 @@ import json
 from typing import Any
 
 from intnacl.config import RunConfig
-from intnacl.measure.tables import ATTACK_NAMES, shown
+from intnacl.evaluation.named_attacks import ATTACK_NAMES
+from intnacl.measure.tables import shown
 from intnacl.stages import loss_name
 
 

@@ -10,7 +10,7 @@ from intnacl.evaluation.autoattack import require_autoattack
 from intnacl.evaluation.figures import draw_examples, draw_probe, draw_robustness
 from intnacl.evaluation.probe import ProbeConfig
 from intnacl.evaluation.robustness import EPS_CURVE
-from intnacl.measure.page import attacked_figures, write_page
+from intnacl.measure.page import best_rows, write_page
 from intnacl.measure.parts import Part, file_name
 from intnacl.measure.probes import run_hcl_probe, run_knn, run_probe
 from intnacl.measure.result import collect, write_result
@@ -26,11 +26,12 @@ PROTOCOLS = ("run", "quick", "clae", "hcl")
 
 
 def probe_command(
-    run: Path, datasets: Sequence[str], protocol: str, epochs: int | None, device: str
-) -> list[Part]:
+    run: Path, datasets: Sequence[str], protocol: str, epochs: int | None, device: str,
+    root: Path | None = None,
+) -> list[Part]:  # fmt: skip
     """Probe a run's encoder on data sets, the run's own by default."""
     check_choice("protocol", protocol, PROTOCOLS)
-    subject = open_subject(run, pick_device(device))
+    subject = open_subject(run, pick_device(device), root)
     parts = [_probe(subject, name, protocol, epochs) for name in datasets or (subject.config.dataset,)]
     print_probes(parts)
     curves = {p.settings["dataset"]: p.figures["curve"] for p in parts if "curve" in p.figures}
@@ -41,9 +42,11 @@ def probe_command(
     return parts
 
 
-def knn_command(run: Path, datasets: Sequence[str], k: int | None, device: str) -> list[Part]:
+def knn_command(
+    run: Path, datasets: Sequence[str], k: int | None, device: str, root: Path | None = None
+) -> list[Part]:
     """kNN accuracy of a run's encoder on data sets, the run's own by default."""
-    subject = open_subject(run, pick_device(device))
+    subject = open_subject(run, pick_device(device), root)
     parts = [run_knn(subject, name, k) for name in datasets or (subject.config.dataset,)]
     rows = [[p.settings["dataset"], str(p.figures["k"]), shown(p.figures["accuracy"])] for p in parts]
     print_table("weighted kNN on frozen features, percent", ["data set", "k", "accuracy"], rows)
@@ -58,6 +61,7 @@ def attack_command(
     attacks: Sequence[str],
     images: int | None,
     device: str,
+    root: Path | None = None,
 ) -> None:
     """Attack the classifiers of a run's probes; those that are not there yet are probed first."""
     plans = [plan(attacks, radius, images) for radius in sorted(set(eps or EPS_CURVE))]
@@ -65,7 +69,7 @@ def attack_command(
         raise InputError("no attack was named: take some of fgsm, pgd, pgd_tuned, autoattack.")
     if "autoattack" in attacks:
         require_autoattack()
-    subject = open_subject(run, pick_device(device))
+    subject = open_subject(run, pick_device(device), root)
     for name in datasets or (subject.config.dataset,):
         parts = [run_attacks(subject, name, planned) for planned in plans]
         rows = [row for p in parts for row in (*p.figures["attacks"], *p.figures["worst_case"])]
@@ -88,7 +92,7 @@ def _probe(subject: Subject, name: str, protocol: str, epochs: int | None) -> Pa
 
 def _draw_attacks(subject: Subject, name: str, eps: float) -> None:
     """Accuracy over eps from everything measured so far, and pictures at the largest eps."""
-    figures = attacked_figures(collect(subject), name)
+    figures = {"attacks": best_rows(collect(subject), name)}
     _save(draw_robustness({"": figures}), subject.folder / f"robustness-{file_name(name)}.png")
     found, classes = examples(subject, name, plan(["pgd"], eps, None)[0])
     title = f"PGD at eps {eps:.4g}; the title is the prediction, * a wrong one"

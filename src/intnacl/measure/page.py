@@ -5,6 +5,7 @@ from typing import Any
 
 from intnacl.data.aside import new_file
 from intnacl.evaluation.figures import draw_examples, draw_probe, draw_robustness
+from intnacl.evaluation.named_attacks import ATTACK_NAMES
 from intnacl.measure.drawings import inline_svg
 from intnacl.measure.result import probe_curves
 from intnacl.measure.robust import examples, plan
@@ -36,6 +37,7 @@ def render(subject: Subject, result: dict[str, Any]) -> str:
         title=f"{loss_name(config)} on {config.dataset}",
         config=config,
         result=result,
+        attack_names=ATTACK_NAMES,
         knn={row["dataset"]: row["accuracy"] for row in result["knn"]},
         sections=[_data_set(subject, name, result) for name in result["accuracy"]],
         learning=_learning(subject),
@@ -56,22 +58,14 @@ def best_rows(result: dict[str, Any], dataset: str) -> list[dict[str, Any]]:
     return sorted(chosen.values(), key=lambda row: (row["eps"], row["name"] == "worst_case"))
 
 
-def attacked_figures(result: dict[str, Any], dataset: str) -> dict[str, Any]:
-    """What the drawing of robustness takes; clean accuracy is that of the attacked pictures."""
-    rows = best_rows(result, dataset)
-    clean = max(rows, key=lambda row: int(row["images"]))["clean"] if rows else None
-    return {"clean": clean, "attacks": rows}
-
-
 def _data_set(subject: Subject, name: str, result: dict[str, Any]) -> dict[str, Any]:
     """What the page tells of robustness on one data set."""
-    attacked = attacked_figures(result, name)
-    rows = attacked["attacks"]
+    rows = best_rows(result, name)
     section: dict[str, Any] = {"dataset": name, "rows": rows, "curve": None, "examples": None}
     if not rows:
         return section
     section["curve"] = inline_svg(
-        lambda: draw_robustness({"": attacked}), f"accuracy over the attack's eps on {name}"
+        lambda: draw_robustness({"": {"attacks": rows}}), f"accuracy over the attack's eps on {name}"
     )
     attack = plan(["pgd"], max(row["eps"] for row in rows), None)[0]
     found, classes = examples(subject, name, attack)

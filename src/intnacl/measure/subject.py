@@ -1,7 +1,7 @@
 """What is measured: the encoder of a run folder, and labelled pictures that fit it."""
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -57,9 +57,11 @@ class Subject:
         return self._features[key]
 
 
-def open_subject(folder: Path, device: torch.device) -> Subject:
-    """The finished run of a folder."""
+def open_subject(folder: Path, device: torch.device, root: Path | None = None) -> Subject:
+    """The finished run of a folder; `root` is where data sets are now, if not where it was trained."""
     config, path = read_config(folder), folder / ENCODER
+    if root is not None:
+        config = replace(config, root=str(root))
     if not path.exists():
         raise InputError(_unfinished(folder))
     return Subject(

@@ -5,14 +5,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from intnacl.evaluation.named_attacks import ATTACK_NAMES
 from intnacl.measure.page import PAGE
 from intnacl.measure.parts import Part
 from intnacl.measure.result import RESULT
-
-ATTACK_NAMES = {
-    "none": "none", "fgsm": "FGSM", "pgd": "PGD", "pgd_tuned": "PGD tuned", "autoattack": "AutoAttack",
-    "worst_case": "worst case",
-}  # fmt: skip
 
 
 def print_result(folder: Path) -> None:
