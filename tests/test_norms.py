@@ -88,6 +88,17 @@ def test_convert_replaces_every_batch_norm_and_arrange_reaches_all() -> None:
     assert isinstance(bare[0], nn.Identity)
 
 
+def test_torch_can_take_the_statistics_anew() -> None:
+    """As after averaging weights: `update_bn` sets the momentum to None, for the mean over all batches."""
+    ours, plain = ViewBatchNorm(3, adversarial=True, momentum=0.1, sync=False), nn.BatchNorm2d(3)
+    batches = [5 * torch.randn(8, 3, 2, 2) + 7 for _ in range(4)]
+    for layer in (ours, plain):
+        torch.optim.swa_utils.update_bn(batches, nn.Sequential(layer))
+    torch.testing.assert_close(ours.running_mean, plain.running_mean)
+    torch.testing.assert_close(ours.running_var, plain.running_var)
+    assert ours.running_var.min() > 10
+
+
 def test_running_statistics_without_momentum_are_refused() -> None:
     """torch counts the batches then; ours would stay where they begin."""
     with pytest.raises(AssertionError, match="all batches"):

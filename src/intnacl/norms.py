@@ -55,6 +55,8 @@ class ViewBatchNorm(nn.BatchNorm2d):
         return _relu(self(x), shortcut)
 
     def _normalized(self, x: Tensor) -> Tensor:
+        if self.momentum is None:  # as `torch.optim.swa_utils.update_bn` sets it: the mean over all batches
+            return super().forward(x)
         layers = [self._layer(attacked) for _, attacked in self.groups]
         if not self.training:
             return _built_in(x, layers[0], training=False)
