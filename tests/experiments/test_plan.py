@@ -105,6 +105,20 @@ def test_fgsm_at_a_radius_of_other_attacks_is_not_lost() -> None:
     assert job.config.evaluation.rounds == ((0.01, ("pgd",)), (0.01, ("fgsm",)), (0.02, ("fgsm",)))
 
 
+def test_what_cells_measure_by_their_own_settings_is_measured_too() -> None:
+    more = {"evaluation.attacks": ("pgd",), "evaluation.eps": (0.01, 0.05), "evaluation.fgsm_eps": (0.02,)}
+    (job,) = make_plan([table(), table(name="more", **more)], [0]).jobs
+    wanted = job.config.evaluation
+    assert (wanted.eps, wanted.attacks, wanted.fgsm_eps) == ((0.01, 0.05), ("fgsm", "pgd"), (0.02,))
+
+
+@pytest.mark.parametrize(("key", "value"), [("evaluation.eps", (0.1,)), ("evaluation.images", 20)])
+def test_cells_of_one_training_cannot_have_two_protocols(key: str, value: Any) -> None:
+    columns = (Column(label="a", metric="fgsm"), Column(label="b", metric="fgsm", settings={key: value}))
+    with pytest.raises(InputError, match=rf"'small', column 'b': {key}"):
+        make_plan([dataclasses.replace(table(), columns=columns)], [0])
+
+
 def test_some_rows_of_a_table() -> None:
     rows = (
         Row(label="SimCLR", settings={"loss.negatives": "g0"}),

@@ -177,11 +177,17 @@ def _needs(requests: Iterable[_Request]) -> dict[str, RunConfig]:
 def _united(group: list[_Request]) -> RunConfig:
     first = group[0].config
     base = first.evaluation
-    transfer, attacks = list(base.transfer), list(base.attacks)
-    eps, fgsm_eps = list(base.eps), list(base.fgsm_eps)
+    transfer: list[str] = []
+    attacks: list[str] = []
+    eps: list[float] = []
+    fgsm_eps: list[float] = []
     for request in group:
         config, figure = request.config, request.figure
+        _check_protocol(request, base)
         transfer += config.evaluation.transfer
+        attacks += config.evaluation.attacks
+        eps += config.evaluation.eps
+        fgsm_eps += config.evaluation.fgsm_eps
         if figure.optional:
             continue
         transfer += [figure.dataset] if figure.dataset not in (None, config.dataset) else []
@@ -200,6 +206,19 @@ def _united(group: list[_Request]) -> RunConfig:
         for name in names:
             named_attack(name, radius)  # refused before anything is trained
     return replace(first, evaluation=evaluation)
+
+
+def _check_protocol(request: _Request, base: EvaluationConfig) -> None:
+    """A run has one first radius and one number of pictures: cells of others would show their figures."""
+    own = request.config.evaluation
+    pairs = (("eps", own.eps[:1], base.eps[:1]), ("images", own.images, base.images))
+    for name, asked, taken in pairs:
+        if asked != taken:
+            raise InputError(
+                f"table {request.table!r}, column {request.figure.label!r}: evaluation.{name} is "
+                f"{asked}, but another cell of the same training has {taken}. Give every cell the same, and "
+                "further radii as eps of their columns."
+            )
 
 
 def _unique(values: Iterable[Any], *without: Any) -> tuple[Any, ...]:
