@@ -14,7 +14,7 @@ from grids import grid_file, jobs
 from intnacl.cli import app
 from intnacl.errors import InputError
 from intnacl.experiments import record
-from intnacl.experiments.reproduce import Request, _tell, seeds_of
+from intnacl.experiments.reproduce import Request, _tell, reproduce, seeds_of
 from intnacl.experiments.runner import new_session
 from intnacl.training.stopping import Stop
 
@@ -108,6 +108,22 @@ def test_a_grid_of_ones_own_is_marked(capsys: Output, tmp_path: Path, name: str,
     words = ("--config", str(grid), "--workers", "0", "--device", "cpu", "--max-minutes", "0")
     intnacl("reproduce", *words, "--out", str(tmp_path / "out"))
     assert list(record.read(tmp_path / "out")["tables"]) == [key]
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "label"),
+    [("train.epochs", "3", "1 epoch"), ("loss.negatives", "g2", "Debiased")],
+    ids=["column", "row"],
+)
+def test_labels_are_not_made_wrong(tmp_path: Path, setting: str, value: str, label: str) -> None:
+    out = tmp_path / "out"
+    request = Request(
+        grid=grid_file(tmp_path / "grid.toml"), overrides={setting: value}, out=out, workers=0, device="cpu",
+        max_minutes=0,
+    )  # fmt: skip
+    with pytest.raises(InputError, match=rf"--set {setting}: .*'mine'.* '{label}'"):
+        reproduce(request)
+    assert not out.exists()
 
 
 def test_workers_that_died_are_told(capsys: Output, tmp_path: Path) -> None:

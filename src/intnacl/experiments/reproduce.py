@@ -18,7 +18,7 @@ from intnacl.experiments.grid import SCALES, pick, tables_of
 from intnacl.experiments.plan import Plan, jobs_of_rows, make_plan
 from intnacl.experiments.progress import Progress, last_line
 from intnacl.experiments.runner import Session, local_devices, new_session, read_device, run_local, work
-from intnacl.experiments.tables import Table
+from intnacl.experiments.tables import Column, Row, Table
 from intnacl.training.stopping import Stop
 
 
@@ -111,7 +111,9 @@ def print_plan(request: Request) -> None:
 
 def reproduce(request: Request) -> tuple[str | None, int]:
     """Do the runs; returns why it stopped early (None: it did not) and how many runs failed."""
-    plan = plan_of(request, request.chosen())
+    tables = request.chosen()
+    _check_labels(tables, request.overrides)
+    plan = plan_of(request, tables)
     jobs = jobs_of_rows(plan, request.rows)
     record.write(request.out, plan, scale=_scale(request), overrides=request.overrides)
     session = new_session(request.out, jobs, request.max_minutes)
@@ -119,6 +121,18 @@ def reproduce(request: Request) -> tuple[str | None, int]:
     with Stop(request.max_minutes) as stop, progress:
         _run(request, session, stop, progress)
     return stop.reason, _tell(session, stop)
+
+
+def _check_labels(tables: Sequence[Table], overrides: Mapping[str, Any]) -> None:
+    """Refuse settings by which rows or columns differ: their figures would stand under others' labels."""
+    for table in tables:
+        parts: list[Row | Column] = [*table.rows, *table.columns]
+        for label, key in ((part.label, key) for part in parts for key in part.settings):
+            if key in overrides:
+                raise InputError(
+                    f"--set {key}: table {table.name!r} sets it itself, in {label!r}, which would then be "
+                    "another run than its label says. Leave it, or name other tables."
+                )
 
 
 def _scale(request: Request) -> str:
