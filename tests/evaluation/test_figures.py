@@ -20,6 +20,16 @@ def png(figure: Figure) -> bytes:
     return buffer.getvalue()
 
 
+def test_dollars_in_names_are_no_mathematics() -> None:
+    pictures, labels = torch.zeros(1, 3, 4, 4), torch.zeros(1, dtype=torch.long)
+    found = {"clean": pictures, "adversarial": pictures, "labels": labels}
+    found |= {"predicted": labels, "predicted_adversarial": labels}
+    assert png(draw_examples(found, ["$a_$"]))
+    assert png(draw_probe({"folder:$a_$": [50.0]}))
+    row = {"name": "fgsm", "images": 8, "eps": 0.1, "accuracy": 1.0, "clean": 2.0}
+    assert png(draw_robustness({"$a_$": {"attacks": [row]}}))
+
+
 def test_probe_curve_shows_every_epoch_and_names_best_and_last():
     figure = draw_probe({"simclr": [10.0, 30.0, 20.0], "intnacl": [15.0, 25.0, 40.0]})
     (axes,) = figure.axes

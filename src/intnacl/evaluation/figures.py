@@ -106,10 +106,12 @@ def _show(axes: "Axes", picture_3HW: Tensor) -> None:
 
 
 def _name(axes: "Axes", name: str, *, right: bool) -> None:
-    axes.set_title(name if right else f"{name}*", fontsize=9, color=RIGHT if right else WRONG)
+    color = RIGHT if right else WRONG
+    axes.set_title(name if right else f"{name}*", fontsize=9, color=color, parse_math=False)
 
 
 def _finish(axes: "Axes") -> None:
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(fontsize=8, frameon=False)
+    for text in axes.legend(fontsize=8, frameon=False).get_texts():
+        text.set_parse_math(False)
