@@ -6,6 +6,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 from intnacl.measure.page import best_rows, render
+from intnacl.measure.probes import run_knn
 from intnacl.measure.result import collect
 from tiny_run import measured
 
@@ -40,6 +41,14 @@ def test_it_shows_the_figures_of_the_result(tmp_path: Path) -> None:
     cells = "".join(f"<td>{row[key]:.2f}</td>" for key in ("clean", "fgsm", "pgd"))
     assert f"<td>digits</td>{cells}" in text
     assert "simclr on digits" in text
+
+
+def test_knn_is_the_runs_own_whatever_else_was_tried(tmp_path: Path) -> None:
+    subject = measured(tmp_path)
+    own = run_knn(subject, "digits").figures["accuracy"]
+    assert run_knn(subject, "digits", 1).figures["accuracy"] != own
+    row = next(line for line in render(subject, collect(subject)).splitlines() if "<td>digits</td>" in line)
+    assert row.endswith(f"<td>{own:.2f}</td></tr>")
 
 
 def test_text_from_outside_is_escaped(tmp_path: Path) -> None:

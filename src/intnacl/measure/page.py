@@ -7,7 +7,7 @@ from intnacl.data.aside import new_file
 from intnacl.evaluation.figures import draw_examples, draw_probe, draw_robustness
 from intnacl.evaluation.named_attacks import ATTACK_NAMES
 from intnacl.measure.drawings import inline_svg
-from intnacl.measure.result import probe_curves
+from intnacl.measure.result import own_knn, probe_curves
 from intnacl.measure.robust import examples, plan
 from intnacl.measure.subject import Subject
 from intnacl.stages import loss_name
@@ -38,7 +38,7 @@ def render(subject: Subject, result: dict[str, Any]) -> str:
         config=config,
         result=result,
         attack_names=ATTACK_NAMES,
-        knn={row["dataset"]: row["accuracy"] for row in result["knn"]},
+        knn=own_knn(subject),
         sections=[_data_set(subject, name, result) for name in result["accuracy"]],
         learning=_learning(subject),
         probe_curve=_probe_curve(subject),

@@ -57,6 +57,12 @@ def probe_curves(subject: Subject) -> dict[str, list[float]]:
     }  # fmt: skip
 
 
+def own_knn(subject: Subject) -> dict[str, float]:
+    """Data set -> kNN accuracy with the number of neighbours that suits it; others are tried by hand."""
+    parts = [part for part in _parts(subject, "knn") if part.settings["k"] is None]
+    return {part.settings["dataset"]: part.figures["accuracy"] for part in parts}
+
+
 def _parts(subject: Subject, kind: str) -> list[Part]:
     """The parts that belong to this encoder."""
     found = all_parts(subject.folder, kind)
