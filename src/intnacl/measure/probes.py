@@ -39,7 +39,8 @@ def run_probe(subject: Subject, name: str, config: ProbeConfig | None = None) ->
 def run_hcl_probe(subject: Subject, name: str, epochs: int | None = None) -> Part:
     """HCL's probe (augmented pictures, batch norm in train mode), to be set beside the other."""
     config = augmented_probe.HCL
-    config = replace(config, epochs=epochs or config.epochs, seed=subject.config.probe.seed)
+    epochs = config.epochs if epochs is None else epochs
+    config = replace(config, epochs=epochs, seed=subject.config.probe.seed)
     settings = probe_settings(subject, name, config) | {"augment": asdict(subject.config.augment)}
 
     def _work() -> dict[str, Any]:
