@@ -121,7 +121,9 @@ def test_knn_is_the_evaluators(tmp_path: Path) -> None:
 def test_a_data_set_whose_classes_changed_since(tmp_path: Path) -> None:
     subject = trained(tmp_path)
     classifier = load_classifier(subject, "digits")
-    _, test = subject.load("digits")
-    check_classes(classifier, test)
-    with pytest.raises(InputError, match="has 11 classes, its stored classifier 10"):
-        check_classes(classifier, replace(test, classes=(*test.classes, "ten")))
+    train, test = subject.load("digits")
+    check_classes(classifier, train, test)
+    assert train.labels is not None
+    more = replace(train, classes=(*train.classes, "ten"), labels=train.labels + 1)
+    with pytest.raises(InputError, match="has pictures of 11 classes, its stored classifier 10"):
+        check_classes(classifier, more, test)

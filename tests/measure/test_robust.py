@@ -1,9 +1,12 @@
 """Attacks on a run folder's classifier are the evaluator's, one resumable part an eps."""
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from intnacl.data import Dataset, load
 from intnacl.errors import InputError
 from intnacl.evaluation import robustness
 from intnacl.measure import robust
@@ -25,6 +28,18 @@ def test_figures_are_the_evaluators(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert part.figures["attacks"][0]["accuracy"] < part.figures["clean"]
     monkeypatch.setattr(robust.robustness, "evaluate", None)  # a second attack would fail
     assert run_attacks(subject, "digits", attacks) == part
+
+
+def test_a_class_without_pictures_is_no_change_of_the_data_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def _with_one_more(*arguments: Any, **options: Any) -> Dataset:
+        found = load(*arguments, **options)
+        return replace(found, classes=(*found.classes, "ten"))
+
+    monkeypatch.setattr("intnacl.measure.subject.load", _with_one_more)
+    part = run_attacks(trained(tmp_path), "digits", plan(["fgsm"], 0.05, 8))
+    assert part.figures["attacks"][0]["images"] == 8
 
 
 def float32_precision() -> set[object]:

@@ -130,11 +130,12 @@ def _fits(path: Path, settings: dict[str, Any]) -> bool:
         return False
 
 
-def check_classes(classifier: Classifier, test: Dataset) -> None:
-    """Raise unless a stored classifier knows the classes of these pictures."""
+def check_classes(classifier: Classifier, train: Dataset, test: Dataset) -> None:
+    """Raise unless a stored classifier has the classes of these pictures, up to the last that has any."""
     known = classifier.linear.out_features
-    if known != len(test.classes):
+    found = 1 + max(int(pair(part)[1].max()) for part in (train, test))
+    if known != found:
         raise InputError(
-            f"dataset {test.name!r} has {len(test.classes)} classes, its stored classifier {known}: the data "
+            f"dataset {test.name!r} has pictures of {found} classes, its stored classifier {known}: the data "
             "set changed since; delete the classifier's file to probe it again."
         )

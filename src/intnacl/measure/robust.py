@@ -33,9 +33,9 @@ def run_attacks(subject: Subject, name: str, attacks: tuple[AttackConfig, ...]) 
     settings = attack_settings(subject, name, attacks)
 
     def _work() -> dict[str, Any]:
-        _, test = subject.load(name)
+        train, test = subject.load(name)
         classifier = load_classifier(subject, name)
-        check_classes(classifier, test)
+        check_classes(classifier, train, test)
         with exact_float32():
             return robustness.evaluate(
                 classifier, *pair(test), attacks, batch_size=BATCH, device=subject.device
@@ -64,11 +64,11 @@ def attack_settings(subject: Subject, name: str, attacks: tuple[AttackConfig, ..
 
 def examples(subject: Subject, name: str, attack: AttackConfig) -> tuple[dict[str, Tensor], tuple[str, ...]]:
     """Some test pictures before and after an attack, and the names of their classes."""
-    _, test = subject.load(name)
+    train, test = subject.load(name)
+    classifier = load_classifier(subject, name)
+    check_classes(classifier, train, test)
     chosen = test.spread(SHOWN)
     images, labels = (tensor[chosen] for tensor in pair(test))
     with exact_float32():
-        found = robustness.examples(
-            load_classifier(subject, name), images, labels, attack, device=subject.device
-        )
+        found = robustness.examples(classifier, images, labels, attack, device=subject.device)
     return found, test.classes
