@@ -10,6 +10,16 @@ from intnacl.measure.tables import print_attacks, print_probes, print_result, pr
 from tiny_run import measured
 
 
+def test_fgsm_alone_is_not_called_a_worst_case(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = measured(tmp_path).folder
+    result = json.loads((folder / "result.json").read_text())
+    row = next(row for row in result["attacks"] if row["name"] == "worst_case")
+    result["attacks"].append(row | {"eps": 0.5, "of": ["fgsm"], "accuracy": 3.21})
+    (folder / "result.json").write_text(json.dumps(result))
+    print_result(folder)
+    assert "3.21" not in capsys.readouterr().out
+
+
 def test_the_table_of_a_result(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = measured(tmp_path).folder
     print_result(folder)
