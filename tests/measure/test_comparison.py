@@ -95,6 +95,33 @@ def test_lines_are_labelled_where_they_end_and_labels_keep_apart(tmp_path: Path)
         assert not labels["first"].overlaps(labels["second"])
 
 
+def test_lines_begin_at_the_clean_accuracy_of_the_attacked_pictures(tmp_path: Path) -> None:
+    write_results(tmp_path, {"a": [80.0, 84.0]})
+    for seed, clean in ((0, 70.0), (1, 72.0)):  # the 64 of 355 that were attacked
+        path = run_folder(tmp_path, "a", seed) / "result.json"
+        result = json.loads(path.read_text())
+        result["attacks"] = [row | {"clean": clean} for row in result["attacks"]]
+        path.write_text(json.dumps(result))
+    summary = summarize(tmp_path, ["a"], [0, 1])
+    assert summary["losses"]["a"]["clean"]["mean"] == 82.0
+    for axes in draw_comparison(summary).axes:
+        line = axes.lines[0]
+        assert (line.get_xdata()[0], line.get_ydata()[0]) == (0.0, 71.0)
+
+
+def test_without_attacks_the_clean_accuracies_are_drawn(tmp_path: Path) -> None:
+    write_results(tmp_path, {"a": [80.0], "b": [90.0]})
+    for label in ("a", "b"):
+        path = run_folder(tmp_path, label, 0) / "result.json"
+        result = json.loads(path.read_text())
+        result["config"]["evaluation"]["attacks"] = []
+        path.write_text(json.dumps(result | {"attacks": []}))
+    summary = summarize(tmp_path, ["a", "b"], [0])
+    write_comparison(summary, tmp_path)
+    (axes,) = draw_comparison(summary).axes
+    assert {text.get_text() for text in axes.texts} == {"a", "b"}
+
+
 def test_runs_have_folders_of_their_own_and_a_stop_is_passed_on(tmp_path: Path) -> None:
     tiny = {"train.epochs": 1, "evaluation.eps": (0.02,), "evaluation.images": 16}
     said: list[str] = []

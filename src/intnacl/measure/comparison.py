@@ -51,6 +51,7 @@ def summarize(folder: Path, labels: Sequence[str], seeds: Sequence[int]) -> dict
         "dataset": first["config"]["dataset"],
         "seeds": list(seeds),
         "losses": {label: _figures(found) for label, found in results.items()},
+        "clean_of_attacked": {k: _spread([_clean_of_attacked(one) for one in f]) for k, f in results.items()},
         "difference": _differences(results) if len(labels) == 2 else None,
         "warnings": [
             f"{label}, seed {seed}: {warning}"
@@ -89,11 +90,11 @@ def draw_comparison(summary: dict[str, Any]) -> "Figure":
 
     losses = summary["losses"]
     attacks = list(dict.fromkeys(_split(key)[0] for key in next(iter(losses.values())) if key != "clean"))
-    attacks = [name for name in attacks if name != "worst_case"] or attacks
+    attacks = [name for name in attacks if name != "worst_case"] or attacks or ["none"]
     figure = Figure(figsize=(4.1 * len(attacks) + 0.8, 4.2), layout="constrained")
     grid = figure.subplots(1, len(attacks), sharey=True, squeeze=False)[0]
     for axes, attack in zip(grid, attacks, strict=True):
-        _panel(axes, attack, losses)
+        _panel(axes, attack, losses, summary["clean_of_attacked"])
     grid[0].set_ylabel("accuracy (%)")
     count = len(summary["seeds"])
     over = f"mean ± sd of {count} seeds" if count > 1 else f"seed {summary['seeds'][0]}"
@@ -101,10 +102,12 @@ def draw_comparison(summary: dict[str, Any]) -> "Figure":
     return figure
 
 
-def _panel(axes: "Axes", attack: str, losses: Mapping[str, Mapping[str, Spread]]) -> None:
+def _panel(
+    axes: "Axes", attack: str, losses: Mapping[str, Mapping[str, Spread]], clean: Mapping[str, Spread]
+) -> None:
     ends = {}
     for i, (label, figures) in enumerate(losses.items()):
-        points = {0.0: figures["clean"]}
+        points = {0.0: clean[label]}
         points |= {_split(k)[1]: v for k, v in figures.items() if k != "clean" and _split(k)[0] == attack}
         eps = sorted(points)
         middle, sd = [points[e]["mean"] for e in eps], [points[e]["sd"] or 0.0 for e in eps]
@@ -150,12 +153,7 @@ def _values(result: dict[str, Any]) -> dict[str, float]:
     """ "clean" and "ATTACK EPS" -> accuracy on the run's own data set, for what its configuration asks."""
     config = from_dict(result["config"])
     name, wanted = config.dataset, config.evaluation
-    count = result["protocol"]["images"][name]["test"]
-    rows = [
-        row
-        for row in result["attacks"]
-        if row["dataset"] == name and row["images"] == min(wanted.images or count, count)
-    ]
+    rows = _attacks(result)
     values = {"clean": result["accuracy"][name]["clean"]}
     for attack in dict.fromkeys((*wanted.attacks, *(("fgsm",) if wanted.fgsm_eps else ()))):
         radii = [eps for eps, names in wanted.rounds if attack in names]
@@ -164,6 +162,24 @@ def _values(result: dict[str, Any]) -> dict[str, float]:
         }
     worst = [row for row in rows if row.get("of") == list(wanted.attacks) and row["eps"] in wanted.eps]
     return values | {_key(row): row["accuracy"] for row in worst}
+
+
+def _attacks(result: dict[str, Any]) -> list[dict[str, Any]]:
+    """The attacks on as many pictures of the run's own data set as its configuration asks."""
+    config = from_dict(result["config"])
+    name, images = config.dataset, config.evaluation.images
+    count = result["protocol"]["images"][name]["test"]
+    return [
+        row
+        for row in result["attacks"]
+        if row["dataset"] == name and row["images"] == min(images or count, count)
+    ]
+
+
+def _clean_of_attacked(result: dict[str, Any]) -> float:
+    """Where curves over eps begin: the accuracy on the attacked pictures, which may be some of all."""
+    clean = result["accuracy"][result["config"]["dataset"]]["clean"]
+    return float(next((row["clean"] for row in _attacks(result)), clean))
 
 
 def _key(row: Mapping[str, Any]) -> str:
