@@ -11,6 +11,7 @@ from intnacl.data import load
 from intnacl.errors import InputError
 from intnacl.evaluation import knn, probe
 from intnacl.measure import probes
+from intnacl.measure.parts import Part
 from intnacl.measure.probes import (
     check_classes,
     classifier_path,
@@ -19,6 +20,8 @@ from intnacl.measure.probes import (
     run_knn,
     run_probe,
 )
+from intnacl.measure.result import collect
+from intnacl.measure.robust import plan, run_attacks
 from intnacl.measure.subject import open_subject, pair
 from tiny_run import CPU, trained, write_pictures
 
@@ -96,6 +99,35 @@ def test_transfer_is_the_same_probe_on_other_pictures(tmp_path: Path) -> None:
     part = run_probe(replace(subject, config=config), write_pictures(tmp_path / "pictures"))
     assert part.figures["images"] == {"train": 12, "test": 12}
     assert part.figures["class_names"] == ["cat", "dog"]
+
+
+def test_pictures_that_changed_since_are_measured_again(tmp_path: Path) -> None:
+    subject = trained(tmp_path)
+    subject = replace(subject, config=replace(subject.config, root=str(tmp_path)))
+    name, attacks = write_pictures(tmp_path / "pictures"), plan(["fgsm"], 0.1, None)
+
+    def measure() -> list[Part]:
+        attacked = run_attacks(subject, name, attacks)  # first: it probes where it must
+        return [attacked, run_probe(subject, name), run_knn(subject, name), run_hcl_probe(subject, name, 1)]
+
+    first = measure()
+    assert measure() == first
+    write_pictures(tmp_path / "pictures", count=7)
+    again = measure()
+    for old, new in zip(first, again, strict=True):
+        assert old.figures["checksums"] != new.figures["checksums"]
+    assert [row["images"] for row in again[0].figures["attacks"]] == [14]
+
+
+def test_attacks_on_pictures_before_the_last_probe_are_not_its_result(tmp_path: Path) -> None:
+    subject = trained(tmp_path)
+    subject = replace(subject, config=replace(subject.config, root=str(tmp_path)))
+    name = write_pictures(tmp_path / "pictures")
+    run_attacks(subject, name, plan(["fgsm"], 0.1, None))
+    assert [row["images"] for row in collect(subject)["attacks"]] == [12, 12]
+    write_pictures(tmp_path / "pictures", count=7)
+    run_probe(subject, name)
+    assert collect(subject)["attacks"] == []
 
 
 def test_hcls_probe_stands_beside_it(tmp_path: Path) -> None:

@@ -23,7 +23,9 @@ def test_figures_are_the_evaluators(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     wanted = robustness.evaluate(
         load_classifier(subject, "digits"), *pair(subject.load("digits")[1]), attacks
     )
-    assert part.figures == wanted
+    checksums = part.figures["checksums"]
+    assert part.figures == wanted | {"checksums": checksums}
+    assert checksums["test"] == subject.load("digits")[1].checksum
     assert [row["images"] for row in part.figures["attacks"]] == [50, 50]
     assert part.figures["attacks"][0]["accuracy"] < part.figures["clean"]
     monkeypatch.setattr(robust.robustness, "evaluate", None)  # a second attack would fail

@@ -44,7 +44,7 @@ def measured(
     """The part of these settings: read if it is there, else (or if `again`) `work()` is done and written."""
     settings = json.loads(json.dumps(settings))
     path = part_path(folder, kind, settings)
-    found = _read(path)
+    found = read_part(folder, kind, settings)
     if found is not None and not again:
         return found
     begun = time.monotonic()
@@ -56,6 +56,11 @@ def measured(
     with disk_errors(path):
         write_json(vars(part), path)
     return part
+
+
+def read_part(folder: Path, kind: str, settings: dict[str, Any]) -> Part | None:
+    """The part of these settings, if it is there and whole."""
+    return _read(part_path(folder, kind, settings))
 
 
 def all_parts(folder: Path, kind: str) -> Iterator[Part]:

@@ -15,7 +15,7 @@ from intnacl.errors import InputError
 from intnacl.evaluation import augmented_probe, knn, probe
 from intnacl.evaluation.precision import exact_float32
 from intnacl.evaluation.probe import Classifier, ProbeConfig, as_linear
-from intnacl.measure.parts import Part, digest, file_name, measured
+from intnacl.measure.parts import Part, digest, file_name, measured, read_part
 from intnacl.measure.subject import Subject, pair
 
 
@@ -32,7 +32,7 @@ def run_probe(subject: Subject, name: str, config: ProbeConfig | None = None) ->
         _save_linear(linear, settings, path)
         return figures | _pictures(train, test)
 
-    again = not _fits(path, settings)
+    again = not _fits(path, settings) or is_stale(subject, "probe", settings)
     return measured(subject.folder, "probe", settings, subject.device, _work, again=again)
 
 
@@ -51,7 +51,8 @@ def run_hcl_probe(subject: Subject, name: str, epochs: int | None = None) -> Par
             )
         return figures | _pictures(train, test)
 
-    return measured(subject.folder, "hcl_probe", settings, subject.device, _work)
+    again = is_stale(subject, "hcl_probe", settings)
+    return measured(subject.folder, "hcl_probe", settings, subject.device, _work, again=again)
 
 
 def run_knn(subject: Subject, name: str, k: int | None = None) -> Part:
@@ -66,7 +67,8 @@ def run_knn(subject: Subject, name: str, k: int | None = None) -> Part:
             figures = knn.score(train_NF, pair(train)[1], test_TF, pair(test)[1], config)
         return figures | {"temperature": config.temperature} | _pictures(train, test)
 
-    return measured(subject.folder, "knn", settings, subject.device, _work)
+    again = is_stale(subject, "knn", settings)
+    return measured(subject.folder, "knn", settings, subject.device, _work, again=again)
 
 
 def load_classifier(subject: Subject, name: str) -> Classifier:
@@ -106,9 +108,22 @@ def _augmenter(subject: Subject) -> augmented_probe.Augment:
 def _pictures(train: Dataset, test: Dataset) -> dict[str, Any]:
     return {
         "images": {"train": len(train), "test": len(test)},
-        "checksums": {"train": train.checksum, "test": test.checksum},
+        "checksums": checksums(train, test),
         "class_names": list(test.classes),
     }
+
+
+def checksums(train: Dataset, test: Dataset) -> dict[str, str]:
+    """What tells pictures and labels from others."""
+    return {"train": train.checksum, "test": test.checksum}
+
+
+def is_stale(subject: Subject, kind: str, settings: dict[str, Any]) -> bool:
+    """Whether a part is of other pictures than lie at its data set's path now; sets with a name stay."""
+    part = read_part(subject.folder, kind, settings)
+    if part is None or ":" not in settings["dataset"] or "checksums" not in part.figures:
+        return False
+    return bool(part.figures["checksums"] != checksums(*subject.load(settings["dataset"])))
 
 
 def _save_linear(linear: nn.Linear, settings: dict[str, Any], path: Path) -> None:

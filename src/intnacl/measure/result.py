@@ -26,7 +26,7 @@ def subject_is_missing(subject: Subject, name: str) -> bool:
     """Whether a measurement on this data set that the configuration asks for is still to be done."""
     planned = robust.plans(subject.config.evaluation)
     asked = {digest(_plain(robust.attack_settings(subject, name, attacks))) for attacks in planned}
-    done = {digest(part.settings) for part in _parts(subject, "attack")}
+    done = {digest(part.settings) for part in _attacks(subject)}
     return _own_probe(subject, name) is None or not asked <= done
 
 
@@ -69,6 +69,13 @@ def _parts(subject: Subject, kind: str) -> list[Part]:
     return [part for part in found if part.settings["encoder"] == subject.checksum]
 
 
+def _attacks(subject: Subject) -> list[Part]:
+    """Attacks on the pictures of the run's probe, if both tell which they were."""
+    probed = {part.settings["dataset"]: part.figures["checksums"] for part in _own_probes(subject)}
+    parts = [(part, probed.get(part.settings["dataset"])) for part in _parts(subject, "attack")]
+    return [part for part, pictures in parts if part.figures.get("checksums", pictures) == pictures]
+
+
 def _own_probes(subject: Subject) -> list[Part]:
     own = _plain(asdict(subject.config.probe))
     return [part for part in _parts(subject, "probe") if part.settings["probe"] == own]
@@ -97,7 +104,7 @@ def _accuracy(subject: Subject, name: str, rows: list[dict[str, Any]]) -> dict[s
 def _attack_rows(subject: Subject) -> list[dict[str, Any]]:
     """Every attack and worst case, one row for the same settings."""
     rows: dict[str, dict[str, Any]] = {}
-    for part in _parts(subject, "attack"):
+    for part in _attacks(subject):
         for figures in (*part.figures["attacks"], *part.figures["worst_case"]):
             row = {"dataset": part.settings["dataset"]} | {key: figures[key] for key in ROW}
             if row["name"] == "worst_case":
@@ -109,7 +116,7 @@ def _attack_rows(subject: Subject) -> list[dict[str, Any]]:
 def _warnings(subject: Subject) -> list[str]:
     """By data set, since accuracy is compared from eps to eps, and these are parts of their own."""
     parts: dict[str, list[Part]] = {}
-    for part in _parts(subject, "attack"):
+    for part in _attacks(subject):
         parts.setdefault(part.settings["dataset"], []).append(part)
     return [f"{name}: {warning}" for name, some in parts.items() for warning in robust.attack_warnings(some)]
 
@@ -135,7 +142,7 @@ def _protocol(subject: Subject) -> dict[str, Any]:
     """How the figures came about, in full."""
     config, own = subject.config, _own_probe(subject, subject.config.dataset)
     measured = [part for kind in ("probe", "knn", "attack") for part in _parts(subject, kind)]
-    attacks = {digest(a): a for part in _parts(subject, "attack") for a in part.settings["attacks"]}
+    attacks = {digest(a): a for part in _attacks(subject) for a in part.settings["attacks"]}
     return {
         "dataset": config.dataset,
         "checksums": {p.settings["dataset"]: p.figures["checksums"] for p in _own_probes(subject)},

@@ -11,7 +11,7 @@ from intnacl.evaluation import robustness
 from intnacl.evaluation.named_attacks import AttackConfig, named_attack
 from intnacl.evaluation.precision import exact_float32
 from intnacl.measure.parts import Part, measured
-from intnacl.measure.probes import check_classes, load_classifier
+from intnacl.measure.probes import check_classes, checksums, is_stale, load_classifier
 from intnacl.measure.subject import Subject, pair
 
 BATCH = 512  # pictures of a pass through the model
@@ -37,11 +37,13 @@ def run_attacks(subject: Subject, name: str, attacks: tuple[AttackConfig, ...]) 
         classifier = load_classifier(subject, name)
         check_classes(classifier, train, test)
         with exact_float32():
-            return robustness.evaluate(
+            figures = robustness.evaluate(
                 classifier, *pair(test), attacks, batch_size=BATCH, device=subject.device
             )
+        return figures | {"checksums": checksums(train, test)}
 
-    return measured(subject.folder, "attack", settings, subject.device, _work)
+    again = is_stale(subject, "attack", settings)
+    return measured(subject.folder, "attack", settings, subject.device, _work, again=again)
 
 
 def attack_warnings(parts: Iterable[Part]) -> list[str]:
