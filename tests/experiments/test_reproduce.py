@@ -14,6 +14,7 @@ from grids import grid_file, jobs
 from intnacl.cli import app
 from intnacl.errors import InputError
 from intnacl.experiments import record
+from intnacl.experiments.attempts import run_folder
 from intnacl.experiments.reproduce import Request, _tell, reproduce, seeds_of
 from intnacl.experiments.runner import new_session
 from intnacl.training.stopping import Stop
@@ -130,6 +131,18 @@ def test_workers_that_died_are_told(capsys: Output, tmp_path: Path) -> None:
     session = new_session(tmp_path, jobs(), None)
     assert _tell(session, Stop()) == 1
     assert "stopped (its workers died); the same command goes on." in capsys.readouterr().out
+
+
+def test_what_an_earlier_session_gave_up_is_not_this_ones_failure(capsys: Output, tmp_path: Path) -> None:
+    (job,) = jobs()
+    folder = run_folder(tmp_path, job.name)
+    folder.mkdir(parents=True)
+    noted = {"error": "no data", "tries": {"earlier": 3}, "given_up": ["earlier"]}
+    (folder / "failure.json").write_text(json.dumps(noted))
+    stop = Stop(0)
+    stop.reason = "time"
+    assert _tell(new_session(tmp_path, (job,), None), stop) == 0
+    assert "stopped (time); the same command goes on." in capsys.readouterr().out
 
 
 def test_nothing_asked_for_is_refused() -> None:

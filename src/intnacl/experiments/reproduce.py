@@ -166,7 +166,7 @@ def _tell(session: Session, stop: Stop) -> int:
         for name in names
         if not finished(session.results, name)
         and (noted := failure(session.results, name)) is not None
-        and noted["given_up"]
+        and session.name in noted["given_up"]
     ]
     for name, error in failed:
         print(f"failed: {name}: {last_line(error)}")
