@@ -8,13 +8,15 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from grids import jobs
 
 from intnacl.errors import InputError
-from intnacl.experiments.attempts import finished, run_folder
+from intnacl.experiments.attempts import TRIES, finished, run_folder
+from intnacl.experiments.plan import Job
 from intnacl.experiments.progress import Progress
 from intnacl.experiments.ray_runner import connect, device_of, run_on_ray
 from intnacl.experiments.runner import new_session
@@ -25,6 +27,40 @@ def test_a_missing_ray_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(InputError, match=r"--ray needs the package 'ray': pip install 'intnacl\[ray\]'"):
         connect("auto")
+
+
+class Unreachable:
+    """A Ray whose tasks end before they can leave a word in the results folder."""
+
+    exceptions = SimpleNamespace(RayError=OSError)
+
+    def __init__(self) -> None:
+        self.submitted: list[str] = []
+
+    def remote(self, **_: object) -> Any:
+        return lambda _: type("Task", (), {"remote": staticmethod(self._submit)})
+
+    def _submit(self, job: Job, *_: object) -> object:
+        self.submitted.append(job.name)
+        return object()
+
+    def wait(self, references: list[object], **_: object) -> tuple[list[object], list[object]]:
+        return references, []
+
+    def get(self, _: object) -> str:
+        raise self.exceptions.RayError("no such folder")
+
+
+def test_tasks_that_leave_nothing_behind_are_not_submitted_forever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ray, plan = Unreachable(), jobs(epochs=(1, 2))
+    monkeypatch.setattr("intnacl.experiments.ray_runner.connect", lambda _: ray)
+    monkeypatch.setattr("intnacl.experiments.ray_runner.POLL_S", 0.01)
+    stop, session = Stop(0.05), new_session(tmp_path, plan, None)
+    run_on_ray(session, "auto", "cpu", stop=stop, progress=Progress(plan, tmp_path, {}))
+    assert stop.reason is None
+    assert ray.submitted == [plan[0].name] * (TRIES + 2)  # its child still waits for it
 
 
 @pytest.fixture

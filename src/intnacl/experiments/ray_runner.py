@@ -5,10 +5,11 @@ task whose worker or machine dies is started again elsewhere and goes on from th
 """
 
 import time
+from collections import Counter
 from typing import Any
 
 from intnacl.errors import InputError, missing_extra
-from intnacl.experiments.attempts import attempt
+from intnacl.experiments.attempts import TRIES, attempt
 from intnacl.experiments.plan import Job
 from intnacl.experiments.progress import Progress
 from intnacl.experiments.runner import POLL_S, Session
@@ -39,23 +40,31 @@ def device_of(address: str, device: str) -> str:
 
 
 def run_on_ray(session: Session, address: str, device: str, *, stop: Stop, progress: Progress) -> None:
-    """Submit every run; those that wait for a parent or are busy elsewhere are submitted again."""
+    """Submit every run; those that wait for a parent or are busy elsewhere are submitted again.
+
+    One that fails again and again and leaves no word of it in the results folder, because its machine cannot
+    write there, is given up.
+    """
     ray = connect(address)
     task = ray.remote(max_retries=3, num_cpus=1, num_gpus=int(device.startswith("cuda")))(_task)
     pending: dict[Any, Job] = {}
+    failed: Counter[str] = Counter()
     while not stop.due():
         progress.update()
         at_work = {job.name for job in pending.values()}
         left = session.open_jobs()
         names = {job.name for job in left}
         for job in left:
-            if job.name not in at_work and job.parent not in names:
+            if job.name not in at_work and job.parent not in names and failed[job.name] < TRIES + 2:
                 pending[task.remote(job, session, device)] = job
-        if not left and not pending:
+        if not pending:
             break
-        ready, _ = ray.wait(list(pending), num_returns=1, timeout=POLL_S) if pending else ([], [])
-        outcomes = [_outcome(ray, reference, pending.pop(reference)) for reference in ready]
-        if "busy" in outcomes or not pending:
+        ready, _ = ray.wait(list(pending), num_returns=1, timeout=POLL_S)
+        outcomes = [
+            (pending[reference].name, _outcome(ray, reference, pending.pop(reference))) for reference in ready
+        ]
+        failed.update(name for name, outcome in outcomes if outcome == "failed")
+        if not pending or any(outcome == "busy" for _, outcome in outcomes):
             time.sleep(POLL_S)
     _cancel(ray, list(pending))
     progress.update(force=True)
