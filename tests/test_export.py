@@ -43,20 +43,23 @@ def features_by_the_card(folder: Path, pixels: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(
-    ("name", "format"),
+    ("name", "format", "side"),
     [
-        ("resnet18", "safetensors"), ("resnet18", "torchvision"), ("resnet50", "torchvision"),
-        ("resnet18", "timm"), ("timm:resnet18", "timm"), ("timm:vit_tiny_patch16_224", "timm"),
+        ("resnet18", "safetensors", 32), ("resnet18", "torchvision", 32), ("resnet50", "torchvision", 32),
+        ("resnet18", "timm", 32), ("timm:resnet18", "timm", 32), ("timm:vit_tiny_patch16_224", "timm", 32),
+        ("resnet18", "timm", 72), ("timm:resnet18", "timm", 72),
+        ("timm:tf_mobilenetv3_small_minimal_100", "timm", 32),
+        ("timm:tf_mobilenetv3_small_minimal_100", "timm", 72),  # its own stem: padded as TensorFlow does
     ],
 )  # fmt: skip
-def test_the_cards_code_gives_the_same_features(tmp_path: Path, name: str, format: str) -> None:
+def test_the_cards_code_gives_the_same_features(tmp_path: Path, name: str, format: str, side: int) -> None:
     pytest.importorskip({"timm": "timm", "torchvision": "torchvision"}.get(format, "torch"))
     if name.startswith("timm:"):
         pytest.importorskip("timm")
-    encoder = run_of(name, tmp_path / "run")
+    encoder = run_of(name, tmp_path / "run", side)
     path = export_run(tmp_path / "run", format, tmp_path / "out")
     assert path.parent == tmp_path / "out"
-    pixels = torch.rand(2, 3, 32, 32)
+    pixels = torch.rand(2, 3, side, side)
     with torch.no_grad():
         torch.testing.assert_close(features_by_the_card(tmp_path / "out", pixels), encoder(pixels))
 

@@ -17,6 +17,8 @@ from intnacl.errors import InputError, check_choice, missing_extra
 from intnacl.norms import Groups, arrange, convert
 from intnacl.resnets import RESNETS, ResNet, SmallNet
 
+SMALL = 64  # pictures up to this side get another stem in timm's models
+
 
 @dataclass(frozen=True, kw_only=True)
 class EncoderConfig:
@@ -135,7 +137,7 @@ def _timm_backbone(name: str, image_size: int) -> nn.Module:
         check_choice("timm model", name, timm.list_models(f"*{name[:3]}*") or timm.list_models("resnet*"))
     options: dict[str, Any] = timm_options(name, image_size)
     model: nn.Module = timm.create_model(name, pretrained=False, num_classes=0, **options)
-    if image_size <= 64 and not options:
+    if image_size <= SMALL and not options:
         _adapt_stem(model)
     vars(model)["num_features"] = _output_width(model, name, image_size)
     return model

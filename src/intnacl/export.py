@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from intnacl.data.aside import new_file
-from intnacl.encoders import Encoder, timm_options
+from intnacl.encoders import SMALL, Encoder, timm_options
 from intnacl.errors import InputError, check_choice, missing_extra
 from intnacl.measure.card import model_card
 from intnacl.measure.result import collect
@@ -72,7 +72,8 @@ def _usage(package: str, made: str, state: str, subject: Subject) -> str:
     imports = {"timm": "import timm\nimport torch\nfrom safetensors.torch import load_file"}
     lines = [imports.get(package, "import torch\nimport torchvision"), "", f"model = {made}"]
     backbone = subject.encoder.backbone
-    if "img_size" not in made:
+    ours = subject.config.encoder.name in RESNETS
+    if ours or (subject.image_size <= SMALL and "img_size" not in made):
         name, conv = next((n, m) for n, m in backbone.named_modules() if isinstance(m, nn.Conv2d))
         shape = (conv.in_channels, conv.out_channels, conv.kernel_size[0], conv.stride[0], conv.padding[0])
         bias = conv.bias is not None
@@ -80,7 +81,7 @@ def _usage(package: str, made: str, state: str, subject: Subject) -> str:
         lines += [f'model.set_submodule("{name}", torch.nn.Conv2d({arguments}, bias={bias}))']
     if package == "torchvision":
         lines += ["model.fc = torch.nn.Identity()"]
-    if subject.config.encoder.name in RESNETS or isinstance(getattr(backbone, "maxpool", None), nn.Identity):
+    if ours or isinstance(getattr(backbone, "maxpool", None), nn.Identity):
         lines += ["model.maxpool = torch.nn.Identity()"]
     config = subject.config.encoder
     lines += [
