@@ -5,6 +5,7 @@ from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
+from intnacl.measure.card import model_card
 from intnacl.measure.page import best_rows, render
 from intnacl.measure.probes import run_knn
 from intnacl.measure.result import collect
@@ -49,6 +50,16 @@ def test_knn_is_the_runs_own_whatever_else_was_tried(tmp_path: Path) -> None:
     assert run_knn(subject, "digits", 1).figures["accuracy"] != own
     row = next(line for line in render(subject, collect(subject)).splitlines() if "<td>digits</td>" in line)
     assert row.endswith(f"<td>{own:.2f}</td></tr>")
+
+
+def test_a_run_without_radii_has_a_page_and_a_card(tmp_path: Path) -> None:
+    subject = measured(tmp_path)
+    config = replace(subject.config, evaluation=replace(subject.config.evaluation, eps=()))
+    subject = replace(subject, config=config)
+    result = collect(subject)
+    clean = f"{result['accuracy']['digits']['clean']:.2f}"
+    assert clean in render(subject, result)
+    assert f"| digits | {clean} | – | – |" in model_card(config, result, "")
 
 
 def test_text_from_outside_is_escaped(tmp_path: Path) -> None:

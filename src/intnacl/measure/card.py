@@ -32,12 +32,12 @@ def model_card(config: RunConfig, result: dict[str, Any], usage: str) -> str:
 def _accuracy(config: RunConfig, result: dict[str, Any]) -> str:
     if not result["accuracy"]:
         return "Not measured yet: `intnacl probe RUN`, `intnacl attack RUN`, then export again."
-    eps = f"{config.evaluation.eps[0]:.4g}"
+    at = "".join(f", eps {eps:.4g}" for eps in config.evaluation.eps[:1])
     rows = [
         [name, *(shown(row[key]) for key in ("clean", "fgsm", "pgd"))]
         for name, row in result["accuracy"].items()
     ]
-    return _table(["data set (accuracy, %)", "clean", f"FGSM, eps {eps}", f"PGD, eps {eps}"], rows)
+    return _table(["data set (accuracy, %)", "clean", f"FGSM{at}", f"PGD{at}"], rows)
 
 
 def _attacks(result: dict[str, Any]) -> str:
