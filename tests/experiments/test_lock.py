@@ -1,5 +1,7 @@
 """The lock of a run: one holder, who is known, and whose death frees it."""
 
+import errno
+import fcntl
 import os
 import signal
 import subprocess
@@ -7,11 +9,17 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
+from intnacl.errors import InputWarning
 from intnacl.experiments.lock import hold, holder
 
 HOLD = """
 import sys, time
 from pathlib import Path
+import pytest
+
+from intnacl.errors import InputWarning
 from intnacl.experiments.lock import hold
 with hold(Path(sys.argv[1])) as mine:
     print(mine, flush=True)
@@ -52,4 +60,15 @@ def test_sigkill_frees_it(tmp_path: Path) -> None:
     other.communicate()
     assert holder(tmp_path) is None  # its name is still written there
     with hold(tmp_path) as mine:
+        assert mine
+
+
+def test_a_file_system_without_locks_warns_and_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with pytest.warns(InputWarning, match="one process at a time"), hold(tmp_path) as mine:
         assert mine

@@ -41,13 +41,12 @@ def holder(folder: Path) -> dict[str, Any] | None:
 def _take(handle: IO[str], *, exclusive: bool) -> bool:
     try:
         import fcntl
-    except ImportError:
-        warnings.warn("no locks on this system: start one process at a time.", InputWarning, stacklevel=3)
-        return True
-    try:
+
         fcntl.flock(handle, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
+    except (ImportError, OSError):  # Windows, some NFS
+        warnings.warn("no locks on this system: start one process at a time.", InputWarning, stacklevel=3)
     return True
 
 
