@@ -114,3 +114,26 @@ def test_leave_one_out_agrees_with_scikit_learn(neighbours: int) -> None:
     assert leave_one_out_accuracy(torch.tensor(X), torch.tensor(y), neighbours) == pytest.approx(
         expected, abs=1e-12
     )
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_far_from_the_origin_float32_keeps_its_digits(objective: str) -> None:
+    """Distances do not depend on where the origin is: squares of large coordinates must not drown them."""
+    z, labels = points()
+    far = (1024 * z).round() / 1024 + 4096  # numbers that float32 holds exactly
+    near = (far - 4096).requires_grad_()
+    shifted = far.float().requires_grad_()
+    losses = [neighbour_loss(where, labels, objective) for where in (near, shifted)]
+    for loss in losses:
+        loss.backward()
+    assert losses[1].item() == pytest.approx(losses[0].item(), rel=1e-4)
+    assert near.grad is not None
+    assert shifted.grad is not None
+    torch.testing.assert_close(shifted.grad.double(), near.grad, rtol=1e-3, atol=1e-5)
+
+
+def test_leave_one_out_far_from_the_origin_agrees_with_scikit_learn() -> None:
+    X, y = load_iris(return_X_y=True)
+    far = torch.tensor(X, dtype=torch.float32) + 4096
+    expected = cross_val_score(KNeighborsClassifier(1), far.double().numpy(), y, cv=LeaveOneOut()).mean()
+    assert leave_one_out_accuracy(far, torch.tensor(y)) == pytest.approx(expected, abs=0.01)

@@ -36,6 +36,11 @@ def neighbour_logits(z_RD: Tensor, z_BD: Tensor, first_row: int) -> Tensor:
     return logits_RB
 
 
+def _centred(z_BD: Tensor) -> Tensor:
+    """The same distances around the origin: squares of far coordinates would drown them in float32."""
+    return z_BD - z_BD.mean(0)
+
+
 def _softmax(logits_RB: Tensor) -> tuple[Tensor, Tensor]:
     """Softmax and log-sum-exp of each row from one pass of exponentials; a row of −∞ alone gives NaN."""
     p_RB = logits_RB.softmax(1)
@@ -77,6 +82,7 @@ class _NeighbourLoss(torch.autograd.Function):
     @staticmethod
     def forward(ctx: FunctionCtx, z_BD: Tensor, labels_B: Tensor, objective: str, elements: int) -> Tensor:
         """The mean loss; its gradient is made on the way."""
+        z_BD = _centred(z_BD)
         lonely_B = labels_B.bincount()[labels_B] < 2
         total, grad_BD = z_BD.new_zeros(()), torch.zeros_like(z_BD)
         for first, last in _tiles(len(z_BD), elements):
@@ -127,7 +133,7 @@ def leave_one_out_accuracy(z_BD: Tensor, labels_B: Tensor, neighbours: int = 1) 
             f"neighbours={neighbours} must lie in 1…{len(z_BD) - 1}: {len(z_BD)} points leave no more."
         )
     classes = int(labels_B.max()) + 1
-    hits = 0
+    z_BD, hits = _centred(z_BD), 0
     for first, last in _tiles(len(z_BD), TILE_ELEMENTS.get(z_BD.device.type, TILE_ELEMENTS["cpu"])):
         near_Rk = neighbour_logits(z_BD[first:last], z_BD, first).topk(neighbours, dim=1).indices
         votes_RC = torch.nn.functional.one_hot(labels_B[near_Rk], classes).sum(1)
