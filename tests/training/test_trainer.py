@@ -66,6 +66,36 @@ def test_a_run_in_pieces_equals_a_whole_one(tmp_path: Path, name: str) -> None:
     assert timeless(tmp_path / "pieces") == timeless(tmp_path / "whole")
 
 
+class Dropping(nn.Module):
+    """Draws from torch's own generator, as dropout and stochastic depth in timm's models do."""
+
+    def __init__(self, head: nn.Module) -> None:
+        super().__init__()
+        self.drop, self.head = nn.Dropout(0.5), head
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        return self.head(self.drop(features))
+
+
+def dropping() -> Contrastive:
+    objective = contrastive("simclr")
+    objective.model.head = Dropping(objective.model.head)
+    return objective
+
+
+def test_dropout_too_is_a_function_of_seed_and_step(tmp_path: Path) -> None:
+    whole, watched = trainer(tmp_path / "whole", dropping()), trainer(tmp_path / "pieces", dropping())
+    run(whole)
+    before = torch.get_rng_state()
+    run(watched, StopAfter(3))
+    assert torch.equal(torch.get_rng_state(), before)
+    resumed = trainer(tmp_path / "pieces", dropping())
+    torch.rand(5)
+    run(resumed)
+    one, many = state(whole), state(resumed)
+    assert all(torch.equal(one[key], many[key]) for key in one)
+
+
 def test_checkpoints_come_by_steps_and_the_last_ones_and_the_best_stay(tmp_path: Path) -> None:
     scores = iter([10.0, 90.0, 50.0, 60.0])
     made = trainer(

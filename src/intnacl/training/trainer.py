@@ -4,6 +4,7 @@ A run is a function of its configuration: batches and augmentations are keyed by
 from a checkpoint needs the weights, the optimiser's state and the step, and ends in the same bytes.
 """
 
+import hashlib
 import math
 import time
 from collections.abc import Callable
@@ -123,6 +124,11 @@ class Trainer:
 
     def run(self, stop: Stop, journal: Journal) -> str | None:
         """Train to the end (None) or until told to stop (the reason); go on from the newest checkpoint."""
+        device = self.here.device
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):  # the caller's stays as it was
+            return self._run(stop, journal)
+
+    def _run(self, stop: Stop, journal: Journal) -> str | None:
         self._resume(journal)
         if self._step < self.steps:
             way = self.stepper.prepare(
@@ -176,9 +182,15 @@ class Trainer:
         warmup = round(self.config.warmup_epochs * self.updates)
         if warmup or self.config.schedule != "constant":
             set_rate(self.optimizer, rate_at(self.config, self._step, self.steps, warmup))
+        self._seed_layers()
         terms_T = self.stepper(index_kB[:, self.rows], epoch * self.batches + update * k)
         self._step += 1
         return terms_T
+
+    def _seed_layers(self) -> None:
+        """Layers that draw for themselves, as dropout does, draw a function of (seed, step, rank)."""
+        key = f"{self.seed} {self._step} {self.here.rank}".encode()
+        torch.manual_seed(int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "little"))
 
     def _check_finite(self, terms_ST: Tensor, start: int) -> None:
         bad_S = ~terms_ST.isfinite().all(1)
