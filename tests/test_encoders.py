@@ -179,3 +179,8 @@ def test_a_timm_model_that_cannot_take_the_pictures_is_named() -> None:
 def test_bad_settings_are_named(settings: dict, message: str) -> None:
     with pytest.raises(InputError, match=message):
         EncoderConfig(**settings)
+
+
+def test_a_timm_model_that_cannot_be_built_for_the_size_is_named() -> None:
+    with pytest.raises(InputError, match="'timm:nest_tiny' cannot take 8×8 pictures"):
+        model(name="timm:nest_tiny", image_size=8)

@@ -136,7 +136,10 @@ def _timm_backbone(name: str, image_size: int) -> nn.Module:
     if name not in timm.list_models():
         check_choice("timm model", name, timm.list_models(f"*{name[:3]}*") or timm.list_models("resnet*"))
     options: dict[str, Any] = timm_options(name, image_size)
-    model: nn.Module = timm.create_model(name, pretrained=False, num_classes=0, **options)
+    try:
+        model: nn.Module = timm.create_model(name, pretrained=False, num_classes=0, **options)
+    except Exception as error:
+        raise _unsuited(name, image_size, error) from error
     if image_size <= SMALL and not options:
         _adapt_stem(model)
     vars(model)["num_features"] = _output_width(model, name, image_size)
@@ -160,14 +163,18 @@ def _output_width(model: nn.Module, name: str, image_size: int) -> int:
         with torch.no_grad():
             features = model.eval()(torch.zeros(1, 3, image_size, image_size))
     except Exception as error:
-        raise InputError(
-            f"encoder 'timm:{name}' cannot take {image_size}×{image_size} pictures ({error}): "
-            "choose a model that suits them, such as timm:resnet18."
-        ) from error
+        raise _unsuited(name, image_size, error) from error
     model.train(training)
     if features.ndim != 2:
         raise InputError(f"encoder 'timm:{name}' returns {tuple(features.shape)}, not one row a picture.")
     return int(features.shape[1])
+
+
+def _unsuited(name: str, image_size: int, error: Exception) -> InputError:
+    return InputError(
+        f"encoder 'timm:{name}' cannot take {image_size}×{image_size} pictures ({error}): "
+        "choose a model that suits them, such as timm:resnet18."
+    )
 
 
 def _adapt_stem(model: nn.Module) -> None:
