@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from intnacl.errors import InputError
 from intnacl.norms import Groups, ViewBatchNorm, _all_groups, arrange, convert
 
 B, C = 4, 3
@@ -109,3 +110,10 @@ def test_running_statistics_without_momentum_are_refused() -> None:
             momentum=0.01,
             sync=False,
         )
+
+
+def test_one_value_a_channel_is_refused_with_the_remedy() -> None:
+    layer = ViewBatchNorm(3, adversarial=False, momentum=0.1, sync=False)
+    with pytest.raises(InputError, match=r"one value a channel.*batch-size"):
+        layer(torch.rand(1, 3, 1, 1))
+    assert layer.eval()(torch.rand(1, 3, 1, 1)).isfinite().all()

@@ -14,6 +14,8 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from intnacl.errors import InputError
+
 Groups = tuple[tuple[int, bool], ...]
 """Runs of views that share statistics: (number of views, whether they are adversarial)."""
 Twice = tuple[Tensor, Tensor]
@@ -113,6 +115,11 @@ def _relu(x: Tensor, shortcut: Tensor | None) -> Twice:
 
 
 def _built_in(x: Tensor, layer: nn.BatchNorm2d, training: bool = True) -> Tensor:
+    if training and x.numel() == x.shape[1]:
+        raise InputError(
+            "batch norm gets one value a channel, which has no variance: raise --batch-size, or take a "
+            "smaller encoder or larger pictures."
+        )
     momentum = layer.momentum or 0.0
     statistics = (layer.running_mean, layer.running_var)
     return F.batch_norm(x, *statistics, layer.weight, layer.bias, training, momentum, layer.eps)
