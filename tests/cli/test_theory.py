@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from command_line import intnacl
+from intnacl.cli import app
+from intnacl.errors import InputError
 
 
 def test_nca_prints_accuracies_and_draws(tmp_path: Path) -> None:
@@ -39,3 +41,20 @@ def test_bounds_ends_a_mistake_in_one_line() -> None:
     assert result.returncode == 2
     assert result.stderr.startswith("intnacl: classes=1")
     assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize("command", ["nca", "bounds"])
+def test_an_out_that_cannot_be_a_folder_is_named_before_anything_is_measured(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setattr("intnacl.theory.comparison.learn_spaces", lambda *_: pytest.fail("measured first"))
+    monkeypatch.setattr("intnacl.theory.sweep.sweep", lambda *_: pytest.fail("measured first"))
+    for out in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(InputError, match=f"{out} could not be written"):
+            app([command, "--out", str(out)])
+
+
+def test_bounds_refuses_a_seed_that_no_generator_takes() -> None:
+    with pytest.raises(InputError, match=f"seed={2**64} must lie in"):
+        app(["bounds", "--seed", str(2**64)])

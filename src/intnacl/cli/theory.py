@@ -56,6 +56,7 @@ def nca(
         seed=seed,
     )
     X, y = load_table(dataset)
+    _make_folder(out)
     spaces = learn_spaces(X, y, config)
     figures = measure(spaces, y)
     draw_spaces(spaces, figures, y, out / "nca.png")
@@ -119,6 +120,7 @@ def bounds(
         draws=draws,
         seed=seed,
     )
+    _make_folder(out)
     measured = sweep(config)
     draw_bounds(measured, out / "bounds.png")
     _write_json({"config": asdict(config), **measured}, out / "bounds.json")
@@ -144,10 +146,17 @@ def bounds(
     print(f"Written: {out / 'bounds.json'}, {out / 'bounds.png'}")
 
 
+def _make_folder(out: Path) -> None:
+    """Before what takes time, not after it."""
+    from intnacl.training.checkpoint import disk_errors
+
+    with disk_errors(out):
+        out.mkdir(parents=True, exist_ok=True)
+
+
 def _write_json(content: dict[str, Any], path: Path) -> None:
     import json
 
-    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(content, indent=2) + "\n")
 
 

@@ -69,6 +69,8 @@ class SweepConfig:
             )
         if not 0 < self.delta < 1:
             raise InputError(f"delta={self.delta} is a probability: it must lie strictly between 0 and 1.")
+        if not -(2**63) <= self.seed < 2**63 - 1:  # torch's range; the sample's seed is the next one
+            raise InputError(f"seed={self.seed} must lie in {-(2**63)}…{2**63 - 2}.")
         if not 0 <= self.spread < math.inf:
             raise InputError(f"spread={self.spread} is an amount of noise: take 0 or more.")
 
