@@ -41,3 +41,5 @@ def test_what_cannot_be_timed_or_written_is_named_at_once(tmp_path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match="could not be written"):
         bench_command("cpu", 1, tmp_path / "file" / "bench.json")
+    with pytest.raises(InputError, match="is a folder"):
+        bench_command("cpu", 1, tmp_path)

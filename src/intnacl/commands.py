@@ -172,6 +172,8 @@ def bench_command(device: str, steps: int, out: Path | None) -> None:
     here = pick_device(device)
     if steps < 1:
         raise InputError(f"steps={steps} times nothing: give 1 or more.")
+    if out and out.is_dir():
+        raise InputError(f"--out {out} is a folder: give a JSON file.")
     if out:
         with disk_errors(out):  # before the minutes that the rows take, not after them
             out.parent.mkdir(parents=True, exist_ok=True)
