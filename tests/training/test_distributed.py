@@ -88,6 +88,9 @@ def test_devices_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
         pick_device("cuda")
     with pytest.raises(InputError, match="device='gpu' is unknown: take auto, cpu, cuda"):
         pick_device("gpu")
+    for name in ("meta", "xla"):
+        with pytest.raises(InputError, match=f"device='{name}' cannot be trained on here: take auto, cpu"):
+            pick_device(name)
 
 
 def test_each_rank_takes_its_own_gpu_and_a_missing_one_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

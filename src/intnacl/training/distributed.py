@@ -86,6 +86,11 @@ def pick_device(name: str, local_rank: int = 0) -> torch.device:
             )
         device = torch.device("cuda", index)
         torch.cuda.set_device(device)
+        return device
+    try:
+        torch.zeros(1, device=device).item()
+    except (RuntimeError, AssertionError) as error:  # mps on Linux, say, or meta, which holds no numbers
+        raise InputError(f"device={name!r} cannot be trained on here: take auto, cpu, cuda …") from error
     return device
 
 
