@@ -216,6 +216,12 @@ def test_a_loss_that_is_not_finite_stops_names_the_step_and_keeps_the_last_good_
     assert all(value.isfinite().all() for value in found.model.values())
 
 
+def test_a_loss_that_is_not_finite_at_once_promises_no_checkpoint(tmp_path: Path) -> None:
+    with pytest.raises(DivergedError, match="Nothing was saved yet") as caught:
+        run(trainer(tmp_path, failing(0, float("nan"))))
+    assert "checkpoint" not in str(caught.value)
+
+
 def test_weights_that_are_not_finite_never_become_a_checkpoint(tmp_path: Path) -> None:
     made = trainer(tmp_path, save_steps=1, epochs=4, optimizer="sgd", lr=1e38)
     with pytest.raises(DivergedError, match=r"not finite (at|after) step \d+ \(epoch 1\).*train\.clip=1"):

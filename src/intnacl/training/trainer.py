@@ -206,9 +206,11 @@ class Trainer:
             self._diverged(f"weights are not finite after step {self._step - 1}", self._step - 1, bad[0])
 
     def _diverged(self, what: str, step: int, details: str) -> NoReturn:
+        folder = self.folder / "checkpoints"
+        kept = f"The last good checkpoint in {folder} stays." if folder.exists() else "Nothing was saved yet."
         raise DivergedError(
-            f"{what} (epoch {step // self.updates + 1}): {details}. The last good checkpoint in "
-            f"{self.folder / 'checkpoints'} stays. Lower --lr, or --set train.clip=1 or train.precision=fp32."
+            f"{what} (epoch {step // self.updates + 1}): {details}. {kept} "
+            "Lower --lr, or --set train.clip=1 or train.precision=fp32."
         )
 
     def _end_epoch(self, journal: Journal, speed: float) -> None:
