@@ -51,7 +51,7 @@ class TrainConfig(OptimizerConfig):
     save_steps: int | None = None
     """Updates between checkpoints, besides."""
     keep: int = 2
-    """How many of the last checkpoints stay, besides the best."""
+    """How many of the last checkpoints stay, besides the best by the monitor."""
     tensorboard: bool = False
 
     def __post_init__(self) -> None:
