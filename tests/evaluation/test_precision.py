@@ -21,6 +21,8 @@ def test_tf32_is_off_inside_and_restored_after_an_error(before: bool) -> None:
             _fail_inside()
         assert torch.backends.cudnn.allow_tf32 is before
         assert torch.backends.cuda.matmul.allow_tf32 is before
+        torch.backends.cuda.matmul.allow_tf32 = not before  # as the program may well do next
+        torch.get_float32_matmul_precision()
     finally:
         torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = convolutions, products
 

@@ -174,7 +174,8 @@ def count_correct(theta_KC: Tensor, x_NK: Tensor, y_N: Tensor) -> Tensor:
 @contextmanager
 def exact_matmul() -> Iterator[None]:
     """Full float32 matrix products inside, whatever TF32 setting the program trains with."""
-    matmul = torch.backends.cuda.matmul
+    matmul, on_cpu = torch.backends.cuda.matmul, getattr(torch.backends.mkldnn, "matmul", None)
+    before_on_cpu = getattr(on_cpu, "fp32_precision", None)
     try:
         before, exact = torch.get_float32_matmul_precision(), "highest"
         set_precision: Callable[[str], None] = torch.set_float32_matmul_precision
@@ -188,3 +189,5 @@ def exact_matmul() -> Iterator[None]:
         yield
     finally:
         set_precision(before)
+        if before_on_cpu is not None:  # the setting for all has moved it, which torch would hold against it
+            on_cpu.fp32_precision = before_on_cpu  # type: ignore[union-attr]
