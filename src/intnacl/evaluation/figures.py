@@ -54,11 +54,13 @@ def draw_robustness(models: Mapping[str, Mapping[str, Any]]) -> "Figure":
     for i, (model, figures) in enumerate(models.items()):
         for j, (name, images) in enumerate(curves):
             rows = [row for row in figures["attacks"] if (row["name"], row["images"]) == (name, images)]
-            points = sorted((row["eps"], row["accuracy"]) for row in rows)
+            if not rows:
+                continue
+            points = [(0.0, rows[0]["clean"]), *sorted((row["eps"], row["accuracy"]) for row in rows)]
             fewer = f"{images:,} pictures" if images < most else ""
             label = filter(None, (model, ATTACK_NAMES.get(name, name), fewer))
             axes.plot(
-                *zip(*((0.0, row["clean"]) for row in rows[:1]), *points, strict=True),
+                *zip(*points, strict=True),
                 color=COLORS[(i if len(models) > 1 else j) % len(COLORS)],
                 marker=MARKERS[j % len(MARKERS)],
                 linestyle=STYLES[j % len(STYLES)],

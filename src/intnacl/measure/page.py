@@ -53,9 +53,14 @@ def best_rows(result: dict[str, Any], dataset: str) -> list[dict[str, Any]]:
     """
     chosen: dict[tuple[str, float], dict[str, Any]] = {}
     for row in sorted(result["attacks"], key=lambda row: (row["images"], -row["accuracy"])):
-        if row["dataset"] == dataset and len(row.get("of", ())) != 1:
+        if row["dataset"] == dataset and not of_one_attack(row):
             chosen[row["name"], row["eps"]] = row
     return sorted(chosen.values(), key=lambda row: (row["eps"], row["name"] == "worst_case"))
+
+
+def of_one_attack(row: dict[str, Any]) -> bool:
+    """Whether a row is the worst case of a single attack, which is that attack once more."""
+    return len(row.get("of", ())) == 1
 
 
 def _data_set(subject: Subject, name: str, result: dict[str, Any]) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Probes and kNN of a run folder; the probe's classifier is kept, so that attacks need no new probe."""
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -32,8 +33,7 @@ def run_probe(subject: Subject, name: str, config: ProbeConfig | None = None) ->
         _save_linear(linear, settings, path)
         return figures | _pictures(train, test)
 
-    again = not _fits(path, settings) or is_stale(subject, "probe", settings)
-    return measured(subject.folder, "probe", settings, subject.device, _work, again=again)
+    return measured_now(subject, "probe", settings, _work, again=not _fits(path, settings))
 
 
 def run_hcl_probe(subject: Subject, name: str, epochs: int | None = None) -> Part:
@@ -51,8 +51,7 @@ def run_hcl_probe(subject: Subject, name: str, epochs: int | None = None) -> Par
             )
         return figures | _pictures(train, test)
 
-    again = is_stale(subject, "hcl_probe", settings)
-    return measured(subject.folder, "hcl_probe", settings, subject.device, _work, again=again)
+    return measured_now(subject, "hcl_probe", settings, _work)
 
 
 def run_knn(subject: Subject, name: str, k: int | None = None) -> Part:
@@ -67,8 +66,7 @@ def run_knn(subject: Subject, name: str, k: int | None = None) -> Part:
             figures = knn.score(train_NF, pair(train)[1], test_TF, pair(test)[1], config)
         return figures | {"temperature": config.temperature} | _pictures(train, test)
 
-    again = is_stale(subject, "knn", settings)
-    return measured(subject.folder, "knn", settings, subject.device, _work, again=again)
+    return measured_now(subject, "knn", settings, _work)
 
 
 def load_classifier(subject: Subject, name: str) -> Classifier:
@@ -118,7 +116,16 @@ def checksums(train: Dataset, test: Dataset) -> dict[str, str]:
     return {"train": train.checksum, "test": test.checksum}
 
 
-def is_stale(subject: Subject, kind: str, settings: dict[str, Any]) -> bool:
+def measured_now(
+    subject: Subject, kind: str, settings: dict[str, Any], work: Callable[[], dict[str, Any]], *,
+    again: bool = False,
+) -> Part:  # fmt: skip
+    """The part of these settings, measured again also where its pictures have changed since."""
+    again = again or _is_stale(subject, kind, settings)
+    return measured(subject.folder, kind, settings, subject.device, work, again=again)
+
+
+def _is_stale(subject: Subject, kind: str, settings: dict[str, Any]) -> bool:
     """Whether a part is of other pictures than lie at its data set's path now; sets with a name stay."""
     part = read_part(subject.folder, kind, settings)
     if part is None or ":" not in settings["dataset"] or "checksums" not in part.figures:

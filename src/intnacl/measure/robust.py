@@ -10,8 +10,8 @@ from intnacl.config import EvaluationConfig
 from intnacl.evaluation import robustness
 from intnacl.evaluation.named_attacks import AttackConfig, named_attack
 from intnacl.evaluation.precision import exact_float32
-from intnacl.measure.parts import Part, measured
-from intnacl.measure.probes import check_classes, checksums, is_stale, load_classifier
+from intnacl.measure.parts import Part
+from intnacl.measure.probes import check_classes, checksums, load_classifier, measured_now
 from intnacl.measure.subject import Subject, pair
 
 BATCH = 512  # pictures of a pass through the model
@@ -42,8 +42,7 @@ def run_attacks(subject: Subject, name: str, attacks: tuple[AttackConfig, ...]) 
             )
         return figures | {"checksums": checksums(train, test)}
 
-    again = is_stale(subject, "attack", settings)
-    return measured(subject.folder, "attack", settings, subject.device, _work, again=again)
+    return measured_now(subject, "attack", settings, _work)
 
 
 def attack_warnings(parts: Iterable[Part]) -> list[str]:

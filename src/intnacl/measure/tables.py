@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from intnacl.evaluation.named_attacks import ATTACK_NAMES
-from intnacl.measure.page import PAGE
+from intnacl.measure.page import PAGE, of_one_attack
 from intnacl.measure.parts import Part
 from intnacl.measure.result import RESULT
 
@@ -20,7 +20,7 @@ def print_result(folder: Path) -> None:
         for name, row in result["accuracy"].items()
     ]
     print_table(f"accuracy in percent; attacks at eps {eps:.4g}", ["data set", "clean", "FGSM", "PGD"], rows)
-    attacks = [row for row in result["attacks"] if len(row.get("of", ())) != 1]  # one alone is no worst case
+    attacks = [row for row in result["attacks"] if not of_one_attack(row)]
     if len({row["eps"] for row in attacks}) > 1 or len({row["name"] for row in attacks}) > 3:
         for name in result["accuracy"]:
             print_attacks(name, [row for row in attacks if row["dataset"] == name])
