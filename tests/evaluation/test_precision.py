@@ -42,11 +42,14 @@ def _fail_inside() -> None:
 # In a process of its own: once a program has used the newer setting, torch forbids the older one for good.
 NEWER = """
 import torch
-from intnacl.evaluation.precision import exact_float32
+from intnacl.evaluation.precision import exact_float32, tf32_convolutions
 
 conv, matmul = torch.backends.cudnn.conv, torch.backends.cuda.matmul
 torch.backends.fp32_precision = conv.fp32_precision = matmul.fp32_precision = "tf32"
 with exact_float32():
+    assert (conv.fp32_precision, matmul.fp32_precision) == ("ieee", "ieee"), conv.fp32_precision
+    with tf32_convolutions():
+        assert (conv.fp32_precision, matmul.fp32_precision) == ("tf32", "ieee"), conv.fp32_precision
     assert (conv.fp32_precision, matmul.fp32_precision) == ("ieee", "ieee"), conv.fp32_precision
 assert (conv.fp32_precision, matmul.fp32_precision) == ("tf32", "tf32"), conv.fp32_precision
 """

@@ -1,5 +1,6 @@
 """Robust accuracy: rows, worst case, selections of images, and warnings that come when they should."""
 
+from contextlib import contextmanager
 from copy import deepcopy
 
 import pytest
@@ -177,3 +178,26 @@ def test_clean_accuracy_is_told_for_the_attacked_images_too(model, data):
     (row,) = evaluate(model, *data, [named_attack("fgsm", 0.0, images=7)])["attacks"]
     assert row["images"] == 7
     assert row["clean"] == row["accuracy"]  # eps 0 changes nothing
+
+
+def test_who_falls_by_rounding_alone_is_attacked_again(model, data, monkeypatch):
+    """A search at low precision that believes everyone fooled at once must not make anyone look robust."""
+    rough = []
+
+    @contextmanager
+    def _rough():
+        rough.append(True)
+        yield
+        rough.pop()
+
+    class Rounded(nn.Module):
+        def forward(self, x):
+            return -model(x) if rough else model(x)
+
+    attacks = [named_attack("pgd", EPS)]
+    exact = evaluate(model, *data, attacks)
+    monkeypatch.setattr(robustness, "tf32_convolutions", _rough)
+    found = evaluate(Rounded().eval(), *data, attacks)
+    assert exact["attacks"][0]["accuracy"] < exact["clean"] - 10
+    assert found["attacks"][0]["accuracy"] == pytest.approx(exact["attacks"][0]["accuracy"], abs=2)
+    assert found["clean"] == exact["clean"]

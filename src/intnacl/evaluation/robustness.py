@@ -1,4 +1,4 @@
-"""Accuracy under attack, in [0, 1] pixel space and float32, with checks against its usual traps.
+"""Accuracy under attack, in [0, 1] pixel space, judged in float32, with checks against its usual traps.
 
 Shapes: N images, uint8 (N, 3, H, W), labels (N,), n ≤ N of them attacked. A classifier maps pixels in [0, 1]
 to logits. Accuracies are in percent of the attacked images.
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from intnacl.attacks import cross_entropy, input_gradient
 from intnacl.evaluation.features import check_images, eval_mode, pixels
 from intnacl.evaluation.named_attacks import AttackConfig, named_attack, run
+from intnacl.evaluation.precision import tf32_convolutions
 
 PORTION = 2**25  # pixels of the images that are attacked together: all of CIFAR's test images
 EPS_CURVE = (0.002, 0.004, 0.008, 0.016, 8 / 255, 0.032)
@@ -166,12 +167,43 @@ def _right(
     right = []
     for rows in torch.split(torch.arange(count), max(batch_size, PORTION // images[0].numel())):
         x, y = pixels(images[rows], device), labels[rows].to(device)
-        if config is not None:
-            x = run(config, classifier, x, y, generator, batch_size)
-        with torch.no_grad():
-            predicted = torch.cat([classifier(part).argmax(dim=1) for part in torch.split(x, batch_size)])
-        right.append((predicted == y).cpu())
+        if config is None:
+            right.append(_verdict(classifier, x, y, batch_size).cpu())
+        else:
+            right.append(_right_under(config, classifier, x, y, generator, batch_size).cpu())
     return torch.cat(right)
+
+
+def _right_under(
+    config: AttackConfig,
+    classifier: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    generator: torch.Generator | None,
+    batch_size: int,
+) -> Tensor:
+    """Which images stay right: (N, 3, H, W), (N,) -> (N,).
+
+    Attacks of many steps search in TF32, and whoever only its rounding fools is attacked again at the
+    caller's precision, at which all are judged. FGSM's one step is its gradient's: never in TF32.
+    """
+    if config.method == "fgsm":
+        return _verdict(classifier, run(config, classifier, x, y, generator, batch_size), y, batch_size)
+    with tf32_convolutions():
+        found = run(config, classifier, x, y, generator, batch_size)
+        stands = _verdict(classifier, found, y, batch_size)
+    right = _verdict(classifier, found, y, batch_size)
+    doubtful = right & ~stands
+    if doubtful.any():
+        again = run(config, classifier, x[doubtful], y[doubtful], generator, batch_size)
+        right[doubtful] = _verdict(classifier, again, y[doubtful], batch_size)
+    return right
+
+
+def _verdict(classifier: nn.Module, x: Tensor, y: Tensor, batch_size: int) -> Tensor:
+    """Which images are classified as y: (N, 3, H, W), (N,) -> (N,)."""
+    with torch.no_grad():
+        return torch.cat([classifier(part).argmax(dim=1) for part in torch.split(x, batch_size)]) == y
 
 
 def _row(config: AttackConfig, right_n: Tensor, clean_N: Tensor) -> dict[str, Any]:
