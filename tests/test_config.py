@@ -31,6 +31,7 @@ def test_the_data_set_chooses_its_recipe() -> None:
     assert (cifar.recipe, cifar.encoder.name, cifar.train.lr, cifar.train.batch_size) == (
         "paper", "resnet18", 3e-4, 256,
     )  # fmt: skip
+    assert (cifar.encoder.head, cifar.probe.normalize, cifar.probe.lr) == ("hcl", True, 1e-3)
     assert resolve({"dataset": "tinyimagenet"}).train.batch_size == 128
     assert resolve(recipe="paper").encoder.name == "resnet18"
 

@@ -28,6 +28,7 @@ def test_a_name_holds_nothing_that_a_shell_or_a_path_reads() -> None:
     ("key", "value", "same"),
     [
         ("train.compile", True, True), ("root", "/data", True), ("train.keep", 5, True),
+        ("recipe", "custom", True),
         ("train.lr", 2e-3, False), ("seed", 1, False), ("probe.epochs", 5, False),
         ("evaluation.images", 5, False),
     ],

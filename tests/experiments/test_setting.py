@@ -32,9 +32,9 @@ def test_other_data_sets_are_not_the_papers() -> None:
 
 
 def test_what_the_paper_leaves_open_is_a_named_choice() -> None:
-    config = resolve({**CIFAR, "augment.strength": 0.5, "encoder.head": "hcl"})
+    config = resolve({**CIFAR, "augment.strength": 0.5, "encoder.head": "paper"})
     assert departures(config) == []
-    assert choices(config) == ["augment.strength = 0.5", "encoder.head = hcl"]
+    assert choices(config) == ["augment.strength = 0.5", "encoder.head = paper"]
     assert choices(resolve(CIFAR, preset="intnacl")) == []
 
 

@@ -46,7 +46,9 @@ def test_the_protocol_is_whole(tmp_path: Path) -> None:
     assert [attack["eps"] for attack in protocol["attacks"]] == [0.02, 0.02, 0.1, 0.1]
     assert protocol["attacks"][0]["images"] == 64
     assert protocol["batch_sizes"] == {"train": 256, "probe": 256, "features": 512, "attack": 512}
-    assert protocol["precision"] == {"train": "fp32", "measurement": "float32", "tf32": False}
+    assert protocol["precision"] == {
+        "train": "fp32", "measurement": "float32", "search of iterated attacks": "TF32 on GPUs",
+    }  # fmt: skip
     assert (protocol["seed"], protocol["epochs"], protocol["dataset"]) == (0, 2, "digits")
     assert {"versions", "hardware", "encoder_sha256"} <= protocol.keys()
 

@@ -135,7 +135,7 @@ def command(config: RunConfig, folder: Path) -> str:
     """The command line that does this run alone."""
     start = to_dict(resolve({"dataset": config.dataset}))
     base = dict(flatten(start))
-    keys = ("dataset", "recipe", *FREE)
+    keys = ("dataset", *FREE)
     changed = [
         (key, value) for key, value in flatten(to_dict(config)) if key not in keys and value != base[key]
     ]

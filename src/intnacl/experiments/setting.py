@@ -63,16 +63,8 @@ def choices(config: RunConfig) -> list[str]:
     """Settings that the paper leaves open, where they are not the recipe's."""
     own = dict(flatten(to_dict(config)))
     recipe = dict(flatten(to_dict(resolve({"dataset": config.dataset, "objective": config.objective}))))
-    hidden: tuple[str, ...] = (
-        "loss.nacl",
-        "loss.negatives",
-        "loss.num_positives",
-        "loss.lam",
-        "loss.weight",
-        "seed",
-        "recipe",
-    )
-    hidden += ("train.epochs", "train.precision", *FREE, *STATED)
+    hidden = {"loss.nacl", "loss.negatives", "loss.num_positives", "loss.lam", "loss.weight"}
+    hidden |= {"seed", "train.epochs", "train.precision", *FREE, *STATED}
     return [
         f"{key} = {value}"
         for key, value in own.items()

@@ -157,7 +157,10 @@ def _protocol(subject: Subject) -> dict[str, Any]:
             "train": config.train.batch_size, "probe": config.probe.batch_size,
             "features": FEATURE_BATCH, "attack": robust.BATCH,
         },
-        "precision": {"train": config.train.precision, "measurement": "float32", "tf32": False},
+        "precision": {
+            "train": config.train.precision, "measurement": "float32",
+            "search of iterated attacks": "TF32 on GPUs",
+        },
         **((own or measured[0]).surroundings if measured else {}),
     }  # fmt: skip
 
