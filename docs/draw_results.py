@@ -1,0 +1,95 @@
+"""Write README's table of results and draw docs/images/figure1.png: `python docs/draw_results.py`.
+
+Both come from the runs in results/. The table stands between two marks in README.md.
+"""
+
+from pathlib import Path
+
+from intnacl.experiments.figures import draw
+from intnacl.experiments.measured import Cell, Run, View, collect
+
+ROOT = Path(__file__).parents[1]
+FIGURE = ROOT / "docs" / "images" / "figure1.png"
+BEGIN, END = "<!-- results: docs/draw_results.py writes this -->\n", "<!-- end of results -->\n"
+TABLES = ("main", "main_beside")
+COLUMNS = (
+    ("clean", "cifar100", "clean"), ("FGSM", "cifar100", "fgsm"), ("PGD", "cifar100", "pgd"),
+    ("PGD, 40 steps", "cifar100", "pgd_tuned"), ("AutoAttack", "cifar100", "autoattack"),
+    ("→ CIFAR-10 clean", "cifar10", "clean"), ("→ CIFAR-10 FGSM", "cifar10", "fgsm"),
+    ("minutes", None, "minutes"),
+)  # fmt: skip
+
+
+def table(views: dict[str, View]) -> str:
+    """The table and what it was measured with, as Markdown."""
+    head = ["loss", "seeds", *(label for label, *_ in COLUMNS)]
+    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    for name in TABLES:
+        lines += [line(views[name], i) for i in range(len(views[name].rows))]
+    runs = [run for name in TABLES for run in finished(views[name])]
+    return "\n".join([*lines, "", note(runs), ""])
+
+
+def line(view: View, i: int) -> str:
+    """A row: the loss, its seeds, and its figures with the published ones behind them."""
+    cells = [view.cells[i][place(view, dataset, metric)] for _, dataset, metric in COLUMNS]
+    return f"| {view.rows[i]['label']} | {cells[0].n} | {' | '.join(text(cell) for cell in cells)} |"
+
+
+def place(view: View, dataset: str | None, metric: str) -> int:
+    """The column of a figure."""
+    wanted = (dataset, metric)
+    return next(j for j, c in enumerate(view.columns) if (c["dataset"], c["metric"]) == wanted)
+
+
+def text(cell: Cell) -> str:
+    """53.95 ± 0.24 (53.69): mean, deviation over the seeds, and the published mean in brackets."""
+    published = "" if cell.published is None else f" ({cell.published.mean:.2f})"
+    if cell.mean is None:
+        return f"–{published}"
+    spread = "" if cell.sd is None else f" ± {cell.sd:.2f}"
+    return f"{cell.mean:.2f}{spread}{published}"
+
+
+def finished(view: View) -> list[Run]:
+    """The runs behind a table that are done."""
+    found = {run.name: run for row in view.cells for cell in row for run in cell.runs.values()}
+    return [run for run in found.values() if run.result is not None]
+
+
+def note(runs: list[Run]) -> str:
+    """What the figures are, and hardware, versions and dates of the runs."""
+    protocols = [run.result["protocol"] for run in runs if run.result is not None]
+    made = sorted(
+        {f"{p['hardware']['gpu']}, torch {p['versions']['torch'].split('+')[0]}" for p in protocols}
+    )
+    days = sorted({p["date"] for p in protocols})
+    when = days[0] if days[0] == days[-1] else f"{days[0]} to {days[-1]}"
+    return (
+        "CIFAR-100, ResNet-18, 100 epochs, a linear layer on frozen features; percent of the 10,000 test "
+        "pictures (AutoAttack: of 1,000), attacks at ε = 0.002 in pixels of [0, 1]; minutes are those of "
+        "pretraining. Mean ± standard deviation over the seeds, in brackets the paper's mean of five trials; "
+        f"–: not measured yet. Measured on one {' and one '.join(made)}, {when}."
+    )
+
+
+def with_table(readme: str, content: str) -> str:
+    """README.md with new content between the marks."""
+    before, _, rest = readme.partition(BEGIN)
+    return before + BEGIN + content + END + rest.partition(END)[2]
+
+
+def results() -> dict[str, View]:
+    """The tables of results/ by their names."""
+    return {view.key: view for view in collect(ROOT / "results")[0]}
+
+
+def main() -> None:
+    """Rewrite the table and the figure."""
+    views, readme = results(), ROOT / "README.md"
+    readme.write_text(with_table(readme.read_text(encoding="utf-8"), table(views)), encoding="utf-8")
+    FIGURE.write_bytes(draw(views["figure1"])[1])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,81 @@
+"""README's table and Figure 1 are what the runs in results/ give."""
+
+import io
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from intnacl.experiments.figures import draw
+from intnacl.experiments.measured import View
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def page():
+    sys.path.insert(0, str(ROOT / "docs"))
+    try:
+        import draw_results
+    finally:
+        sys.path.remove(str(ROOT / "docs"))
+    return draw_results
+
+
+@pytest.fixture(scope="module")
+def views(page) -> dict[str, View]:
+    return page.results()
+
+
+def with_another_value(view: View, points: float) -> View:
+    """The view with its first figure changed."""
+    cell = view.cells[0][0]
+    seed = next(iter(cell.values))
+    changed = replace(cell, values={**cell.values, seed: cell.values[seed] + points})
+    return replace(view, cells=[[changed, *view.cells[0][1:]], *view.cells[1:]])
+
+
+def test_the_table_is_the_records(page, views: dict[str, View]) -> None:
+    assert page.with_table(README, page.table(views)) == README
+    other = {**views, "main": with_another_value(views["main"], 0.02)}
+    assert page.with_table(README, page.table(other)) != README
+
+
+def test_every_finished_run_is_whole(views: dict[str, View]) -> None:
+    folders = sorted((ROOT / "results" / "runs").iterdir())
+    assert folders
+    for folder in folders:
+        result = json.loads((folder / "result.json").read_text())
+        assert result["config"] == json.loads((folder / "config.json").read_text())
+        epochs = [json.loads(line)["epoch"] for line in (folder / "log.jsonl").read_text().splitlines()]
+        assert epochs == list(range(1, result["config"]["train"]["epochs"] + 1))
+    known = {
+        run.name
+        for view in views.values()
+        for row in view.cells
+        for cell in row
+        for run in cell.runs.values()
+    }
+    assert {folder.name for folder in folders} <= known
+
+
+def pixels(png: bytes, size: tuple[int, int]) -> np.ndarray:
+    return np.asarray(Image.open(io.BytesIO(png)).convert("RGB").resize(size), dtype=float)
+
+
+def differing(png: bytes, other: bytes) -> float:
+    """The share of pixels that are not the same to the eye; sizes may differ a little between versions."""
+    size = Image.open(io.BytesIO(png)).size
+    assert np.allclose(size, Image.open(io.BytesIO(other)).size, rtol=0.02)
+    return float((np.abs(pixels(png, size) - pixels(other, size)).max(axis=2) > 64).mean())
+
+
+def test_the_figure_is_the_records(page, views: dict[str, View]) -> None:
+    drawn, kept = draw(views["figure1"])[1], page.FIGURE.read_bytes()
+    other = draw(with_another_value(views["figure1"], 1.0))[1]
+    assert differing(drawn, kept) < differing(other, kept) / 4
