@@ -49,9 +49,19 @@ def fgsm(
     _check_inputs(x, y, eps)
     if clamp:
         _check_box(x)
+    return along(x, gradient_sign(model, x, y, loss=loss), eps, clamp=clamp)
+
+
+def gradient_sign(model: Model, x: Tensor, y: Tensor, *, loss: Loss = cross_entropy) -> Tensor:
+    """sign ∇ₓ loss(model(x), y), shape of x: FGSM's direction, the same for every eps."""
     with _plain_gradients(x):
         x, y = x.detach().clone(), y.clone()
-        adversarial = x + eps * input_gradient(lambda x: loss(model(x), y), x).sign()
+        return input_gradient(lambda x: loss(model(x), y), x).sign()
+
+
+def along(x: Tensor, sign: Tensor, eps: float, *, clamp: bool = True) -> Tensor:
+    """x + eps·sign, cut to the box [0, 1] if `clamp`."""
+    adversarial = x.detach() + eps * sign
     return adversarial.clamp(0, 1) if clamp else adversarial
 
 

@@ -82,7 +82,7 @@ def test_worst_case_is_over_samples_not_over_figures(monkeypatch):
 
     moves = {"brighten": 0.2, "darken": -0.2}
     monkeypatch.setattr(robustness, "run", lambda config, model, x, y, *_: x + moves[config.name])
-    attacks = [named_attack("fgsm", 0.2, name=name) for name in moves]
+    attacks = [named_attack("pgd", 0.2, name=name) for name in moves]
     figures = evaluate(Threshold().eval(), images, labels, attacks)
     assert figures["clean"] == 100
     assert [row["accuracy"] for row in figures["attacks"]] == [50, 50]
@@ -201,3 +201,13 @@ def test_who_falls_by_rounding_alone_is_attacked_again(model, data, monkeypatch)
     assert exact["attacks"][0]["accuracy"] < exact["clean"] - 10
     assert found["attacks"][0]["accuracy"] == pytest.approx(exact["attacks"][0]["accuracy"], abs=2)
     assert found["clean"] == exact["clean"]
+
+
+def test_fgsm_takes_one_gradient_for_all_radii_and_gives_what_each_alone_gives(model, data, monkeypatch):
+    gradients = []
+    real = robustness.gradient_sign
+    monkeypatch.setattr(robustness, "gradient_sign", lambda *a: gradients.append(len(a[1])) or real(*a))
+    attacks = [named_attack("fgsm", eps, images=images) for eps in (0.01, EPS) for images in (None, 70)]
+    together = evaluate(model, *data, attacks)["attacks"]
+    assert gradients == [200, 70]
+    assert together == [evaluate(model, *data, [attack])["attacks"][0] for attack in attacks]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from intnacl.errors import InputError
-from intnacl.evaluation import named_attacks
+from intnacl.evaluation import robustness
 from intnacl.measure.commands import attack_command, knn_command, probe_command
 from tiny_run import measured, trained, write_pictures
 
@@ -66,12 +66,12 @@ def test_attack_probes_first_draws_and_warns(tmp_path: Path, capsys: pytest.Capt
 def test_a_rise_from_one_eps_to_another_is_warned_about(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    real = named_attacks.fgsm
+    real = robustness.along
 
-    def weaker_above(model: Any, x: Any, y: Any, eps: float, **options: Any) -> Any:
-        return real(model, x, y, eps if eps < 0.05 else 0.0, **options)
+    def weaker_above(x: Any, sign: Any, eps: float, **options: Any) -> Any:
+        return real(x, sign, eps if eps < 0.05 else 0.0, **options)
 
-    monkeypatch.setattr(named_attacks, "fgsm", weaker_above)
+    monkeypatch.setattr(robustness, "along", weaker_above)
     folder = measured(tmp_path).folder
     attack_command(folder, (), (0.04, 0.06), ("fgsm",), 32, "cpu")
     assert "warning: fgsm: accuracy rises with eps, from " in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""Attacks on a run folder's classifier are the evaluator's, one resumable part an eps."""
+"""Attacks on a run folder's classifier are the evaluator's, one resumable part an eps or curve."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 
+from intnacl.config import EvaluationConfig
 from intnacl.data import Dataset, load
 from intnacl.errors import InputError
 from intnacl.evaluation import robustness
 from intnacl.measure import robust
 from intnacl.measure.probes import load_classifier
-from intnacl.measure.robust import examples, plan, run_attacks
+from intnacl.measure.result import collect
+from intnacl.measure.robust import examples, plan, plans, run_attacks
 from intnacl.measure.subject import pair
 from tiny_run import trained
 
@@ -84,3 +86,15 @@ def test_examples_stay_in_the_ball(tmp_path: Path) -> None:
     assert len(found["clean"]) == robust.SHOWN
     assert float((found["adversarial"] - found["clean"]).abs().max()) <= 0.1 + 1e-6
     assert classes == tuple("0123456789")
+
+
+def test_fgsm_alone_is_one_part_for_all_its_radii(tmp_path: Path) -> None:
+    wanted = EvaluationConfig(eps=(0.1,), attacks=("fgsm", "pgd"), fgsm_eps=(0.02, 0.05))
+    at_one, curve = plans(wanted)
+    assert [(attack.name, attack.eps) for attack in at_one] == [("fgsm", 0.1), ("pgd", 0.1)]
+    assert [(attack.name, attack.eps) for attack in curve] == [("fgsm", 0.02), ("fgsm", 0.05)]
+    assert plans(EvaluationConfig(eps=(0.1,), attacks=("pgd",))) == [plan(("pgd",), 0.1, None)]
+    subject = trained(tmp_path)
+    run_attacks(subject, "digits", curve)
+    worst = [row for row in collect(subject)["attacks"] if row["name"] == "worst_case"]
+    assert [(row["eps"], row["of"]) for row in worst] == [(0.02, ["fgsm"]), (0.05, ["fgsm"])]

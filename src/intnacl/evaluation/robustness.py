@@ -5,13 +5,14 @@ to logits. Accuracies are in percent of the attacked images.
 """
 
 from collections.abc import Iterable, Sequence
+from functools import cache
 from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from intnacl.attacks import cross_entropy, input_gradient
+from intnacl.attacks import along, cross_entropy, gradient_sign, input_gradient
 from intnacl.evaluation.features import check_images, eval_mode, pixels
 from intnacl.evaluation.named_attacks import AttackConfig, named_attack, run
 from intnacl.evaluation.precision import tf32_convolutions
@@ -43,8 +44,7 @@ def evaluate(
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))
     images, labels = images[order.to(images.device)], labels[order.to(labels.device)]
     with eval_mode(classifier):
-        clean_N = _right(classifier, images, labels, None, batch_size, device)
-        right = [_right(classifier, images, labels, config, batch_size, device) for config in attacks]
+        clean_N, right = _right(classifier, images, labels, attacks, batch_size, device)
         zero = zero_gradients(classifier, images[:1024], labels[:1024], batch_size=batch_size, device=device)
     rows = [_row(config, right_n, clean_N) for config, right_n in zip(attacks, right, strict=True)]
     return {
@@ -157,53 +157,60 @@ def _right(
     classifier: nn.Module,
     images: Tensor,
     labels: Tensor,
-    config: AttackConfig | None,
+    attacks: Sequence[AttackConfig],
     batch_size: int,
     device: torch.device | str,
-) -> Tensor:
-    """Which of the first `config.images` images stay right under the attack (None: no attack)."""
-    count = len(images) if config is None or config.images is None else min(config.images, len(images))
-    generator = torch.Generator().manual_seed(config.seed) if config else None
-    right = []
-    for rows in torch.split(torch.arange(count), max(batch_size, PORTION // images[0].numel())):
-        x, y = pixels(images[rows], device), labels[rows].to(device)
-        if config is None:
-            right.append(_verdict(classifier, x, y, batch_size).cpu())
-        else:
-            right.append(_right_under(config, classifier, x, y, generator, batch_size).cpu())
-    return torch.cat(right)
+) -> tuple[Tensor, list[Tensor]]:
+    """Which images are right, and for each attack, which of the first `config.images` stay so."""
+    generators = [torch.Generator().manual_seed(config.seed) for config in attacks]
+    clean: list[Tensor] = []
+    right: list[list[Tensor]] = [[] for _ in attacks]
+    for rows in torch.split(torch.arange(len(images)), max(batch_size, PORTION // images[0].numel())):
+        portion = _Portion(classifier, pixels(images[rows], device), labels[rows].to(device), batch_size)
+        clean.append(portion.right(portion.x, portion.y).cpu())
+        for config, generator, found in zip(attacks, generators, right, strict=True):
+            count = len(rows) if config.images is None else max(0, config.images - int(rows[0]))
+            found.append(portion.under(config, generator, count).cpu())
+    return torch.cat(clean), [torch.cat(found) for found in right]
 
 
-def _right_under(
-    config: AttackConfig,
-    classifier: nn.Module,
-    x: Tensor,
-    y: Tensor,
-    generator: torch.Generator | None,
-    batch_size: int,
-) -> Tensor:
-    """Which images stay right: (N, 3, H, W), (N,) -> (N,).
+class _Portion:
+    """Images that are attacked together: x (P, 3, H, W) pixels, y (P,) labels."""
 
-    Attacks of many steps search in TF32, and whoever only its rounding fools is attacked again at the
-    caller's precision, at which all are judged. FGSM's one step is its gradient's: never in TF32.
-    """
-    if config.method == "fgsm":
-        return _verdict(classifier, run(config, classifier, x, y, generator, batch_size), y, batch_size)
-    with tf32_convolutions():
-        found = run(config, classifier, x, y, generator, batch_size)
-        stands = _verdict(classifier, found, y, batch_size)
-    right = _verdict(classifier, found, y, batch_size)
-    doubtful = right & ~stands
-    if doubtful.any():
-        again = run(config, classifier, x[doubtful], y[doubtful], generator, batch_size)
-        right[doubtful] = _verdict(classifier, again, y[doubtful], batch_size)
-    return right
+    def __init__(self, classifier: nn.Module, x: Tensor, y: Tensor, batch_size: int) -> None:
+        self.classifier, self.x, self.y, self.batch_size = classifier, x, y, batch_size
+        self.sign = cache(self._sign)  # one gradient for FGSM at every eps
 
+    def _sign(self, count: int) -> Tensor:
+        batches = (torch.split(images[:count], self.batch_size) for images in (self.x, self.y))
+        return torch.cat([gradient_sign(self.classifier, *batch) for batch in zip(*batches, strict=True)])
 
-def _verdict(classifier: nn.Module, x: Tensor, y: Tensor, batch_size: int) -> Tensor:
-    """Which images are classified as y: (N, 3, H, W), (N,) -> (N,)."""
-    with torch.no_grad():
-        return torch.cat([classifier(part).argmax(dim=1) for part in torch.split(x, batch_size)]) == y
+    def right(self, x: Tensor, y: Tensor) -> Tensor:
+        """Which images are classified as y."""
+        with torch.no_grad():
+            batches = torch.split(x, self.batch_size)
+            return torch.cat([self.classifier(batch).argmax(dim=1) for batch in batches]) == y
+
+    def under(self, config: AttackConfig, generator: torch.Generator, count: int) -> Tensor:
+        """Which of the first `count` images stay right.
+
+        Attacks of many steps search in TF32, and whoever only its rounding fools is attacked again at the
+        caller's precision, at which all are judged. FGSM's one step is its gradient's: never in TF32.
+        """
+        x, y = self.x[:count], self.y[:count]
+        if len(x) == 0:
+            return y.bool()
+        if config.method == "fgsm":
+            return self.right(along(x, self.sign(count), config.eps, clamp=config.clamp), y)
+        with tf32_convolutions():
+            found = run(config, self.classifier, x, y, generator, self.batch_size)
+            stands = self.right(found, y)
+        right = self.right(found, y)
+        doubtful = right & ~stands
+        if doubtful.any():
+            x, y = x[doubtful], y[doubtful]
+            right[doubtful] = self.right(run(config, self.classifier, x, y, generator, self.batch_size), y)
+        return right
 
 
 def _row(config: AttackConfig, right_n: Tensor, clean_N: Tensor) -> dict[str, Any]:

@@ -65,5 +65,7 @@ def _stages(subject: Subject) -> Iterator[tuple[str, Callable[[], Any]]]:
         yield f"probe {name}", lambda name=name: run_probe(subject, name)  # type: ignore[misc]
         yield f"knn {name}", lambda name=name: run_knn(subject, name)  # type: ignore[misc]
         for attacks in plans(subject.config.evaluation):
-            title = f"{', '.join(attack.name for attack in attacks)} {name} at eps {attacks[0].eps:.4g}"
+            names = ", ".join(dict.fromkeys(attack.name for attack in attacks))
+            radii = ", ".join(f"{eps:.4g}" for eps in dict.fromkeys(attack.eps for attack in attacks))
+            title = f"{names} {name} at eps {radii}"
             yield title, lambda name=name, attacks=attacks: run_attacks(subject, name, attacks)  # type: ignore[misc]

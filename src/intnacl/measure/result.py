@@ -108,7 +108,7 @@ def _attack_rows(subject: Subject) -> list[dict[str, Any]]:
         for figures in (*part.figures["attacks"], *part.figures["worst_case"]):
             row = {"dataset": part.settings["dataset"]} | {key: figures[key] for key in ROW}
             if row["name"] == "worst_case":
-                row["of"] = [attack["name"] for attack in part.settings["attacks"]]
+                row["of"] = [a["name"] for a in part.settings["attacks"] if a["eps"] == row["eps"]]
             rows[digest({k: v for k, v in row.items() if k not in ("accuracy", "clean")})] = row
     return list(rows.values())
 

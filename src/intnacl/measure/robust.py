@@ -1,4 +1,4 @@
-"""Attacks on the classifiers of a run folder, one part for each data set and eps."""
+"""Attacks on the classifiers of a run folder, one part for each data set and eps, or curve over eps."""
 
 from collections.abc import Iterable
 from dataclasses import asdict
@@ -24,12 +24,14 @@ def plan(names: Iterable[str], eps: float, images: int | None) -> tuple[AttackCo
 
 
 def plans(wanted: EvaluationConfig) -> list[tuple[AttackConfig, ...]]:
-    """The attacks that a configuration asks for, radius by radius."""
-    return [plan(names, eps, wanted.images) for eps, names in wanted.rounds]
+    """The attacks that a configuration asks for, radius by radius; FGSM alone at all radii together."""
+    rounds = [plan(names, eps, wanted.images) for eps, names in wanted.rounds]
+    curve = tuple(attacks[0] for attacks in rounds if [attack.name for attack in attacks] == ["fgsm"])
+    return [attacks for attacks in rounds if attacks[0] not in curve] + ([curve] if curve else [])
 
 
 def run_attacks(subject: Subject, name: str, attacks: tuple[AttackConfig, ...]) -> Part:
-    """Accuracy on a data set under attacks of one eps, and their worst case."""
+    """Accuracy on a data set under attacks, and their worst case at each eps."""
     settings = attack_settings(subject, name, attacks)
 
     def _work() -> dict[str, Any]:
