@@ -22,12 +22,13 @@ SMALL = 64  # pictures up to this side get another stem in timm's models
 
 @dataclass(frozen=True, kw_only=True)
 class EncoderConfig:
-    """Which encoder, head and batch norm; the defaults are the paper's for CIFAR."""
+    """Which encoder, head and batch norm."""
 
     name: str = "resnet18"
     """resnet18, resnet34, resnet50 (CIFAR stem), small (8×8 digits), or timm:NAME."""
     head: str = "paper"
-    """"paper": F–F–64 without batch norm; "hcl": F–512–128 with."""
+    """"paper": F–F–64 without batch norm, the first reading of the paper (CLAE's code); "hcl": F–512–128 with
+    batch norm, as in SimCLR and HCL, the one that gives its figures (docs/reproduction.md)."""
     init: str = "default"
     """"default": PyTorch's; "he": He-normal convolutions, as torchvision's ResNets have."""
     norm: str = "per_view"
