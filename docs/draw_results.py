@@ -1,14 +1,16 @@
-"""Write README's table of results and draw docs/images/figure1.png: `python docs/draw_results.py`.
+"""Write the results into README.md and docs/claims.md, and draw Figure 1: `python docs/draw_results.py`.
 
-Both come from the runs in results/. The table stands between two marks in README.md.
+All come from the runs in results/. In the pages they stand between two marks.
 """
 
 from pathlib import Path
 
+from intnacl.experiments.claims import Judgement, judge
 from intnacl.experiments.figures import draw
 from intnacl.experiments.measured import Cell, Run, View, collect
 
 ROOT = Path(__file__).parents[1]
+README, CLAIMS = ROOT / "README.md", ROOT / "docs" / "claims.md"
 FIGURE = ROOT / "docs" / "images" / "figure1.png"
 BEGIN, END = "<!-- results: docs/draw_results.py writes this -->\n", "<!-- end of results -->\n"
 TABLES = ("main", "main_beside")
@@ -73,21 +75,33 @@ def note(runs: list[Run]) -> str:
     )
 
 
-def with_table(readme: str, content: str) -> str:
-    """README.md with new content between the marks."""
-    before, _, rest = readme.partition(BEGIN)
+def between(page: str, content: str) -> str:
+    """A page with new content between the marks."""
+    before, _, rest = page.partition(BEGIN)
     return before + BEGIN + content + END + rest.partition(END)[2]
 
 
-def results() -> dict[str, View]:
-    """The tables of results/ by their names."""
-    return {view.key: view for view in collect(ROOT / "results")[0]}
+def claims(judgements: list[Judgement]) -> str:
+    """The page of claims: each with its verdict and the comparisons that are measured."""
+    parts: list[str] = []
+    for one in judgements:
+        parts.append(f"**{one.claim.text}** ({one.claim.where}): {one.verdict}.\n")
+        found = [f"- {difference}\n" for difference in one.differences if difference.verdict != "missing"]
+        parts += ["".join(found)] if found else []
+    return "\n" + "\n".join(parts)
+
+
+def results() -> tuple[dict[str, View], list[Judgement]]:
+    """The tables of results/ by their names, and the claims."""
+    views, runs = collect(ROOT / "results")
+    return {view.key: view for view in views}, judge(runs)
 
 
 def main() -> None:
-    """Rewrite the table and the figure."""
-    views, readme = results(), ROOT / "README.md"
-    readme.write_text(with_table(readme.read_text(encoding="utf-8"), table(views)), encoding="utf-8")
+    """Rewrite the table, the claims and the figure."""
+    views, judgements = results()
+    for page, content in ((README, table(views)), (CLAIMS, claims(judgements))):
+        page.write_text(between(page.read_text(encoding="utf-8"), content), encoding="utf-8")
     FIGURE.write_bytes(draw(views["figure1"])[1])
 
 

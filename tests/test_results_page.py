@@ -1,4 +1,4 @@
-"""README's table and Figure 1 are what the runs in results/ give."""
+"""README's table, the page of claims and Figure 1 are what the runs in results/ give."""
 
 import io
 import json
@@ -29,7 +29,7 @@ def page():
 
 @pytest.fixture(scope="module")
 def views(page) -> dict[str, View]:
-    return page.results()
+    return page.results()[0]
 
 
 def with_another_value(view: View, points: float) -> View:
@@ -41,9 +41,14 @@ def with_another_value(view: View, points: float) -> View:
 
 
 def test_the_table_is_the_records(page, views: dict[str, View]) -> None:
-    assert page.with_table(README, page.table(views)) == README
+    assert page.between(README, page.table(views)) == README
     other = {**views, "main": with_another_value(views["main"], 0.02)}
-    assert page.with_table(README, page.table(other)) != README
+    assert page.between(README, page.table(other)) != README
+
+
+def test_the_claims_are_judged_by_the_record(page) -> None:
+    kept = page.CLAIMS.read_text(encoding="utf-8")
+    assert page.between(kept, page.claims(page.results()[1])) == kept
 
 
 def test_every_finished_run_is_whole(views: dict[str, View]) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from intnacl.data.aside import new_file
 from intnacl.experiments import figures, published
+from intnacl.experiments.claims import measured_claims
 from intnacl.experiments.latex import escape_latex, parts
 from intnacl.experiments.measured import Cell, Run, View, collect
 from intnacl.training.checkpoint import disk_errors
@@ -72,7 +73,7 @@ def render(name: str, report: Report, escape: Callable[[str], str] | None) -> st
 
 
 def summary(report: Report) -> dict[str, Any]:
-    """Counts for the head of the report."""
+    """Counts and claims for the head of the report."""
     runs = list(report.runs.values())
     cells = [cell for view in report.views for row in view.cells for cell in row]
     compared = [cell.units for cell in cells if cell.units is not None]
@@ -81,6 +82,7 @@ def summary(report: Report) -> dict[str, Any]:
         "failed": [run for run in runs if run.status == "failed"],
         "measured": sum(cell.mean is not None for cell in cells),
         "cells": len(cells),
+        "claims": measured_claims(report.runs),
         "compared": len(compared),
         "close": sum(abs(units) <= STRONG for units in compared),
     }

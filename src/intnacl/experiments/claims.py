@@ -1,0 +1,233 @@
+"""What the paper claims in its abstract and section 4, judged by the runs of a record.
+
+A claim is a list of comparisons "this loss over that one" of a figure. With n_a and n_b seeds a difference of
+means is told from zero if it is larger than t = 2·s·√(1/n_a + 1/n_b), where s is the deviation of that figure
+over seeds, pooled over all losses here that have several and over the paper's trials.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from intnacl.config import RunConfig, resolve
+from intnacl.experiments import published
+from intnacl.experiments.grid import CIFAR, METHODS, loss, mixnca, nca
+from intnacl.experiments.measured import Cell, Run, figure
+from intnacl.experiments.plan import canonical
+from intnacl.losses.integrated import PRESETS
+
+LOSSES: dict[str, dict[str, Any]] = {
+    **{name: loss(**PRESETS[preset]) for name, preset in METHODS.items()},
+    **{f"NCA({g}, 5)": nca(g, 5) for g in ("g0", "g2")},
+    **{f"MIXNCA({g}, {m}, {lam})": mixnca(g, m, lam)
+       for g, m, lam in (("g0", 2, 0.9), ("g2", 2, 0.5), ("g2", 2, 0.7), ("g2", 2, 0.9), ("g2", 5, 0.5))},
+    "IntCl with w = 1": loss(**PRESETS["intcl"] | {"weight": "one"}),
+}  # fmt: skip
+EXISTING = ("SimCLR", "Debiased", "HardNeg", "Debiased+HardNeg", "Adv")
+CLEAN, FGSM = (("cifar100", "clean"), ("cifar10", "clean")), (("cifar100", "fgsm"), ("cifar10", "fgsm"))
+FIGURES = {
+    ("cifar100", "clean"): "CIFAR-100", ("cifar10", "clean"): "CIFAR-10",
+    ("cifar100", "fgsm"): "CIFAR-100 under FGSM", ("cifar10", "fgsm"): "CIFAR-10 under FGSM",
+}  # fmt: skip
+Figure = tuple[str, str]  # data set, metric
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """What is said, and which losses it is about."""
+
+    where: str
+    text: str
+    pairs: tuple[tuple[str, str], ...]
+    """(the better loss, the other one)."""
+    figures: tuple[Figure, ...]
+    kind: str = "more"
+    """more: better; as_much: better by as much as the paper's own figures say; no_less: not worse."""
+
+
+def over(better: Iterable[str], others: Iterable[str]) -> tuple[tuple[str, str], ...]:
+    """Every one of the first over every one of the others."""
+    others = tuple(others)
+    return tuple((a, b) for a in better for b in others)
+
+
+CLAIMS = (
+    Claim(
+        where="abstract", text="The proposed losses outperform the existing ones.",
+        pairs=over(("MIXNCA(g2, 5, 0.5)", "IntNaCl"), EXISTING), figures=CLEAN[:1],
+    ),
+    Claim(
+        where="abstract", text="Standard accuracy improves by up to 6 %.",
+        pairs=(("MIXNCA(g2, 5, 0.5)", "SimCLR"),), figures=CLEAN[:1], kind="as_much",
+    ),
+    Claim(
+        where="abstract", text="Robust accuracy improves by up to 17 %.",
+        pairs=(("IntNaCl", "SimCLR"),), figures=FGSM, kind="as_much",
+    ),
+    Claim(
+        where="4.1", text="NCA and MIXNCA improve upon their baselines (M = 1) in all metrics.",
+        pairs=(("NCA(g0, 5)", "SimCLR"), ("MIXNCA(g0, 2, 0.9)", "SimCLR"), ("NCA(g2, 5)", "Debiased+HardNeg"),
+               ("MIXNCA(g2, 5, 0.5)", "Debiased+HardNeg")), figures=(*CLEAN, *FGSM),
+    ),
+    Claim(
+        where="4.1", text="With the robust term too, λ = 0.5 gains a lot from M = 1 to M = 5.",
+        pairs=(("IntNaCl", "IntCl"),), figures=CLEAN[:1], kind="as_much",
+    ),
+    Claim(
+        where="4.1", text="IntCl does not sacrifice standard accuracy on CIFAR-100.",
+        pairs=over(("IntCl",), EXISTING), figures=CLEAN[:1], kind="no_less",
+    ),
+    Claim(
+        where="4.1", text="IntCl's standard accuracy on CIFAR-10 is below HardNeg's and Debiased+HardNeg's.",
+        pairs=over(("HardNeg", "Debiased+HardNeg"), ("IntCl",)), figures=CLEAN[1:],
+    ),
+    Claim(
+        where="4.1", text="IntNaCl wins over the baselines on both data sets, standard and robust.",
+        pairs=over(("IntNaCl",), EXISTING), figures=(*CLEAN, *FGSM),
+    ),
+    Claim(
+        where="4.2", text="The robust term lifts robust accuracy where M = 1.",
+        pairs=(("IntCl", "Debiased+HardNeg"),), figures=FGSM, kind="as_much",
+    ),
+    Claim(
+        where="4.2", text="The robust term lifts robust accuracy where M > 1.",
+        pairs=(("IntNaCl", "MIXNCA(g2, 5, 0.5)"),), figures=FGSM, kind="as_much",
+    ),
+    Claim(
+        where="4.3", text="Standard accuracy rises with M.",
+        pairs=(("MIXNCA(g2, 2, 0.5)", "Debiased+HardNeg"), ("MIXNCA(g2, 5, 0.5)", "MIXNCA(g2, 2, 0.5)")),
+        figures=CLEAN,
+    ),
+    Claim(
+        where="4.3", text="On Debiased+HardNeg, standard accuracy falls as λ grows.",
+        pairs=over(("MIXNCA(g2, 2, 0.5)",), ("MIXNCA(g2, 2, 0.7)", "MIXNCA(g2, 2, 0.9)")), figures=CLEAN,
+    ),
+    Claim(
+        where="4.3", text="The weighting ŵ does better than w = 1 (the paper: on TinyImageNet).",
+        pairs=(("IntCl", "IntCl with w = 1"),), figures=(CLEAN[0], FGSM[0]),
+    ),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """A comparison in figures: ours less theirs, in percentage points."""
+
+    pair: tuple[str, str]
+    figure: Figure
+    kind: str
+    measured: float | None
+    told: float | None
+    """t: what the seeds can tell from zero."""
+    paper: float | None
+
+    @property
+    def verdict(self) -> str:
+        """yes, no, partly (better, but by less than the paper says), untold or missing."""
+        if self.measured is None or self.told is None:
+            return "missing"
+        if self.kind == "no_less":
+            return "yes" if self.measured >= -self.told else "no"
+        if abs(self.measured) <= self.told:
+            return "untold"
+        if self.kind == "as_much" and self.paper is not None and 0 < self.measured < self.paper - self.told:
+            return "partly"
+        return "yes" if self.measured > 0 else "no"
+
+    def __str__(self) -> str:
+        name = f"{self.pair[0]} over {self.pair[1]}, {FIGURES[self.figure]}"
+        paper = "" if self.paper is None else f" (paper {_signed(self.paper)})"
+        if self.measured is None or self.told is None:
+            return f"{name}: missing{paper}"
+        return f"{name}: {_signed(self.measured)} ± {self.told:.2f}{paper}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judgement:
+    """A claim and what the runs say of it."""
+
+    claim: Claim
+    differences: tuple[Difference, ...]
+
+    @property
+    def verdict(self) -> str:
+        """One phrase; "so far" where comparisons are missing."""
+        found = [d.verdict for d in self.differences if d.verdict != "missing"]
+        if not found:
+            return "not measured yet"
+        end = (
+            ""
+            if len(found) == len(self.differences)
+            else f" so far ({len(found)} of {len(self.differences)})"
+        )
+        if set(found) == {"yes"}:
+            return f"holds{end}"
+        if set(found) == {"untold"}:
+            return f"cannot be told from chance{end}"
+        return f"{'holds in part' if {'yes', 'partly'} & set(found) else 'does not hold'}{end}"
+
+
+def measured_claims(runs: Mapping[str, Run]) -> list[Judgement]:
+    """All claims if anything is known of any, else none."""
+    found = judge(runs)
+    return found if any(d.verdict != "missing" for one in found for d in one.differences) else []
+
+
+def judge(runs: Mapping[str, Run]) -> list[Judgement]:
+    """Every claim, by the record's runs of the paper's setting and our recipe."""
+    own = [run for run in runs.values() if not run.departures and not run.choices]
+    cell = cache(lambda name, figure: _cell(own, LOSSES[name], figure))
+    spread = cache(lambda figure: _spread(cell(name, figure) for name in LOSSES))
+
+    def difference(claim: Claim, pair: tuple[str, str], figure: Figure) -> Difference:
+        a, b, s = cell(pair[0], figure), cell(pair[1], figure), spread(figure)
+        return Difference(
+            pair=pair, figure=figure, kind=claim.kind, measured=_less(a.mean, b.mean),
+            told=2 * s * math.sqrt(1 / a.n + 1 / b.n) if s is not None and a.n and b.n else None,
+            paper=_less(*(one.published.mean if one.published else None for one in (a, b))),
+        )  # fmt: skip
+
+    return [
+        Judgement(
+            claim=claim,
+            differences=tuple(difference(claim, pair, f) for pair in claim.pairs for f in claim.figures),
+        )
+        for claim in CLAIMS
+    ]
+
+
+def _cell(runs: Iterable[Run], settings: Mapping[str, Any], of: Figure) -> Cell:
+    """A loss's figure over seeds, after the paper's 100 epochs."""
+    wanted, (dataset, metric) = canonical(resolve({**CIFAR, **settings})), of
+    chosen = {str(run.config.seed): run for run in runs if _same_loss(run.config, wanted)}
+    column = {"metric": metric, "eps": None}
+    found = {seed: figure(run.result, dataset, column) for seed, run in chosen.items()}
+    values = {seed: value for seed, value in found.items() if value is not None and math.isfinite(value)}
+    paper = published.find(wanted, dataset, metric)
+    return Cell(runs=chosen, values=values, dataset=dataset, published=paper)
+
+
+def _same_loss(config: RunConfig, wanted: RunConfig) -> bool:
+    alike = config.loss == wanted.loss and config.train.epochs == wanted.train.epochs
+    return alike and (config.dataset, config.objective) == (wanted.dataset, wanted.objective)
+
+
+def _spread(cells: Iterable[Cell]) -> float | None:
+    """The deviation over seeds, pooled over losses: √(Σ(n−1)s² / Σ(n−1)), the paper's trials among them."""
+    parts: list[tuple[int, float]] = []
+    for cell in cells:
+        parts += [(cell.n - 1, cell.sd)] if cell.sd is not None else []
+        if cell.published is not None and cell.published.sd is not None:
+            parts.append((published.TRIALS - 1, cell.published.sd))
+    freedom = sum(count for count, _ in parts)
+    return math.sqrt(sum(count * s**2 for count, s in parts) / freedom) if freedom else None
+
+
+def _less(a: float | None, b: float | None) -> float | None:
+    return None if a is None or b is None else a - b
+
+
+def _signed(points: float) -> str:
+    return f"{points:+.2f}".replace("-", "−")
