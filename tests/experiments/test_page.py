@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from made_up import fill, shifted
 
+from intnacl.experiments.claims import CLAIMS
 from intnacl.experiments.grid import PAPER, pick
 from intnacl.experiments.plan import make_plan
 from intnacl.experiments.report import write_report
@@ -133,6 +134,8 @@ def test_it_loads_sorts_and_filters(browser: Browser, report: Path) -> None:
     assert browser.js("document.title") == "Measured and published"
     everything = browser.js(SHOWN)
     assert everything == 20 + 7 + 10
+    shown_claims = "document.querySelectorAll('#claims:not([hidden]) .claim').length"
+    assert browser.js(shown_claims) == len(CLAIMS)
     printed = browser.js(COLUMN)
     assert "" in printed
     for order in ("ascending", "descending"):
@@ -149,6 +152,7 @@ def test_it_loads_sorts_and_filters(browser: Browser, report: Path) -> None:
     assert browser.js(SHOWN) == 2  # one of Table 2, one of the figure over λ
     browser.js(type_in.format("nothing like this"))
     assert browser.js(SHOWN) == 0
+    assert browser.js(shown_claims) == len(CLAIMS)
     assert browser.js("document.getElementById('count').value") == f"0 of {everything} rows"
     browser.js(type_in.format(""))
     browser.js("const menu = document.getElementById('status'); menu.value = 'open'")

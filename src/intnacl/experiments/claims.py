@@ -165,7 +165,7 @@ class Judgement:
         if set(found) == {"yes"}:
             return f"holds{end}"
         if set(found) == {"untold"}:
-            return f"cannot be told from chance{end}"
+            return f"within chance{end}"
         return f"{'holds in part' if {'yes', 'partly'} & set(found) else 'does not hold'}{end}"
 
 
