@@ -3,7 +3,11 @@
 All come from the runs in results/. In the pages they stand between two marks.
 """
 
+import io
 from pathlib import Path
+
+from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 
 from intnacl.experiments.claims import Judgement, judge
 from intnacl.experiments.figures import draw
@@ -91,6 +95,21 @@ def claims(judgements: list[Judgement]) -> str:
     return "\n" + "\n".join(parts)
 
 
+def figure(view: View) -> bytes:
+    """A figure as PNG that also holds, as text, the values it shows."""
+    image, info = Image.open(io.BytesIO(draw(view)[1])), PngInfo()
+    info.add_itxt("values", values(view))
+    png = io.BytesIO()
+    image.save(png, format="PNG", pnginfo=info)
+    return png.getvalue()
+
+
+def values(view: View) -> str:
+    """One line a row: its label and its cells."""
+    rows = zip(view.rows, view.cells, strict=True)
+    return "\n".join(": ".join([row["label"], ", ".join(map(text, cells))]) for row, cells in rows)
+
+
 def results() -> tuple[dict[str, View], list[Judgement]]:
     """The tables of results/ by their names, and the claims."""
     views, runs = collect(ROOT / "results")
@@ -102,7 +121,7 @@ def main() -> None:
     views, judgements = results()
     for page, content in ((README, table(views)), (CLAIMS, claims(judgements))):
         page.write_text(between(page.read_text(encoding="utf-8"), content), encoding="utf-8")
-    FIGURE.write_bytes(draw(views["figure1"])[1])
+    FIGURE.write_bytes(figure(views["figure1"]))
 
 
 if __name__ == "__main__":
