@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 from grids import table
+from made_up import fill, shifted
 
 from intnacl.errors import InputError
 from intnacl.experiments import record
-from intnacl.experiments.plan import make_plan
+from intnacl.experiments.plan import Plan, make_plan
 from intnacl.experiments.tables import Row
 
 
@@ -52,6 +53,29 @@ def test_seeds_of_two_machines_add_up(tmp_path: Path) -> None:
         record.write(tmp_path, plan, scale="paper", overrides={})
     (cells,) = record.read(tmp_path)["tables"]["a"]["cells"]
     assert list(cells[0]) == ["0", "1"]
+
+
+def test_a_figure_stays_until_another_machine_has_its_own(tmp_path: Path) -> None:
+    """Somebody without a GPU who asks for a table of a GPU's results must not lose them."""
+    gpu, cpu = (make_plan([table(name="a", **{"train.precision": p})], [0]) for p in ("bf16", "fp32"))
+    names = [plan.cells["a"][0][0][0] for plan in (gpu, cpu)]
+    fill(tmp_path, gpu, shifted())
+    assert seed_0(tmp_path, cpu) == names[0]
+    fill(tmp_path, cpu, shifted())
+    assert seed_0(tmp_path, cpu) == names[1]
+    assert seed_0(tmp_path, gpu) == names[0]
+
+
+def test_an_edited_probe_leaves_no_old_figure(tmp_path: Path) -> None:
+    old, new = (make_plan([table(name="a", **{"probe.epochs": n})], [0]) for n in (3, 4))
+    fill(tmp_path, old, shifted())
+    assert seed_0(tmp_path, new) == new.cells["a"][0][0][0]
+
+
+def seed_0(results: Path, plan: Plan) -> str:
+    """The run of the first cell once the plan is written."""
+    record.write(results, plan, scale="paper", overrides={})
+    return str(record.read(results)["tables"]["a"]["cells"][0][0]["0"])
 
 
 def test_what_is_no_results_folder_is_named(tmp_path: Path) -> None:

@@ -6,16 +6,20 @@ import json
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from grids import grid_file, jobs
+from made_up import fill, shifted
 
 from intnacl.cli import app
 from intnacl.errors import InputError
 from intnacl.experiments import record
 from intnacl.experiments.attempts import run_folder
-from intnacl.experiments.reproduce import Request, _tell, reproduce, seeds_of
+from intnacl.experiments.custom import read_grid
+from intnacl.experiments.plan import Plan, make_plan
+from intnacl.experiments.reproduce import Request, _tell, plan_of, reproduce, seeds_of
 from intnacl.experiments.runner import new_session
 from intnacl.training.stopping import Stop
 
@@ -52,6 +56,35 @@ def test_the_list_has_counts_and_estimates(capsys: Output, tmp_path: Path) -> No
     assert "765" in text  # runs of five seeds, shared ones once
     assert "estimates" in text
     assert "H200" in text
+
+
+def test_the_list_tells_of_runs_made_elsewhere(capsys: Output, tmp_path: Path) -> None:
+    grid = grid_file(tmp_path / "grid.toml")
+    fill(tmp_path, elsewhere(grid), shifted())
+    intnacl("reproduce", "--list", "--config", str(grid), "--out", str(tmp_path), "--device", "cpu")
+    assert "4 more finished runs" in capsys.readouterr().out
+
+
+def test_a_figure_made_elsewhere_stays_until_there_is_one_from_here(tmp_path: Path) -> None:
+    grid = grid_file(tmp_path / "grid.toml")
+    there = elsewhere(grid)
+    fill(tmp_path, there, shifted(), scale="grid")
+    request = Request(grid=grid, overrides={}, out=tmp_path, workers=0, device="cpu", max_minutes=0)
+    reproduce(request)
+    assert runs_of(tmp_path) == {job.name for job in there.jobs}
+    reproduce(replace(request, max_minutes=None))
+    assert runs_of(tmp_path) == {job.name for job in plan_of(request, request.chosen()).jobs}
+
+
+def elsewhere(grid: Path) -> Plan:
+    """The runs of a grid as a GPU does them."""
+    return make_plan(read_grid(grid), [0], overrides={"train.precision": "bf16"})
+
+
+def runs_of(results: Path) -> set[str]:
+    """Behind the cells of the only table."""
+    (table,) = record.read(results)["tables"].values()
+    return {name for row in table["cells"] for cell in row for name in cell.values()}
 
 
 def test_a_dry_run_prints_configurations_and_leaves_nothing(capsys: Output, tmp_path: Path) -> None:

@@ -11,10 +11,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from intnacl.config import FREE, from_dict, to_dict
+from intnacl.config import FREE, RunConfig, from_dict, to_dict
 from intnacl.data.aside import locked, new_file
 from intnacl.errors import InputError
-from intnacl.experiments.plan import Plan, training_key
+from intnacl.experiments.attempts import finished
+from intnacl.experiments.plan import Plan, run_name, training_key
 from intnacl.training.checkpoint import disk_errors
 from intnacl.training.trainer import TrainConfig
 
@@ -37,7 +38,7 @@ def write(results: Path, plan: Plan, *, scale: str, overrides: Mapping[str, Any]
             cells = [[_cell(runs) for runs in row] for row in plan.cells[table.name]]
             former = record["tables"].get(key)
             if former and _shape(former["cells"]) == _shape(cells):
-                cells = _joined(former["cells"], cells, record["jobs"])
+                cells = _joined(former["cells"], cells, record["jobs"], results)
             record["tables"][key] = {**asdict(table), "settings": marks, "cells": cells}
         with new_file(results / NAME) as handle:
             handle.write(json.dumps(record, ensure_ascii=False).encode())
@@ -79,19 +80,25 @@ def _shape(cells: list[list[Any]]) -> list[int]:
     return [len(row) for row in cells]
 
 
-def _joined(former: Cells, new: Cells, jobs: Mapping[str, Any]) -> Cells:
-    """Seeds of both; where the same seed has another run now, the new one. Former runs that train otherwise,
-    since the grid was edited, leave the table."""
-    key = cache(lambda name: _trains_as(jobs[name]["config"]))
+def _joined(former: Cells, new: Cells, jobs: Mapping[str, Any], results: Path) -> Cells:
+    """Seeds of both; where the same seed has another run now, the new one, though a figure stays until the
+    other machine has its own. Former runs that train otherwise leave the table: the grid was edited."""
+    key = cache(lambda name: training_key(_anywhere(jobs[name]["config"])))
+    same = cache(lambda name: run_name(_anywhere(jobs[name]["config"])))
+    done = cache(lambda name: finished(results, name))
+
+    def newer(old: str, new: str) -> str:
+        return old if done(old) and not done(new) and same(old) == same(new) else new
 
     def join(a: dict[str, str], b: dict[str, str]) -> dict[str, str]:
         now = {key(name) for name in b.values()}
-        return {seed: name for seed, name in a.items() if key(name) in now} | b
+        kept = {seed: name for seed, name in a.items() if key(name) in now}
+        return kept | {seed: newer(kept.get(seed, name), name) for seed, name in b.items()}
 
     return [[join(a, b) for a, b in zip(x, y, strict=True)] for x, y in zip(former, new, strict=True)]
 
 
-def _trains_as(config: Mapping[str, Any]) -> str:
-    """Equal for runs of one cell: they may differ in the seed, in what they measure, and in their machine."""
+def _anywhere(config: Mapping[str, Any]) -> RunConfig:
+    """A run without the precision that its machine gave it: runs of one cell may differ in that."""
     run = from_dict(config)
-    return training_key(replace(run, train=replace(run.train, precision=TrainConfig.precision)))
+    return replace(run, train=replace(run.train, precision=TrainConfig.precision))

@@ -95,12 +95,25 @@ def list_tables(request: Request) -> None:
         f"\nFor {len(request.seeds)} seed(s). Hours are estimates from step times measured on one NVIDIA "
         "H200, not measurements of these runs. Tables share runs: each is trained once."
     )
+    others = _others(request.out, {job.name for job in plan.jobs})
+    if others:
+        print(
+            f"{request.out / 'runs'} holds {others} more finished runs, of other seeds or settings, or made "
+            "where training has another precision (GPU: bf16, CPU: fp32); `intnacl report` shows them."
+        )
 
 
 def _counts(runs: set[str], out: Path, costs: Mapping[str, float]) -> tuple[str, str, str]:
     known = [costs[name] for name in runs if name in costs]
     hours = f"{sum(known) / 3600:.1f}" if len(known) == len(runs) else "?"
     return str(len(runs)), str(sum(finished(out, name) for name in runs)), hours
+
+
+def _others(out: Path, names: set[str]) -> int:
+    """How many finished runs there are besides these."""
+    folder = out / "runs"
+    there = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+    return sum(finished(out, name) for name in there - names)
 
 
 def print_plan(request: Request) -> None:
@@ -120,6 +133,7 @@ def reproduce(request: Request) -> tuple[str | None, int]:
     progress = Progress(jobs, request.out, plan_seconds(jobs))
     with Stop(request.max_minutes) as stop, progress:
         _run(request, session, stop, progress)
+    record.write(request.out, plan, scale=_scale(request), overrides=request.overrides)  # what is done now
     return stop.reason, _tell(session, stop)
 
 
