@@ -11,11 +11,12 @@ import pytest
 from grids import table
 from made_up import fill, shifted
 
+from intnacl.config import resolve
 from intnacl.errors import InputError
 from intnacl.experiments import record
 from intnacl.experiments.attempts import FAILURE, run_folder
 from intnacl.experiments.grid import PAPER, pick, tables_of
-from intnacl.experiments.plan import make_plan
+from intnacl.experiments.plan import canonical, make_plan
 from intnacl.experiments.report import as_script, escape_markdown, file_names, write_report
 
 HOSTILE = (
@@ -65,6 +66,15 @@ def test_measured_stands_beside_published(written: Path, name: str) -> None:
         assert value in text
     assert "missing" in text
     assert "(2)" in text
+
+
+def test_a_figure_in_several_cells_counts_once(tmp_path: Path) -> None:
+    """The figure over λ shows M = 1, which has none, in five cells; Table 2 and Figure 1 show it too."""
+    plan = make_plan(pick(PAPER, ("2", "figure1", "figure_lambda")), [0], universe=PAPER)
+    fill(tmp_path, plan, shifted(), skip=lambda job: job.config.loss != canonical(resolve()).loss)
+    write_report(tmp_path, tmp_path / "out")
+    text = (tmp_path / "out" / "report.md").read_text()
+    assert "Of 4 figures with a published value" in text  # SimCLR: clean and FGSM, on CIFAR-100 and CIFAR-10
 
 
 def test_the_page_needs_nothing_else(written: Path) -> None:

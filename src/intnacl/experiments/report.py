@@ -3,7 +3,7 @@
 import csv
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -76,7 +76,7 @@ def summary(report: Report) -> dict[str, Any]:
     """Counts and claims for the head of the report."""
     runs = list(report.runs.values())
     cells = [cell for view in report.views for row in view.cells for cell in row]
-    compared = [cell.units for cell in cells if cell.units is not None]
+    compared = [cell.units for cell in distinct(report.views) if cell.units is not None]
     return {
         "finished": sum(run.status == "finished" for run in runs),
         "failed": [run for run in runs if run.status == "failed"],
@@ -86,6 +86,16 @@ def summary(report: Report) -> dict[str, Any]:
         "compared": len(compared),
         "close": sum(abs(units) <= STRONG for units in compared),
     }
+
+
+def distinct(views: Sequence[View]) -> list[Cell]:
+    """Cells with a figure, each figure once: tables share runs, and some repeat one along a row."""
+    found = {
+        (cell.dataset, column["metric"], *((cell.runs[s].name, v) for s, v in cell.values.items())): cell
+        for view in views for row in view.cells for column, cell in zip(view.columns, row, strict=True)
+        if cell.values
+    }  # fmt: skip
+    return list(found.values())
 
 
 def number(cell: Cell) -> str:
