@@ -103,6 +103,13 @@ def test_pictures_without_labels(tmp_path: Path) -> None:
         load_labelled(resolve({"root": str(tmp_path)}), name, 8)
 
 
+def test_pictures_with_neither_labels_nor_a_test_split(tmp_path: Path) -> None:
+    """Moving them into two splits would not help: what they lack is labels."""
+    write_pictures(tmp_path / "pictures", classes=())
+    with pytest.raises(InputError, match=r"has no labels \(train\): nothing can be measured"):
+        load_labelled(resolve({"root": str(tmp_path)}), f"folder:{tmp_path / 'pictures' / 'train'}", 8)
+
+
 def test_splits_with_different_classes(tmp_path: Path) -> None:
     name = write_pictures(tmp_path / "pictures")
     (tmp_path / "pictures/test/dog").rename(tmp_path / "pictures/test/cow")

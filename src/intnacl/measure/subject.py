@@ -78,9 +78,9 @@ def load_labelled(config: RunConfig, name: str, image_size: int | None) -> tuple
     """Both splits of a data set, with labels, one list of classes, and pictures of the encoder's size."""
     own = name == config.dataset
     size = config.size if own else image_size if name.partition(":")[0] in RESIZED else None
-    train, test = (load(name, split, config.root, size=size) for split in ("train", "test"))
-    for part in (train, test):
-        _check(part, image_size)
+    train, test = (
+        _checked(load(name, split, config.root, size=size), image_size) for split in ("train", "test")
+    )
     if train.classes != test.classes:
         missing = sorted(set(train.classes) ^ set(test.classes))
         raise InputError(
@@ -96,7 +96,7 @@ def pair(dataset: Dataset) -> tuple[Tensor, Tensor]:
     return dataset.images, dataset.labels
 
 
-def _check(dataset: Dataset, image_size: int | None) -> None:
+def _checked(dataset: Dataset, image_size: int | None) -> Dataset:
     if dataset.labels is None:
         raise InputError(
             f"dataset {dataset.name!r} has no labels ({dataset.split}): nothing can be measured on it. "
@@ -109,6 +109,7 @@ def _check(dataset: Dataset, image_size: int | None) -> None:
             f"dataset {dataset.name!r} has {height}×{width} pictures, but the encoder was trained on "
             f"{image_size}×{image_size}: choose a data set of that size, or folder:PATH, which is resized."
         )
+    return dataset
 
 
 def _unfinished(folder: Path) -> str:
