@@ -22,13 +22,12 @@ SMALL = 64  # pictures up to this side get another stem in timm's models
 
 @dataclass(frozen=True, kw_only=True)
 class EncoderConfig:
-    """Which encoder, head and batch norm."""
+    """Which encoder, head and batch norm, before a recipe of `intnacl.config` changes some."""
 
     name: str = "resnet18"
     """resnet18, resnet34, resnet50 (CIFAR stem), small (8×8 digits), or timm:NAME."""
     head: str = "paper"
-    """"paper": F–F–64 without batch norm, the first reading of the paper (CLAE's code); "hcl": F–512–128 with
-    batch norm, as in SimCLR and HCL, the one that gives its figures (docs/reproduction.md)."""
+    """"paper": F–F–64 without batch norm, CLAE's; "hcl": F–512–128 with, which the recipe `paper` takes."""
     init: str = "default"
     """"default": PyTorch's; "he": He-normal convolutions, as torchvision's ResNets have."""
     norm: str = "per_view"
