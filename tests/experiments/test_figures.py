@@ -11,7 +11,7 @@ import pytest
 from grids import table
 from made_up import fill, shifted
 
-from intnacl.experiments.figures import COLOURS, INK, draw, plain
+from intnacl.experiments.figures import COLOURS, INK, curves, draw, plain
 from intnacl.experiments.grid import PAPER, pick
 from intnacl.experiments.measured import View, collect
 from intnacl.experiments.plan import make_plan
@@ -73,6 +73,17 @@ def test_what_only_the_paper_has_is_labelled_too(tmp_path: Path) -> None:
     svg, _ = draw(collect(tmp_path)[0][0])
     assert ">IntNaCl, paper<" in svg
     assert ">IntCl, paper<" not in svg
+
+
+def test_a_curve_that_is_only_begun_is_labelled_at_its_published_end(tmp_path: Path) -> None:
+    """The line from its first point to the label would look like a curve of its own."""
+    from matplotlib import pyplot as plt
+
+    plan = make_plan(pick(PAPER, ("figure_lambda",)), [0], universe=PAPER)
+    fill(tmp_path, plan, shifted(), skip=lambda job: job.config.loss.lam > 0.5)
+    figure = curves(collect(tmp_path)[0][0], plt)
+    assert {label.xy[0] for ax in figure.axes for label in ax.texts} == {0.9}
+    plt.close(figure)
 
 
 def test_nothing_measured_is_still_a_figure(tmp_path: Path) -> None:

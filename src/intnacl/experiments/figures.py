@@ -130,9 +130,8 @@ def _curves(ax: Any, xs: Sequence[float], series: list[tuple[dict[str, Any], lis
         if known:
             x, y, sd = zip(*known, strict=True)
             ax.errorbar(x, y, yerr=sd, color=colour, marker=marker, ms=4, lw=1.5, capsize=2)
-        last = [(x, y) for x, y, _ in known] or paper
-        if last:
-            ends.append((*last[-1], plain(row["label"]), colour))
+        if known or paper:
+            ends.append((*_end([(x, y) for x, y, _ in known], paper), plain(row["label"]), colour))
     end_labels(ax, ends)
 
 
@@ -185,8 +184,13 @@ def _best_curves(ax: Any, series: list[tuple[str, Points, Points]]) -> list[tupl
         if measured:
             ax.plot(*zip(*measured, strict=True), color=colour, lw=1.5, marker=marker, ms=4)
         if measured or paper:
-            ends.append((*(measured or paper)[-1], label, colour))
+            ends.append((*_end(measured, paper), label, colour))
     return ends
+
+
+def _end(measured: Points, paper: Points) -> tuple[float, float]:
+    """Where a label belongs: at the end of what reaches further, the measured curve if both do."""
+    return max([*measured[-1:], *paper[-1:]], key=lambda point: point[0])
 
 
 def _mark_x(ax: Any, xs: Sequence[float]) -> None:
