@@ -111,3 +111,4 @@ def test_mistakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(InputError, match=r"pip install 'intnacl\[onnx\]'"):
         export_run(folder, "onnx")
+    assert not list(folder.glob("export-*")), "a refused export leaves no folder"

@@ -27,7 +27,12 @@ def export_run(folder: Path, format: str, out: Path | None = None) -> Path:
     if out.exists() and not out.is_dir():
         raise InputError(f"--out {out} is a file: give a folder.")
     out.mkdir(parents=True, exist_ok=True)
-    path, usage = FORMATS[format](subject, out)
+    try:
+        path, usage = FORMATS[format](subject, out)
+    except InputError:
+        if not any(out.iterdir()):
+            out.rmdir()
+        raise
     (out / "README.md").write_text(model_card(subject.config, collect(subject), usage), encoding="utf-8")
     return path
 
