@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from intnacl import IntNaClLoss
+from intnacl.errors import InputError
 from intnacl.losses.integrated import PRESETS, LossConfig
 from reference import adv, debiased, family, hard_rows, intcl, intnacl, mean, simclr
 
@@ -377,3 +378,9 @@ def test_import_is_light() -> None:
 print([name for name in ("torchvision", "timm", "sklearn", "matplotlib", "rich") if name in sys.modules])"""
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert out.strip() == "[]"
+
+
+@pytest.mark.parametrize("wrong", [(torch.rand(4, 3), torch.rand(4, 3)), torch.rand(4, 3).numpy(), None])
+def test_what_is_no_tensor_is_named(wrong: object) -> None:
+    with pytest.raises(InputError, match=r"z1 is a (tuple|ndarray|NoneType): expected a tensor"):
+        IntNaClLoss()(torch.rand(4, 3), wrong)

@@ -251,6 +251,8 @@ class IntNaClLoss(nn.Module):
 def _check_shapes(views: dict[str, Tensor]) -> None:
     z0 = views["z0"]
     for name, z in views.items():
+        if not isinstance(z, Tensor):
+            raise InputError(f"{name} is a {type(z).__name__}: expected a tensor of (batch, features).")
         if z.ndim != 2 or not z.is_floating_point():
             raise InputError(
                 f"{name} is {z.dtype} of shape {tuple(z.shape)}: expected floats of (batch, features)."
