@@ -54,7 +54,7 @@ def fgsm(
 
 def gradient_sign(model: Model, x: Tensor, y: Tensor, *, loss: Loss = cross_entropy) -> Tensor:
     """sign ∇ₓ loss(model(x), y), shape of x: FGSM's direction, the same for every eps."""
-    with _plain_gradients(x):
+    with plain_gradients(x.device):
         x, y = x.detach().clone(), y.clone()
         return input_gradient(lambda x: loss(model(x), y), x).sign()
 
@@ -99,7 +99,7 @@ def pgd(
     if batch_size is not None and batch_size < 1:
         raise InputError(f"batch_size={batch_size!r} must be at least 1, or None for all samples at once.")
     size = batch_size or max(1, len(x))
-    with _plain_gradients(x):
+    with plain_gradients(x.device):
         x, y = x.detach().clone(), y.clone()
         low, high = (x - eps).clamp(min=0), (x + eps).clamp(max=1)
         worst, worst_score = x.clone(), _scores(model, x, y, loss, size)
@@ -183,9 +183,9 @@ def _uniform_like(x: Tensor, generator: torch.Generator | None) -> Tensor:
 
 
 @contextmanager
-def _plain_gradients(x: Tensor) -> Iterator[None]:
+def plain_gradients(device: torch.device) -> Iterator[None]:
     """Autocast off, and gradients possible even for a caller in inference mode."""
-    with torch.inference_mode(False), torch.autocast(x.device.type, enabled=False):
+    with torch.inference_mode(False), torch.autocast(device.type, enabled=False):
         yield
 
 

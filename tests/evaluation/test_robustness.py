@@ -1,6 +1,8 @@
 """Robust accuracy: rows, worst case, selections of images, and warnings that come when they should."""
 
-from contextlib import contextmanager
+import gc
+import weakref
+from contextlib import contextmanager, nullcontext
 from copy import deepcopy
 
 import pytest
@@ -180,8 +182,8 @@ def test_clean_accuracy_is_told_for_the_attacked_images_too(model, data):
     assert row["clean"] == row["accuracy"]  # eps 0 changes nothing
 
 
-def test_who_falls_by_rounding_alone_is_attacked_again(model, data, monkeypatch):
-    """A search at low precision that believes everyone fooled at once must not make anyone look robust."""
+def with_a_search_that_takes_all_for_fooled(model, monkeypatch) -> nn.Module:
+    """The model, whose rounding at low precision turns every decision around."""
     rough = []
 
     @contextmanager
@@ -194,10 +196,15 @@ def test_who_falls_by_rounding_alone_is_attacked_again(model, data, monkeypatch)
         def forward(self, x):
             return -model(x) if rough else model(x)
 
+    monkeypatch.setattr(robustness, "tf32_convolutions", _rough)
+    return Rounded().eval()
+
+
+def test_who_falls_by_rounding_alone_is_attacked_again(model, data, monkeypatch):
+    """A search at low precision that believes everyone fooled at once must not make anyone look robust."""
     attacks = [named_attack("pgd", EPS)]
     exact = evaluate(model, *data, attacks)
-    monkeypatch.setattr(robustness, "tf32_convolutions", _rough)
-    found = evaluate(Rounded().eval(), *data, attacks)
+    found = evaluate(with_a_search_that_takes_all_for_fooled(model, monkeypatch), *data, attacks)
     assert exact["attacks"][0]["accuracy"] < exact["clean"] - 10
     assert found["attacks"][0]["accuracy"] == pytest.approx(exact["attacks"][0]["accuracy"], abs=2)
     assert found["clean"] == exact["clean"]
@@ -211,3 +218,107 @@ def test_fgsm_takes_one_gradient_for_all_radii_and_gives_what_each_alone_gives(m
     together = evaluate(model, *data, attacks)["attacks"]
     assert gradients == [200, 70]
     assert together == [evaluate(model, *data, [attack])["attacks"][0] for attack in attacks]
+
+
+class Recorder(nn.Module):
+    """The model, and at every pass: TF32 for convolutions and products, and the dtype of features."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model, self.seen = model, set()
+
+    def forward(self, x: Tensor) -> Tensor:
+        cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
+        conv = cudnn.conv.fp32_precision == "tf32" if hasattr(cudnn, "conv") else cudnn.allow_tf32
+        logits = self.model(x)
+        self.seen.add((conv, matmul.allow_tf32, logits.dtype))
+        return logits.float()
+
+
+def in_autocast():
+    return torch.autocast("cpu", dtype=torch.bfloat16)
+
+
+@pytest.mark.parametrize("callers_mode", [nullcontext, torch.inference_mode, in_autocast])
+def test_figures_are_float32_whatever_the_callers_modes_are(model, data, callers_mode):
+    """torch takes TF32 for convolutions unless told otherwise."""
+    attack = named_attack("fgsm", EPS)
+    expected, pictures = evaluate(model, *data, [attack]), examples(model, *data, attack)
+    recorder = Recorder(model).eval()
+    with callers_mode():
+        assert evaluate(recorder, *data, [attack]) == expected
+        found = examples(recorder, *data, attack)
+    assert recorder.seen == {(False, False, torch.float32)}
+    assert all(torch.equal(found[name], pictures[name]) for name in pictures)
+
+
+def test_only_searches_are_in_tf32(model, data):
+    recorder = Recorder(model).eval()
+    evaluate(recorder, *data, [named_attack("pgd", EPS, steps=1)])
+    assert {conv for conv, *_ in recorder.seen} == {False, True}
+
+
+def test_no_one_who_is_wrong_without_an_attack_is_right_under_it(monkeypatch):
+    """A search in TF32 may take a picture for right that is not, and move it to where it is."""
+    images = torch.full((4, 3, 2, 2), 100, dtype=torch.uint8)
+
+    class Threshold(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            brightness = x.mean(dim=(1, 2, 3)) - 125 / 255
+            return torch.stack([-brightness, brightness], dim=1)
+
+    monkeypatch.setattr(robustness, "run", lambda config, model, x, y, *_: x + config.eps)
+    figures = evaluate(Threshold().eval(), images, torch.ones(4).long(), [named_attack("pgd", 0.2)])
+    assert figures["clean"] == figures["attacks"][0]["accuracy"] == 0
+
+
+def test_portions_are_gone_after_their_turn(model, data, monkeypatch):
+    monkeypatch.setattr(robustness, "PORTION", 50 * data[0][0].numel())
+    alive = []
+
+    class Portion(robustness._Portion):
+        def __init__(self, *arguments, **options):
+            assert [portion() for portion in alive[:-1]] == [None] * len(alive[:-1])
+            super().__init__(*arguments, **options)
+            alive.append(weakref.ref(self))
+
+    monkeypatch.setattr(robustness, "_Portion", Portion)
+    gc.disable()
+    try:
+        evaluate(model, *data, [named_attack("fgsm", EPS), named_attack("pgd", EPS)], batch_size=50)
+    finally:
+        gc.enable()
+    assert len(alive) == 4
+
+
+def test_portions_do_not_change_figures_or_starts(model, data, monkeypatch):
+    attacks = [named_attack("fgsm", EPS), named_attack("fgsm", EPS, images=70, name="few")]
+    attacks += [named_attack("pgd", EPS, images=images, name=f"pgd {images}") for images in (30, 70, 500)]
+    starts = []
+    real = robustness.run
+
+    def _run(config, model, x, y, generator, size):
+        starts.append((config.name, len(x), generator.get_state().tolist()))
+        return real(config, model, x, y, generator, size)
+
+    monkeypatch.setattr(robustness, "run", _run)
+    whole = evaluate(model, *data, attacks, batch_size=50)
+    monkeypatch.setattr(robustness, "PORTION", 50 * data[0][0].numel())
+    starts.clear()
+    parts = evaluate(model, *data, attacks, batch_size=50)
+    assert parts["clean"] == whole["clean"]
+    for row, other in zip(parts["attacks"], whole["attacks"], strict=True):
+        assert {**row, "accuracy": 0} == {**other, "accuracy": 0}
+        assert row["accuracy"] == pytest.approx(other["accuracy"], abs=3)  # other starts
+    assert parts["attacks"][:2] == whole["attacks"][:2]
+    assert [count for name, count, _ in starts if name == "pgd 70"] == [50, 20]
+    before = [state for name, _, state in starts if name == "pgd 500"]
+    assert len({tuple(state) for state in before}) == 4
+
+    # Everyone is doubtful: the starts of each portion's first attack are the same nevertheless.
+    starts.clear()
+    rounded = with_a_search_that_takes_all_for_fooled(model, monkeypatch)
+    evaluate(rounded, *data, attacks[-1:], batch_size=50)
+    first = starts[::2]
+    assert [state for _, _, state in first] == before
+    assert [count for _, count, _ in first] == [50] * 4

@@ -46,27 +46,6 @@ def test_a_class_without_pictures_is_no_change_of_the_data_set(
     assert part.figures["attacks"][0]["images"] == 8
 
 
-def float32_precision() -> set[object]:
-    """What convolutions and matrix products are set to, by torch's newer names where it has them."""
-    import torch
-
-    cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
-    conv = cudnn.conv.fp32_precision if hasattr(cudnn, "conv") else cudnn.allow_tf32
-    return {conv, matmul.fp32_precision if hasattr(matmul, "fp32_precision") else matmul.allow_tf32}
-
-
-def test_the_measurement_is_without_tf32(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[set[object]] = []
-
-    def _look(*_: object, **__: object) -> dict[str, object]:
-        seen.append(float32_precision())
-        return {}
-
-    monkeypatch.setattr(robust.robustness, "evaluate", _look)
-    run_attacks(trained(tmp_path), "digits", plan(["fgsm"], 0.05, 4))
-    assert seen in ([{"ieee"}], [{False}])
-
-
 @pytest.mark.parametrize("eps", [-0.1, 1.5, 8.0, float("nan")])
 def test_an_eps_out_of_range(eps: float) -> None:
     with pytest.raises(InputError, match=r"is out of range; it counts in pixels in \[0, 1\]"):

@@ -4,18 +4,18 @@ Shapes: N images, uint8 (N, 3, H, W), labels (N,), n ≤ N of them attacked. A c
 to logits. Accuracies are in percent of the attacked images.
 """
 
-from collections.abc import Iterable, Sequence
-from functools import cache
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from intnacl.attacks import along, cross_entropy, gradient_sign, input_gradient
+from intnacl.attacks import along, cross_entropy, gradient_sign, input_gradient, plain_gradients
 from intnacl.evaluation.features import check_images, eval_mode, pixels
 from intnacl.evaluation.named_attacks import AttackConfig, named_attack, run
-from intnacl.evaluation.precision import tf32_convolutions
+from intnacl.evaluation.precision import exact_float32, tf32_convolutions
 
 PORTION = 2**25  # pixels of the images that are attacked together: all of CIFAR's test images
 EPS_CURVE = (0.002, 0.004, 0.008, 0.016, 8 / 255, 0.032)
@@ -39,11 +39,10 @@ def evaluate(
     `warnings`, sentences about figures that should not be trusted.
     """
     check_images(images, labels)
-    classifier.to(device)
     warnings = _mode_warnings(classifier)
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))
-    images, labels = images[order.to(images.device)], labels[order.to(labels.device)]
-    with eval_mode(classifier):
+    with _judging(classifier, device):
+        images, labels = images[order.to(images.device)], labels[order.to(labels.device)]
         clean_N, right = _right(classifier, images, labels, attacks, batch_size, device)
         zero = zero_gradients(classifier, images[:1024], labels[:1024], batch_size=batch_size, device=device)
     rows = [_row(config, right_n, clean_N) for config, right_n in zip(attacks, right, strict=True)]
@@ -83,9 +82,8 @@ def examples(
 ) -> dict[str, Tensor]:
     """What a picture grid shows of these images: clean and adversarial pixels, labels, both predictions."""
     check_images(images, labels)
-    x, y = pixels(images, device), labels.to(device)
-    classifier.to(device)
-    with eval_mode(classifier), torch.no_grad():
+    with _judging(classifier, device), torch.no_grad():
+        x, y = pixels(images, device), labels.to(device)
         adversarial = run(config, classifier, x, y, torch.Generator().manual_seed(config.seed))
         predicted = [classifier(batch).argmax(dim=1) for batch in (x, adversarial)]
     found = {"clean": x, "adversarial": adversarial, "labels": y}
@@ -140,6 +138,14 @@ def _at(row: dict[str, Any]) -> str:
     return f"{row['accuracy']:.1f} % at eps {row['eps']:.4g}"
 
 
+@contextmanager
+def _judging(classifier: nn.Module, device: torch.device | str) -> Iterator[None]:
+    """The classifier on the device, in eval mode and float32, whatever modes the caller is in."""
+    with exact_float32(), plain_gradients(torch.device(device)), eval_mode(classifier):
+        classifier.to(device)
+        yield
+
+
 def _mode_warnings(classifier: nn.Module) -> list[str]:
     training = [name or "the model itself" for name, part in classifier.named_modules() if part.training]
     if not training:
@@ -162,28 +168,34 @@ def _right(
     device: torch.device | str,
 ) -> tuple[Tensor, list[Tensor]]:
     """Which images are right, and for each attack, which of the first `config.images` stay so."""
-    generators = [torch.Generator().manual_seed(config.seed) for config in attacks]
     clean: list[Tensor] = []
     right: list[list[Tensor]] = [[] for _ in attacks]
     for rows in torch.split(torch.arange(len(images)), max(batch_size, PORTION // images[0].numel())):
-        portion = _Portion(classifier, pixels(images[rows], device), labels[rows].to(device), batch_size)
-        clean.append(portion.right(portion.x, portion.y).cpu())
-        for config, generator, found in zip(attacks, generators, right, strict=True):
-            count = len(rows) if config.images is None else max(0, config.images - int(rows[0]))
-            found.append(portion.under(config, generator, count).cpu())
+        pictures = pixels(images[rows], device), labels[rows].to(device)
+        portion = _Portion(classifier, *pictures, batch_size, place=int(rows[0]))
+        clean.append(portion.clean.cpu())
+        for config, found in zip(attacks, right, strict=True):
+            left = len(images) if config.images is None else config.images
+            count = min(len(rows), max(0, left - int(rows[0])))
+            found.append(portion.under(config, count).cpu())
     return torch.cat(clean), [torch.cat(found) for found in right]
 
 
 class _Portion:
-    """Images that are attacked together: x (P, 3, H, W) pixels, y (P,) labels."""
+    """Images that are attacked together: x (P, 3, H, W) pixels, y (P,) labels, from `place` on in the set."""
 
-    def __init__(self, classifier: nn.Module, x: Tensor, y: Tensor, batch_size: int) -> None:
-        self.classifier, self.x, self.y, self.batch_size = classifier, x, y, batch_size
-        self.sign = cache(self._sign)  # one gradient for FGSM at every eps
+    def __init__(self, classifier: nn.Module, x: Tensor, y: Tensor, batch_size: int, place: int) -> None:
+        self.classifier, self.x, self.y, self.batch_size, self.place = classifier, x, y, batch_size, place
+        self.clean = self.right(x, y)
+        self._signs: dict[int, Tensor] = {}
 
-    def _sign(self, count: int) -> Tensor:
-        batches = (torch.split(images[:count], self.batch_size) for images in (self.x, self.y))
-        return torch.cat([gradient_sign(self.classifier, *batch) for batch in zip(*batches, strict=True)])
+    def sign(self, count: int) -> Tensor:
+        """FGSM's direction for the first `count` images: one gradient for every eps."""
+        if count not in self._signs:
+            batches = [torch.split(part[:count], self.batch_size) for part in (self.x, self.y)]
+            signs = [gradient_sign(self.classifier, *batch) for batch in zip(*batches, strict=True)]
+            self._signs[count] = torch.cat(signs)
+        return self._signs[count]
 
     def right(self, x: Tensor, y: Tensor) -> Tensor:
         """Which images are classified as y."""
@@ -191,11 +203,12 @@ class _Portion:
             batches = torch.split(x, self.batch_size)
             return torch.cat([self.classifier(batch).argmax(dim=1) for batch in batches]) == y
 
-    def under(self, config: AttackConfig, generator: torch.Generator, count: int) -> Tensor:
+    def under(self, config: AttackConfig, count: int) -> Tensor:
         """Which of the first `count` images stay right.
 
-        Attacks of many steps search in TF32, and whoever only its rounding fools is attacked again at the
-        caller's precision, at which all are judged. FGSM's one step is its gradient's: never in TF32.
+        Attacks of many steps search in TF32 and are judged in float32: whoever only TF32's rounding fools is
+        attacked again in float32. Whoever is wrong without an attack stays so. FGSM's one step is its
+        gradient's: never in TF32.
         """
         x, y = self.x[:count], self.y[:count]
         if len(x) == 0:
@@ -203,14 +216,19 @@ class _Portion:
         if config.method == "fgsm":
             return self.right(along(x, self.sign(count), config.eps, clamp=config.clamp), y)
         with tf32_convolutions():
-            found = run(config, self.classifier, x, y, generator, self.batch_size)
+            found = self._attacked(config, x, y)
             stands = self.right(found, y)
         right = self.right(found, y)
         doubtful = right & ~stands
         if doubtful.any():
             x, y = x[doubtful], y[doubtful]
-            right[doubtful] = self.right(run(config, self.classifier, x, y, generator, self.batch_size), y)
-        return right
+            right[doubtful] = self.right(self._attacked(config, x, y), y)
+        return right & self.clean[:count]
+
+    def _attacked(self, config: AttackConfig, x: Tensor, y: Tensor) -> Tensor:
+        """Starts hang on the seed and the place alone, not on how other portions fared."""
+        generator = torch.Generator().manual_seed(config.seed + self.place)
+        return run(config, self.classifier, x, y, generator, self.batch_size)
 
 
 def _row(config: AttackConfig, right_n: Tensor, clean_N: Tensor) -> dict[str, Any]:

@@ -9,7 +9,6 @@ from torch import Tensor
 from intnacl.config import EvaluationConfig
 from intnacl.evaluation import robustness
 from intnacl.evaluation.named_attacks import AttackConfig, named_attack
-from intnacl.evaluation.precision import exact_float32
 from intnacl.measure.parts import Part
 from intnacl.measure.probes import check_classes, checksums, load_classifier, measured_now
 from intnacl.measure.subject import Subject, pair
@@ -38,10 +37,9 @@ def run_attacks(subject: Subject, name: str, attacks: tuple[AttackConfig, ...]) 
         train, test = subject.load(name)
         classifier = load_classifier(subject, name)
         check_classes(classifier, train, test)
-        with exact_float32():
-            figures = robustness.evaluate(
-                classifier, *pair(test), attacks, batch_size=BATCH, device=subject.device
-            )
+        figures = robustness.evaluate(
+            classifier, *pair(test), attacks, batch_size=BATCH, device=subject.device
+        )
         return figures | {"checksums": checksums(train, test)}
 
     return measured_now(subject, "attack", settings, _work)
@@ -72,6 +70,4 @@ def examples(subject: Subject, name: str, attack: AttackConfig) -> tuple[dict[st
     check_classes(classifier, train, test)
     chosen = test.spread(SHOWN)
     images, labels = (tensor[chosen] for tensor in pair(test))
-    with exact_float32():
-        found = robustness.examples(classifier, images, labels, attack, device=subject.device)
-    return found, test.classes
+    return robustness.examples(classifier, images, labels, attack, device=subject.device), test.classes
