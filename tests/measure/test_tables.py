@@ -5,9 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from intnacl.config import to_dict
+from intnacl.measure import run
 from intnacl.measure.probes import run_probe
 from intnacl.measure.tables import print_attacks, print_probes, print_result, print_warnings, shown
-from tiny_run import measured
+from intnacl.training.stopping import Stop
+from tiny_run import HERE, config, measured, trained
 
 
 def test_fgsm_alone_is_not_called_a_worst_case(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -31,6 +34,17 @@ def test_the_table_of_a_result(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "attacks at eps 0.02" in text
     assert "worst case" in text
     assert str(folder / "report.html") in text.replace("\n", "")
+
+
+def test_a_run_without_radii_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = trained(tmp_path).folder
+    settings = config(**{"evaluation.eps": ()})
+    (folder / "config.json").write_text(json.dumps(to_dict(settings)))
+    assert run(settings, folder, HERE, Stop()) is None
+    print_result(folder)
+    text = capsys.readouterr().out
+    assert "accuracy in percent\n" in text
+    assert next(line for line in text.splitlines() if line.startswith("digits ")).split()[2:] == ["–", "–"]
 
 
 def test_attacks_are_rows_and_eps_columns(capsys: pytest.CaptureFixture[str]) -> None:

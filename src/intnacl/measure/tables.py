@@ -14,12 +14,12 @@ from intnacl.measure.result import RESULT
 def print_result(folder: Path) -> None:
     """The accuracies of a finished run, and where its files are."""
     result = json.loads((folder / RESULT).read_text())
-    eps = result["config"]["evaluation"]["eps"][0]
+    at = "".join(f"; attacks at eps {eps:.4g}" for eps in result["config"]["evaluation"]["eps"][:1])
     rows = [
         [name, *(shown(row[key]) for key in ("clean", "fgsm", "pgd"))]
         for name, row in result["accuracy"].items()
     ]
-    print_table(f"accuracy in percent; attacks at eps {eps:.4g}", ["data set", "clean", "FGSM", "PGD"], rows)
+    print_table(f"accuracy in percent{at}", ["data set", "clean", "FGSM", "PGD"], rows)
     attacks = [row for row in result["attacks"] if not of_one_attack(row)]
     if len({row["eps"] for row in attacks}) > 1 or len({row["name"] for row in attacks}) > 3:
         for name in result["accuracy"]:
