@@ -36,6 +36,13 @@ def test_the_keys_and_where_the_numbers_come_from(tmp_path: Path) -> None:
     assert result["config"]["loss"]["negatives"] == "g0"
 
 
+def test_data_sets_that_have_moved_since_leave_the_configuration_as_it_was(tmp_path: Path) -> None:
+    folder = measured(tmp_path).folder
+    moved = write_result(open_subject(folder, CPU, tmp_path / "moved"))
+    assert moved is not None
+    assert moved["config"] == json.loads((folder / "config.json").read_text())
+
+
 def test_the_protocol_is_whole(tmp_path: Path) -> None:
     subject = measured(tmp_path)
     protocol = collect(subject)["protocol"]

@@ -7,6 +7,7 @@ from intnacl.config import to_dict
 from intnacl.measure import robust
 from intnacl.measure.parts import Part, all_parts, digest, write_json
 from intnacl.measure.subject import FEATURE_BATCH, Subject
+from intnacl.stages import read_config
 from intnacl.training.journal import records
 
 RESULT = "result.json"
@@ -45,7 +46,7 @@ def collect(subject: Subject) -> dict[str, Any]:
         "warnings": _warnings(subject),
         "time_s": _times(subject),
         "protocol": _protocol(subject),
-        "config": to_dict(subject.config),
+        "config": to_dict(read_config(subject.folder)),  # not with another root of today's
     }  # fmt: skip
 
 
