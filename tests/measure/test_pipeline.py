@@ -117,6 +117,17 @@ def test_a_missing_autoattack_is_told_before_training(monkeypatch: pytest.Monkey
         pipeline.check(config(**{"evaluation.attacks": ("fgsm", "autoattack")}))
 
 
+@pytest.mark.parametrize("own", [True, False])
+def test_too_few_classes_for_autoattack_are_told_before_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: bool
+) -> None:
+    monkeypatch.setattr(pipeline, "require_autoattack", lambda: None)
+    name = write_pictures(tmp_path / "pictures", classes=("cat", "cow", "dog"))
+    where = {"dataset": name} if own else {"evaluation.transfer": (name,)}
+    with pytest.raises(InputError, match="needs at least 4 classes, these are 3: use pgd"):
+        pipeline.check(config(**where, root=str(tmp_path), **{"evaluation.attacks": ("pgd", "autoattack")}))
+
+
 def test_ranks_other_than_the_main_one_do_not_measure(tmp_path: Path) -> None:
     from intnacl.training.distributed import Ranks
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from intnacl.errors import InputError, missing_extra
 
 TARGETS = 9  # target classes of the standard version's APGD-T and FAB-T
+FEWEST = 4  # classes that the targeted attacks' loss needs
 
 
 def autoattack(
@@ -19,21 +20,26 @@ def autoattack(
     """Adversarial images in the ℓ∞ ball and the box by APGD-CE, APGD-T, FAB-T and Square: (B, 3, H, W).
 
     Each attack sees only the samples that all before it left standing. With fewer than ten classes the
-    targeted attacks try every wrong class; their loss needs at least four classes.
+    targeted attacks try every wrong class; their loss needs at least `FEWEST`.
     """
     attack_class = require_autoattack()
     with torch.no_grad():
         classes = model(x[:1]).shape[1]
-    if classes < 4:
-        raise InputError(
-            f"AutoAttack's targeted loss needs at least 4 classes, these are {classes}: use pgd."
-        )
+    check_targets(classes)
     with _isolated(x):
         attack = attack_class(model, eps=eps, norm="Linf", version="standard", seed=seed, device=x.device)
         attack.apgd_targeted.n_target_classes = attack.fab.n_target_classes = min(TARGETS, classes - 1)
         adversarial, _ = attack.run_standard_evaluation(x, y, batch_size=batch_size)
     result: Tensor = adversarial.detach()
     return result
+
+
+def check_targets(classes: int) -> None:
+    """Raise where there are too few classes."""
+    if classes < FEWEST:
+        raise InputError(
+            f"AutoAttack's targeted loss needs at least {FEWEST} classes, these are {classes}: use pgd."
+        )
 
 
 def require_autoattack() -> type:

@@ -6,7 +6,7 @@ from typing import Any
 
 from intnacl.config import RunConfig
 from intnacl.errors import InputError
-from intnacl.evaluation.autoattack import require_autoattack
+from intnacl.evaluation.autoattack import check_targets, require_autoattack
 from intnacl.measure.probes import run_knn, run_probe
 from intnacl.measure.result import write_result
 from intnacl.measure.robust import plans, run_attacks
@@ -53,11 +53,11 @@ def check(config: RunConfig) -> None:
     if not wanted.eps:
         raise InputError("evaluation.eps is empty: give at least one radius, such as 0.002.")
     plans(wanted)
+    _, test = load_labelled(config, config.dataset, None)
+    tests = [test, *(load_labelled(config, name, test.images.shape[-1])[1] for name in wanted.transfer)]
     if "autoattack" in wanted.attacks:
         require_autoattack()
-    _, test = load_labelled(config, config.dataset, None)
-    for name in wanted.transfer:
-        load_labelled(config, name, test.images.shape[-1])
+        check_targets(min(len(test.classes) for test in tests))
 
 
 def _stages(subject: Subject) -> Iterator[tuple[str, Callable[[], Any]]]:
