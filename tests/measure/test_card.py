@@ -17,6 +17,7 @@ def test_it_holds_figures_and_protocol(tmp_path: Path) -> None:
     assert "```python\nuse(me)\n```" in card
     protocol = card.split("```json\n")[1].split("\n```")[0]
     assert json.loads(protocol) == json.loads(json.dumps(result["protocol"]))
+    assert "judged in float32 without TF32; those of many steps search in TF32" in card
     assert card.startswith("# small, simclr, digits\n")
 
 

@@ -95,7 +95,7 @@ def attack(
     root: Path | None = None,
     device: str = "auto",
 ) -> None:
-    """Attack a run's classifier in [0, 1] pixel space and float32: accuracy over eps, worst case, pictures.
+    """Attack a classifier in [0, 1] pixels, judged in float32: accuracy over eps, worst case, pictures.
 
     **Examples**
 
