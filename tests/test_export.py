@@ -16,9 +16,10 @@ from intnacl.weights import save_encoder
 from tiny_run import measured
 
 
-def run_of(name: str, folder: Path, side: int = 32) -> torch.nn.Module:
+def run_of(name: str, folder: Path, side: int = 32, **changes: str) -> torch.nn.Module:
     """A run folder with an encoder whose batch norms have seen something; the encoder."""
-    config = resolve({"dataset": "cifar10", "encoder.name": name, "encoder.std": (0.2, 0.25, 0.3)})
+    settings = {"dataset": "cifar10", "encoder.name": name, "encoder.std": (0.2, 0.25, 0.3)}
+    config = resolve(settings | {f"encoder.{key}": value for key, value in changes.items()})
     open_folder(folder, config)
     encoder = build_model(config.encoder, image_size=side, adversarial=False, seed=0).encoder
     encoder.train()(torch.rand(8, 3, side, side))
@@ -94,6 +95,49 @@ def test_features_that_differ_are_refused() -> None:
     for wrong in (x + 0.1, x * torch.nan):
         with pytest.raises(InputError, match="differ from torch's"):
             check_close(wrong, encoder, x)
+
+
+@pytest.mark.parametrize(
+    ("name", "format"), [("resnet18", "torchvision"), ("resnet18", "timm"), ("timm:resnet18", "timm")]
+)
+def test_an_encoder_without_batch_norms_has_no_twin(tmp_path: Path, name: str, format: str) -> None:
+    pytest.importorskip("timm")
+    run_of(name, tmp_path / "run", norm="none")
+    with pytest.raises(InputError, match=r"without its batch norms \(encoder.norm=none\)"):
+        export_run(tmp_path / "run", format, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_one_that_never_had_any_has(tmp_path: Path) -> None:
+    pytest.importorskip("timm")
+    encoder = run_of("timm:convnext_atto", tmp_path / "run", norm="none")
+    export_run(tmp_path / "run", "timm", tmp_path / "out")
+    pixels = torch.rand(2, 3, 32, 32)
+    with torch.no_grad():
+        torch.testing.assert_close(features_by_the_card(tmp_path / "out", pixels), encoder(pixels))
+
+
+def test_what_cannot_be_used_or_written_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import sys
+    from types import SimpleNamespace
+
+    from intnacl import export
+
+    def _session(*_: object, **__: object) -> SimpleNamespace:
+        return SimpleNamespace(run=lambda _, feed: [-torch.ones(len(feed["pixels"]), 128).numpy()])
+
+    folder = measured(tmp_path).folder
+    monkeypatch.setitem(sys.modules, "onnxruntime", SimpleNamespace(InferenceSession=_session))
+    monkeypatch.setitem(sys.modules, "onnxscript", SimpleNamespace())
+    monkeypatch.setattr(export, "_to_onnx", lambda encoder, x, path: path.write_bytes(b"wrong"))
+    with pytest.raises(InputError, match="not usable"):
+        export_run(folder, "onnx", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match=r"out could not be written"):
+        export_run(folder, "safetensors", tmp_path / "file" / "out")
 
 
 def test_mistakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

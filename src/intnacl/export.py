@@ -1,21 +1,27 @@
 """A run's encoder for other programs, with a model card that tells its protocol and figures."""
 
+import io
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import torch
 from torch import Tensor, nn
 
 from intnacl.data.aside import new_file
-from intnacl.encoders import SMALL, Encoder, timm_options
+from intnacl.encoders import SMALL, Encoder, build_model, timm_options
 from intnacl.errors import InputError, check_choice, missing_extra
 from intnacl.measure.card import model_card
 from intnacl.measure.result import collect
 from intnacl.measure.subject import Subject, open_subject
 from intnacl.resnets import RESNETS
 from intnacl.stages import ENCODER
+from intnacl.training.checkpoint import disk_errors
 from intnacl.weights import clean_state
 
+Exported = tuple[str, bytes, str]
+"""The name of the encoder's file, its content, and code that uses it."""
 TOLERANCE = 1e-4  # largest difference of ONNX's features from torch's, relative to the largest feature
 
 
@@ -26,50 +32,60 @@ def export_run(folder: Path, format: str, out: Path | None = None) -> Path:
     out = out or folder / f"export-{format}"
     if out.exists() and not out.is_dir():
         raise InputError(f"--out {out} is a file: give a folder.")
-    out.mkdir(parents=True, exist_ok=True)
-    try:
-        path, usage = FORMATS[format](subject, out)
-    except InputError:
-        if not any(out.iterdir()):
-            out.rmdir()
-        raise
-    (out / "README.md").write_text(model_card(subject.config, collect(subject), usage), encoding="utf-8")
-    return path
+    name, content, usage = FORMATS[format](subject)
+    card = model_card(subject.config, collect(subject), usage)
+    with disk_errors(out):
+        out.mkdir(parents=True, exist_ok=True)
+        for file, data in ((name, content), ("README.md", card.encode())):
+            with new_file(out / file) as handle:
+                handle.write(data)
+    return out / name
 
 
-def _safetensors(subject: Subject, out: Path) -> tuple[Path, str]:
-    path = out / ENCODER
-    with new_file(path) as handle:
-        handle.write((subject.folder / ENCODER).read_bytes())
+def _safetensors(subject: Subject) -> Exported:
+    content = (subject.folder / ENCODER).read_bytes()
     made = f'encoder = intnacl.from_pretrained("{ENCODER}")'
-    return path, f"import intnacl\n\n{made}\nfeatures = encoder(pixels)  # pixels: (N, 3, H, W) in [0, 1]"
+    usage = f"import intnacl\n\n{made}\nfeatures = encoder(pixels)  # pixels: (N, 3, H, W) in [0, 1]"
+    return ENCODER, content, usage
 
 
-def _torchvision(subject: Subject, out: Path) -> tuple[Path, str]:
+def _torchvision(subject: Subject) -> Exported:
     """A state dict under torchvision's names; the usage tells how its model must be changed to take it."""
     name = subject.config.encoder.name
     if name not in RESNETS:
         raise InputError(f"encoder {name!r} has no twin in torchvision: take --format safetensors or onnx.")
-    path = out / "torchvision.pth"
-    torch.save(clean_state(subject.encoder), path)
-    state = 'torch.load("torchvision.pth", weights_only=True)'
-    return path, _usage("torchvision", f"torchvision.models.{name}()", state, subject)
+    content, file = io.BytesIO(), "torchvision.pth"
+    torch.save(_state(subject), content)
+    state = f'torch.load("{file}", weights_only=True)'
+    return file, content.getvalue(), _usage("torchvision", f"torchvision.models.{name}()", state, subject)
 
 
-def _timm(subject: Subject, out: Path) -> tuple[Path, str]:
-    from safetensors.torch import save_file
+def _timm(subject: Subject) -> Exported:
+    from safetensors.torch import save
 
     name = subject.config.encoder.name
     if name not in RESNETS and not name.startswith("timm:"):
         raise InputError(f"encoder {name!r} has no twin in timm: take --format safetensors or onnx.")
-    path = out / "timm.safetensors"
-    save_file(clean_state(subject.encoder), path)
-    options = ""
+    content, file, options = save(_state(subject)), "timm.safetensors", ""
     if name.startswith("timm:"):
         name = name.removeprefix("timm:")
         options = "".join(f", {k}={v}" for k, v in timm_options(name, subject.image_size).items())
     made = f'timm.create_model("{name}", num_classes=0{options})'
-    return path, _usage("timm", made, 'load_file("timm.safetensors")', subject)
+    return file, content, _usage("timm", made, f'load_file("{file}")', subject)
+
+
+def _state(subject: Subject) -> dict[str, Tensor]:
+    """What the other package's model loads, which has batch norms wherever one is built."""
+    config, state = subject.config.encoder, clean_state(subject.encoder)
+    usual = build_model(
+        replace(config, norm="joint"), image_size=subject.image_size, adversarial=False, seed=0
+    ).encoder
+    if clean_state(usual).keys() != state.keys():
+        raise InputError(
+            f"encoder {config.name!r} was trained without its batch norms (encoder.norm={config.norm}): its "
+            "twin elsewhere would have them. Take --format safetensors or onnx."
+        )
+    return state
 
 
 def _usage(package: str, made: str, state: str, subject: Subject) -> str:
@@ -101,25 +117,28 @@ def _usage(package: str, made: str, state: str, subject: Subject) -> str:
     return "\n".join(lines)
 
 
-def _onnx(subject: Subject, out: Path) -> tuple[Path, str]:
+def _onnx(subject: Subject) -> Exported:
     """Pixels -> features for any batch size, checked against torch on random pixels."""
     try:
         import onnxruntime
         import onnxscript  # noqa: F401  (torch's exporter needs it)
     except ImportError:
         raise missing_extra("onnx, onnxscript and onnxruntime", "onnx", "--format onnx") from None
-    path, side = out / "encoder.onnx", subject.image_size
-    generator = torch.Generator().manual_seed(0)
+    side, generator = subject.image_size, torch.Generator().manual_seed(0)
     x = torch.rand(4, 3, side, side, generator=generator)
-    _to_onnx(subject.encoder, x, path)
-    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "encoder.onnx"
+        _to_onnx(subject.encoder, x, path)
+        content = path.read_bytes()
+    session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
     for batch in (x, x[:1], x[:3]):
         found = torch.from_numpy(session.run(None, {"pixels": batch.numpy()})[0])
         check_close(found, subject.encoder, batch)
-    return path, (
+    usage = (
         'import onnxruntime\n\nsession = onnxruntime.InferenceSession("encoder.onnx")\n'
         f'(features,) = session.run(None, {{"pixels": pixels}})  # float32 (N, 3, {side}, {side}) in [0, 1]'
     )
+    return path.name, content, usage
 
 
 def _to_onnx(encoder: Encoder, x: Tensor, path: Path) -> None:
@@ -143,7 +162,7 @@ def check_close(found: Tensor, encoder: nn.Module, x: Tensor) -> None:
         raise InputError(f"the exported encoder's features differ from torch's by {gap:.1e}: not usable.")
 
 
-FORMATS: dict[str, Callable[[Subject, Path], tuple[Path, str]]] = {
+FORMATS: dict[str, Callable[[Subject], Exported]] = {
     "safetensors": _safetensors,
     "torchvision": _torchvision,
     "timm": _timm,
