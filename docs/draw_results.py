@@ -39,7 +39,8 @@ def table(views: dict[str, View]) -> str:
 def line(view: View, i: int) -> str:
     """A row: the loss, its seeds, and its figures with the published ones behind them."""
     cells = [view.cells[i][place(view, dataset, metric)] for _, dataset, metric in COLUMNS]
-    return f"| {view.rows[i]['label']} | {cells[0].n} | {' | '.join(text(cell) for cell in cells)} |"
+    seeds = cells[0].n
+    return f"| {view.rows[i]['label']} | {seeds} | {' | '.join(text(cell, seeds) for cell in cells)} |"
 
 
 def place(view: View, dataset: str | None, metric: str) -> int:
@@ -48,13 +49,17 @@ def place(view: View, dataset: str | None, metric: str) -> int:
     return next(j for j, c in enumerate(view.columns) if (c["dataset"], c["metric"]) == wanted)
 
 
-def text(cell: Cell) -> str:
-    """53.95 ± 0.24 (53.69): mean, deviation over the seeds, and the published mean in brackets."""
+def text(cell: Cell, seeds: int) -> str:
+    """53.95 ± 0.24 (53.69): mean, deviation over the seeds, and the published mean in brackets.
+
+    A figure of other than the row's number of seeds says of how many.
+    """
     published = "" if cell.published is None else f" ({cell.published.mean:.2f})"
     if cell.mean is None:
         return f"–{published}"
     spread = "" if cell.sd is None else f" ± {cell.sd:.2f}"
-    return f"{cell.mean:.2f}{spread}{published}"
+    of = "" if cell.n == seeds else f", n = {cell.n}"
+    return f"{cell.mean:.2f}{spread}{of}{published}"
 
 
 def finished(view: View) -> list[Run]:

@@ -50,6 +50,16 @@ def test_the_claims_are_judged_by_the_record(page) -> None:
     assert page.between(kept, page.claims(page.results()[1])) == kept
 
 
+def test_a_figure_of_fewer_seeds_says_so(page, views: dict[str, View]) -> None:
+    view = views["main"]
+    clean, fgsm = view.cells[0][:2]
+    seed, value = next(iter(fgsm.values.items()))
+    assert clean.n > 1
+    lone = replace(view, cells=[[clean, replace(fgsm, values={seed: value}), *view.cells[0][2:]]])
+    assert f"| {value:.2f}, n = 1 ({fgsm.published.mean:.2f}) |" in page.line(lone, 0)
+    assert "n = " not in page.line(view, 0)
+
+
 def test_every_finished_run_is_whole(views: dict[str, View]) -> None:
     folders = sorted((ROOT / "results" / "runs").iterdir())
     assert folders
