@@ -11,7 +11,7 @@ import pytest
 from grids import table
 from made_up import fill, shifted
 
-from intnacl.experiments.figures import COLOURS, INK, curves, draw, plain
+from intnacl.experiments.figures import COLOURS, DRAWERS, INK, curves, draw, plain
 from intnacl.experiments.grid import PAPER, pick
 from intnacl.experiments.measured import View, collect
 from intnacl.experiments.plan import make_plan
@@ -48,23 +48,32 @@ def test_equal_results_give_equal_bytes(views: dict[str, View]) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_published_values_far_off_are_still_on_the_axes(
-    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from matplotlib import pyplot as plt
-
+def test_published_values_far_off_are_still_on_the_axes(tmp_path: Path, name: str) -> None:
     fill(tmp_path, make_plan(pick(PAPER, (name,)), [0], universe=PAPER), shifted(4.0))
-    monkeypatch.setattr(plt, "close", lambda figure: None)
-    draw(collect(tmp_path)[0][0])
-    for ax in plt.gcf().axes:
+    (view,) = collect(tmp_path)[0]
+    for ax in DRAWERS[str(view.figure)](view).axes:
         points = np.concatenate([line.get_xydata() for line in ax.lines if len(line.get_xydata())])
         (left, right), (low, high) = sorted(ax.get_xlim()), sorted(ax.get_ylim())
         assert left <= points[:, 0].min()
         assert points[:, 0].max() <= right
         assert low <= points[:, 1].min()
         assert points[:, 1].max() <= high
-    monkeypatch.undo()
-    plt.close("all")
+
+
+def test_a_program_keeps_its_backend_and_its_own_figures(views: dict[str, View]) -> None:
+    import matplotlib as mpl
+    from matplotlib import pyplot as plt
+
+    before = mpl.get_backend()
+    plt.switch_backend("svg")  # as a notebook has another than ours
+    mine = plt.figure()
+    try:
+        draw(views["figure1"])
+        assert mpl.get_backend() == "svg"
+        assert plt.gcf() is mine
+    finally:
+        plt.close(mine)
+        plt.switch_backend(before)
 
 
 def test_what_only_the_paper_has_is_labelled_too(tmp_path: Path) -> None:
@@ -81,7 +90,7 @@ def test_a_curve_that_is_only_begun_is_labelled_at_its_published_end(tmp_path: P
 
     plan = make_plan(pick(PAPER, ("figure_lambda",)), [0], universe=PAPER)
     fill(tmp_path, plan, shifted(), skip=lambda job: job.config.loss.lam > 0.5)
-    figure = curves(collect(tmp_path)[0][0], plt)
+    figure = curves(collect(tmp_path)[0][0])
     assert {label.xy[0] for ax in figure.axes for label in ax.texts} == {0.9}
     plt.close(figure)
 

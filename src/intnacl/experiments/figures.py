@@ -28,17 +28,13 @@ def draw(view: View) -> tuple[str, bytes]:
     """The figure of a table, as SVG for any page and as PNG on white."""
     import matplotlib as mpl
 
-    mpl.use("Agg")
-    from matplotlib import pyplot as plt
-
     style: Any = {**STYLE, "svg.hashsalt": view.key}
     with mpl.rc_context(style):
-        figure = DRAWERS[str(view.figure)](view, plt)
+        figure = DRAWERS[str(view.figure)](view)
         svg, png = io.BytesIO(), io.BytesIO()
         figure.savefig(svg, format="svg", transparent=True, metadata={"Date": None})
         _recolour(figure, "#222222")
         figure.savefig(png, format="png", dpi=160, facecolor="white")
-        plt.close(figure)
     text = svg.getvalue().decode()
     return text[text.index("<svg") :].replace(INK, "currentColor"), png.getvalue()
 
@@ -67,12 +63,18 @@ def plain(text: str) -> str:
     return short.replace("$", r"\$")
 
 
-def scatter(view: View, plt: Any) -> Any:
+def _panes(rows: int, columns: int, size: tuple[float, float], **options: Any) -> tuple[Any, Any]:
+    """A figure and its grid of axes, without pyplot: nothing is kept, and the program's backend stays."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=size, layout="constrained")
+    return figure, figure.subplots(rows, columns, squeeze=False, **options)
+
+
+def scatter(view: View) -> Any:
     """A panel for each pair of columns: the second against the first, a labelled point a row."""
     panels = _panels(view.columns)
-    figure, axes = plt.subplots(
-        1, len(panels), figsize=(4.6 * len(panels), 3.8), squeeze=False, layout="constrained"
-    )
+    figure, axes = _panes(1, len(panels), (4.6 * len(panels), 3.8))
     for ax, (title, (i, j, *_)) in zip(axes[0], panels.items(), strict=True):
         points = []
         for k, row in enumerate(view.rows):
@@ -101,11 +103,11 @@ def _published_point(ax: Any, x: Cell, y: Cell, colour: str, marker: str) -> Non
             ax.plot([x.mean, x.published.mean], [y.mean, y.published.mean], color=colour, lw=0.6, ls=":")
 
 
-def curves(view: View, plt: Any) -> Any:
+def curves(view: View) -> Any:
     """A panel for each group of rows and panel of columns: a curve a row over the columns' x."""
     groups, panels = _groups(view.rows), _panels(view.columns)
     size = (3.9 * max(len(panels), 1.4), 3.0 * max(len(groups), 1.15))
-    figure, axes = plt.subplots(len(groups), len(panels), figsize=size, squeeze=False, layout="constrained")
+    figure, axes = _panes(len(groups), len(panels), size)
     for line, (group, rows) in zip(axes, groups.items(), strict=True):
         for ax, (panel, columns) in zip(line, panels.items(), strict=True):
             xs = [view.columns[j]["x"] for j in columns]
@@ -135,15 +137,13 @@ def _curves(ax: Any, xs: Sequence[float], series: list[tuple[dict[str, Any], lis
     end_labels(ax, ends)
 
 
-def runtime(view: View, plt: Any) -> Any:
+def runtime(view: View) -> Any:
     """Best accuracy so far over epochs, and over the measured minutes of training."""
     groups = _groups(view.rows)
     accuracy = [j for j, column in enumerate(view.columns) if column["metric"] == "clean"]
     minutes = {c["x"]: j for j, c in enumerate(view.columns) if c["metric"] == "minutes"}
     size = (9.2, 3.2 * max(len(groups), 1.15))
-    figure, axes = plt.subplots(
-        len(groups), 2, figsize=size, squeeze=False, layout="constrained", sharey="row"
-    )
+    figure, axes = _panes(len(groups), 2, size, sharey="row")
     for (left, right), (group, rows) in zip(axes, groups.items(), strict=True):
         for ax, label in ((left, view.x_label), (right, "minutes of training, as measured")):
             ax.set(xlabel=plain(label), ylabel="best accuracy so far (%)")
