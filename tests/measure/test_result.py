@@ -79,6 +79,16 @@ def test_there_is_no_result_before_everything_is_measured(tmp_path: Path) -> Non
     assert write_result(subject) is not None
 
 
+def test_it_does_not_matter_which_attacks_were_measured_together(tmp_path: Path) -> None:
+    """As in a run whose parts were cut otherwise: what is added to it must reach its result."""
+    subject = trained(tmp_path)
+    for eps in (0.02, 0.1):
+        for name in ("fgsm", "pgd"):
+            assert write_result(subject) is None
+            run_attacks(subject, "digits", plan([name], eps, 64))
+    assert write_result(subject) is not None
+
+
 def test_what_was_not_measured_is_none(tmp_path: Path) -> None:
     subject = trained(tmp_path)
     run_probe(subject, "digits")

@@ -17,17 +17,18 @@ ROW = ("name", "eps", "steps", "step_size", "restarts", "images", "accuracy", "c
 def write_result(subject: Subject) -> dict[str, Any] | None:
     """Write `result.json` as soon as everything the configuration asks for is measured; None until then."""
     result = collect(subject)
-    if any(subject_is_missing(subject, name) for name in subject.data_sets):
+    if any(_is_unmeasured(subject, name) for name in subject.data_sets):
         return None
     write_json(result, subject.folder / RESULT)
     return result
 
 
-def subject_is_missing(subject: Subject, name: str) -> bool:
-    """Whether a measurement on this data set that the configuration asks for is still to be done."""
+def _is_unmeasured(subject: Subject, name: str) -> bool:
+    """Whether something that the configuration asks for on this data set is not in any part yet."""
     planned = robust.plans(subject.config.evaluation)
-    asked = {digest(_plain(robust.attack_settings(subject, name, attacks))) for attacks in planned}
-    done = {digest(part.settings) for part in _attacks(subject)}
+    asked = {digest(_plain(asdict(attack))) for attacks in planned for attack in attacks}
+    parts = [part for part in _attacks(subject) if part.settings["dataset"] == name]
+    done = {digest(attack) for part in parts for attack in part.settings["attacks"]}
     return _own_probe(subject, name) is None or not asked <= done
 
 
