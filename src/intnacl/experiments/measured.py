@@ -46,7 +46,6 @@ class Cell:
     values: dict[str, float]
     dataset: str
     published: published.Value | None
-    digits: int = 2
 
     @property
     def n(self) -> int:
