@@ -167,7 +167,7 @@ def build_monitor(config: RunConfig, train: Dataset, here: Ranks) -> KnnMonitor 
 
 
 def default_folder(config: RunConfig) -> Path:
-    """runs/DATASET-LOSS-SEED, where --out is not given."""
+    """runs/DATASET-LOSS-M-seedSEED, where --out is not given."""
     dataset = config.dataset.replace(os.sep, "_").replace(":", "_")
     return Path("runs") / f"{dataset}-{loss_name(config)}-{config.loss.num_positives}-seed{config.seed}"
 

@@ -61,6 +61,8 @@ def test_attack_probes_first_draws_and_warns(tmp_path: Path, capsys: pytest.Capt
     for name in ("probe-digits.safetensors", "robustness-digits.png", "examples-digits.png"):
         assert (folder / name).stat().st_size > 1000
     assert len(list((folder / "parts").glob("attack-*"))) == 2
+    attack_command(folder, (), (0.03, 0.04), ("fgsm",), 32, "cpu")
+    assert len(list((folder / "parts").glob("attack-*"))) == 3  # one gradient for both radii
 
 
 def test_a_rise_from_one_eps_to_another_is_warned_about(
@@ -73,7 +75,7 @@ def test_a_rise_from_one_eps_to_another_is_warned_about(
 
     monkeypatch.setattr(robustness, "along", weaker_above)
     folder = measured(tmp_path).folder
-    attack_command(folder, (), (0.04, 0.06), ("fgsm",), 32, "cpu")
+    attack_command(folder, (), (0.04, 0.06), ("fgsm", "pgd"), 32, "cpu")
     assert "warning: fgsm: accuracy rises with eps, from " in capsys.readouterr().out
     warnings = json.loads((folder / "result.json").read_text())["warnings"]
     assert [text for text in warnings if text.startswith("digits: fgsm: accuracy rises with eps")]

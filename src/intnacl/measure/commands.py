@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from intnacl.config import EvaluationConfig
 from intnacl.errors import InputError, check_choice
 from intnacl.evaluation.autoattack import require_autoattack
 from intnacl.evaluation.figures import draw_examples, draw_probe, draw_robustness
@@ -14,7 +15,7 @@ from intnacl.measure.page import best_rows, write_page
 from intnacl.measure.parts import Part, file_name
 from intnacl.measure.probes import run_hcl_probe, run_knn, run_probe
 from intnacl.measure.result import collect, write_result
-from intnacl.measure.robust import attack_warnings, examples, plan, run_attacks
+from intnacl.measure.robust import attack_warnings, examples, plan, plans, run_attacks
 from intnacl.measure.subject import Subject, open_subject
 from intnacl.measure.tables import print_attacks, print_probes, print_table, print_warnings, shown
 from intnacl.training.distributed import pick_device
@@ -64,18 +65,19 @@ def attack_command(
     root: Path | None = None,
 ) -> None:
     """Attack the classifiers of a run's probes; those that are not there yet are probed first."""
-    plans = [plan(attacks, radius, images) for radius in sorted(set(eps or EPS_CURVE))]
+    radii = tuple(sorted(set(eps or EPS_CURVE)))
+    planned = plans(EvaluationConfig(eps=radii, attacks=tuple(attacks), images=images))
     if not attacks:
         raise InputError("no attack was named: take some of fgsm, pgd, pgd_tuned, autoattack.")
     if "autoattack" in attacks:
         require_autoattack()
     subject = open_subject(run, pick_device(device), root)
     for name in datasets or (subject.config.dataset,):
-        parts = [run_attacks(subject, name, planned) for planned in plans]
+        parts = [run_attacks(subject, name, together) for together in planned]
         rows = [row for p in parts for row in (*p.figures["attacks"], *p.figures["worst_case"])]
         print_attacks(name, rows)
         print_warnings(attack_warnings(parts))
-        _draw_attacks(subject, name, max(planned[0].eps for planned in plans))
+        _draw_attacks(subject, name, radii[-1])
     _refresh(subject)
 
 
