@@ -101,7 +101,7 @@ def test_another_configuration_is_refused_with_the_difference(finished: Path) ->
         run(finished, train__lr=0.5, seed=3)
     assert str(caught.value) == (
         f"{finished} holds a run with another configuration:\n"
-        "  recipe: 'digits' -> 'custom'\n  seed: 0 -> 3\n  train.lr: 0.001 -> 0.5\n"
+        "  seed: 0 -> 3\n  train.lr: 0.001 -> 0.5\n"
         "Take another --out, or the settings it has."
     )
     assert {path: path.stat().st_mtime_ns for path in finished.rglob("*")} == before
