@@ -178,7 +178,7 @@ def _unsuited(name: str, image_size: int, error: Exception) -> InputError:
 
 
 def _adapt_stem(model: nn.Module) -> None:
-    """Give the first convolution stride 1 (and at most 3×3), and drop the `maxpool` that ResNets have then."""
+    """Give the first convolution stride 1 (and at most 3×3), and drop the `maxpool` of ResNets."""
     for name, module in model.named_modules():
         if isinstance(module, nn.Conv2d):
             kernel = min(3, module.kernel_size[0])

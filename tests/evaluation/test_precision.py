@@ -2,11 +2,12 @@
 
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from intnacl.evaluation.precision import exact_float32
+from intnacl.evaluation.precision import exact_float32, tf32_convolutions
 
 
 @pytest.mark.parametrize("before", [True, False])
@@ -59,6 +60,17 @@ assert (conv.fp32_precision, matmul.fp32_precision) == ("tf32", "tf32"), conv.fp
 def test_it_works_with_the_newer_setting_of_each_backend() -> None:
     result = subprocess.run([sys.executable, "-c", NEWER], capture_output=True, text=True, timeout=120)
     assert result.returncode == 0, result.stderr
+
+
+def test_a_torch_with_the_older_setting_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    cudnn = SimpleNamespace(allow_tf32=True, benchmark=True)
+    monkeypatch.setattr(torch.backends, "cudnn", cudnn)
+    with exact_float32():
+        assert vars(cudnn) == {"allow_tf32": False, "benchmark": False}
+        with tf32_convolutions():
+            assert cudnn.allow_tf32
+        assert not cudnn.allow_tf32
+    assert vars(cudnn) == {"allow_tf32": True, "benchmark": True}
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="TF32 is a GPU's")

@@ -35,7 +35,7 @@ def evaluate(
     Figures: `clean` and `images`; `attacks`, a list of {name, eps, steps, step_size, restarts, images,
     accuracy, clean}, where `clean` is the accuracy on the same images without the attack; `worst_case`, rows
     of the same kind that count a sample as right only if it is right clean and under every attack of that
-    eps; `zero_gradients`, the percentage of samples whose loss does not depend on the pixels at all;
+    eps; `zero_gradients`, the percentage of (at most 1,024) samples whose input gradient is exactly zero;
     `warnings`, sentences about figures that should not be trusted.
     """
     check_images(images, labels)
