@@ -67,7 +67,8 @@ def test_the_cards_code_gives_the_same_features(tmp_path: Path, name: str, forma
 
 def test_from_pretrained_takes_the_exported_folder(tmp_path: Path) -> None:
     subject = measured(tmp_path)
-    path = export_run(subject.folder, "safetensors")
+    export_run(subject.folder, "safetensors")
+    path = export_run(subject.folder, "safetensors")  # over the former one
     assert path == subject.folder / "export-safetensors" / "encoder.safetensors"
     pixels = torch.rand(2, 3, 8, 8)
     with torch.no_grad():
@@ -149,6 +150,11 @@ def test_mistakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for format in ("torchvision", "timm"):
         with pytest.raises(InputError, match=f"encoder 'small' has no twin in {format}"):
             export_run(folder, format)
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project" / "README.md").write_text("# Mine")
+    with pytest.raises(InputError, match=r"README\.md is no model card and would be lost"):
+        export_run(folder, "safetensors", tmp_path / "project")
+    assert (tmp_path / "project" / "README.md").read_text() == "# Mine"
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match="is a file: give a folder"):
         export_run(folder, "safetensors", tmp_path / "file")

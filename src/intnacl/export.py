@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from intnacl.data.aside import new_file
 from intnacl.encoders import SMALL, Encoder, build_model, timm_options
 from intnacl.errors import InputError, check_choice, missing_extra
-from intnacl.measure.card import model_card
+from intnacl.measure.card import MARK, model_card
 from intnacl.measure.result import collect
 from intnacl.measure.subject import Subject, open_subject
 from intnacl.resnets import RESNETS
@@ -32,11 +32,14 @@ def export_run(folder: Path, format: str, out: Path | None = None) -> Path:
     out = out or folder / f"export-{format}"
     if out.exists() and not out.is_dir():
         raise InputError(f"--out {out} is a file: give a folder.")
+    readme = out / "README.md"
+    if readme.exists() and MARK not in readme.read_text(encoding="utf-8", errors="replace"):
+        raise InputError(f"{readme} is no model card and would be lost: give --out a folder of its own.")
     name, content, usage = FORMATS[format](subject)
     card = model_card(subject.config, collect(subject), usage)
     with disk_errors(out):
         out.mkdir(parents=True, exist_ok=True)
-        for file, data in ((name, content), ("README.md", card.encode())):
+        for file, data in ((name, content), (readme.name, card.encode())):
             with new_file(out / file) as handle:
                 handle.write(data)
     return out / name

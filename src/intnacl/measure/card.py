@@ -8,6 +8,8 @@ from intnacl.evaluation.named_attacks import ATTACK_NAMES
 from intnacl.measure.tables import shown
 from intnacl.stages import loss_name
 
+MARK = "An encoder trained by intnacl"  # by which a card of ours is known
+
 
 def model_card(config: RunConfig, result: dict[str, Any], usage: str) -> str:
     """What the encoder is, how it is used, what was measured and how; `result` as in result.json."""
@@ -15,7 +17,7 @@ def model_card(config: RunConfig, result: dict[str, Any], usage: str) -> str:
     train = config.train
     parts = [
         f"# {title}",
-        f"An encoder trained by intnacl for {train.epochs} epochs on {config.dataset} (batch "
+        f"{MARK} for {train.epochs} epochs on {config.dataset} (batch "
         f"{train.batch_size}, {train.optimizer}, learning rate {train.lr:g}, seed {config.seed}, recipe "
         f"{config.recipe}).",
         f"## Use\n\n```python\n{usage}\n```",
