@@ -86,13 +86,10 @@ def test_what_only_the_paper_has_is_labelled_too(tmp_path: Path) -> None:
 
 def test_a_curve_that_is_only_begun_is_labelled_at_its_published_end(tmp_path: Path) -> None:
     """The line from its first point to the label would look like a curve of its own."""
-    from matplotlib import pyplot as plt
-
     plan = make_plan(pick(PAPER, ("figure_lambda",)), [0], universe=PAPER)
     fill(tmp_path, plan, shifted(), skip=lambda job: job.config.loss.lam > 0.5)
     figure = curves(collect(tmp_path)[0][0])
     assert {label.xy[0] for ax in figure.axes for label in ax.texts} == {0.9}
-    plt.close(figure)
 
 
 def test_nothing_measured_is_still_a_figure(tmp_path: Path) -> None:
