@@ -113,7 +113,9 @@ def figure(view: View) -> bytes:
 def values(view: View) -> str:
     """One line a row: its label and its cells."""
     rows = zip(view.rows, view.cells, strict=True)
-    return "\n".join(": ".join([row["label"], ", ".join(map(text, cells))]) for row, cells in rows)
+    return "\n".join(
+        ": ".join([row["label"], ", ".join(text(cell, cell.n) for cell in cells)]) for row, cells in rows
+    )
 
 
 def results() -> tuple[dict[str, View], list[Judgement]]:
