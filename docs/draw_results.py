@@ -78,8 +78,8 @@ def note(runs: list[Run]) -> str:
     when = days[0] if days[0] == days[-1] else f"{days[0]} to {days[-1]}"
     return (
         "CIFAR-100, ResNet-18, 100 epochs, a linear layer on frozen features; percent of the 10,000 test "
-        "pictures (AutoAttack: of 1,000), attacks at ε = 0.002 in pixels of [0, 1]; PGD is the paper's, of 10 "
-        "steps and 2 starts, PGD tuned has 40 steps; minutes are those of pretraining. Mean ± standard "
+        "pictures (AutoAttack: of 1,000), attacks at ε = 0.002 in pixels of [0, 1]; PGD is the paper's, "
+        "of 10 steps and 2 starts, PGD tuned has 40 steps; minutes are those of pretraining. Mean ± standard "
         "deviation over the seeds, in brackets the paper's mean of five trials; "
         f"–: not measured yet. Measured on one {' and one '.join(made)}, {when}."
     )
