@@ -10,7 +10,6 @@ the same batch norm.
 """
 
 import argparse
-import time
 from collections.abc import Iterator
 
 import torch
@@ -33,14 +32,16 @@ class Pairs(PerImage):
 def batches(workers: int, batch: int, steps: int) -> Iterator[tuple[Tensor, Tensor]]:
     """Pairs of views, as many batches as are timed and those before them."""
     generator = torch.Generator().manual_seed(0)
-    images = torch.randint(0, 256, (batch * (steps + warm_up(workers)), 3, 32, 32), generator=generator)
+    images = torch.randint(
+        0, 256, (batch * (warm_up(workers) + bench.WARM_UP + steps), 3, 32, 32), generator=generator
+    )
     data = Pairs(images.to(torch.uint8), resolve(recipe="paper").augment)
     return iter(DataLoader(data, batch, num_workers=workers, pin_memory=torch.cuda.is_available()))
 
 
 def warm_up(workers: int) -> int:
-    """Batches before the clock starts: the workers' start, and what they made ready meanwhile."""
-    return 3 + 2 * workers
+    """Batches that do not count: the workers' start, and what they made ready meanwhile."""
+    return 2 * workers
 
 
 def resnet18() -> nn.Module:
@@ -70,17 +71,7 @@ def scripts_way(device: torch.device, workers: int, batch: int, steps: int, *, h
 
     for _ in range(warm_up(workers)):
         step()
-    wait(device)
-    begun = time.perf_counter()
-    for _ in range(steps):
-        step()
-    wait(device)
-    return 1000 * (time.perf_counter() - begun) / steps
-
-
-def wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+    return bench.time_calls(lambda _: step(), device, steps)
 
 
 def show(name: str, milliseconds: float, ours: float) -> None:

@@ -18,6 +18,7 @@ from intnacl.training.distributed import Ranks
 from intnacl.training.optimizers import build_optimizer
 from intnacl.training.steps import Stepper
 
+WARM_UP = 3  # calls before the clock starts
 EPOCHS_100 = 100 * (50_000 // 256)  # steps of the paper's training on CIFAR
 ROWS: dict[str, dict[str, Any]] = {
     "SimCLR, joint BN": {"encoder.norm": "joint"},
@@ -41,7 +42,7 @@ def measure(
     way = stepper.prepare(compiled=bool(config.train.compile), graph=bool(config.train.cuda_graph), say=say)
     built = time.perf_counter() - begun
     index = torch.randint(len(stepper.images), (1, size), device=device)
-    milliseconds = _time(lambda step: stepper(index, step), device, steps)
+    milliseconds = time_calls(lambda step: stepper(index, step), device, steps)
     gib = torch.cuda.max_memory_allocated(device) / 2**30 if device.type == "cuda" else None
     views = _views_alone(stepper, index[0], device, steps, graph="graph" in way)
     return {
@@ -71,9 +72,9 @@ def _stepper(config: RunConfig, device: torch.device) -> Stepper:
     )  # fmt: skip
 
 
-def _time(call: Callable[[int], Any], device: torch.device, steps: int) -> float:
+def time_calls(call: Callable[[int], Any], device: torch.device, steps: int) -> float:
     """Milliseconds a call, after a few that are not counted."""
-    for step in range(3):
+    for step in range(WARM_UP):
         call(step)
     _wait(device)
     begun = time.perf_counter()
@@ -92,12 +93,12 @@ def _views_alone(
         return views(stepper.images[index], stepper.rows, clock)
 
     if not graph:
-        return _time(call, device, steps)
+        return time_calls(call, device, steps)
     call(0)
     captured = torch.cuda.CUDAGraph()
     with torch.cuda.graph(captured):
         call(0)
-    return _time(lambda _: captured.replay(), device, steps)
+    return time_calls(lambda _: captured.replay(), device, steps)
 
 
 def _wait(device: torch.device) -> None:

@@ -12,19 +12,16 @@ from functools import cache
 from typing import Any
 
 from intnacl.config import RunConfig, resolve
-from intnacl.experiments import published
-from intnacl.experiments.grid import CIFAR, METHODS, loss, mixnca, nca
-from intnacl.experiments.measured import Cell, Run, figure
+from intnacl.experiments.grid import BESIDE, CENTRAL, CIFAR, loss, mixnca
+from intnacl.experiments.measured import Cell, Run, cell_of, pooled
 from intnacl.experiments.plan import canonical
 from intnacl.losses.integrated import PRESETS
 
-LOSSES: dict[str, dict[str, Any]] = {
-    **{name: loss(**PRESETS[preset]) for name, preset in METHODS.items()},
-    **{f"NCA({g}, 5)": nca(g, 5) for g in ("g0", "g2")},
-    **{f"MIXNCA({g}, {m}, {lam})": mixnca(g, m, lam)
-       for g, m, lam in (("g0", 2, 0.9), ("g2", 2, 0.5), ("g2", 2, 0.7), ("g2", 2, 0.9), ("g2", 5, 0.5))},
+LOSSES: dict[str, Mapping[str, Any]] = {
+    **{row.label: row.settings for row in (*CENTRAL, *BESIDE)},
+    **{f"MIXNCA(g2, 2, {lam})": mixnca("g2", 2, lam) for lam in (0.5, 0.7, 0.9)},
     "IntCl with w = 1": loss(**PRESETS["intcl"] | {"weight": "one"}),
-}  # fmt: skip
+}
 EXISTING = ("SimCLR", "Debiased", "HardNeg", "Debiased+HardNeg", "Adv")
 CLEAN, FGSM = (("cifar100", "clean"), ("cifar10", "clean")), (("cifar100", "fgsm"), ("cifar10", "fgsm"))
 FIGURES = {
@@ -157,11 +154,8 @@ class Judgement:
         found = [d.verdict for d in self.differences if d.verdict != "missing"]
         if not found:
             return "not measured yet"
-        end = (
-            ""
-            if len(found) == len(self.differences)
-            else f" so far ({len(found)} of {len(self.differences)})"
-        )
+        every = len(self.differences)
+        end = f" so far ({len(found)} of {every})" if len(found) < every else ""
         if set(found) == {"yes"}:
             return f"holds{end}"
         if set(found) == {"untold"}:
@@ -179,7 +173,7 @@ def judge(runs: Mapping[str, Run]) -> list[Judgement]:
     """Every claim, by the record's runs of the paper's setting and our recipe."""
     own = [run for run in runs.values() if not run.departures and not run.choices]
     cell = cache(lambda name, figure: _cell(own, LOSSES[name], figure))
-    spread = cache(lambda figure: _spread(cell(name, figure) for name in LOSSES))
+    spread = cache(lambda figure: pooled(s for name in LOSSES for s in cell(name, figure).spreads))
 
     def difference(claim: Claim, pair: tuple[str, str], figure: Figure) -> Difference:
         a, b, s = cell(pair[0], figure), cell(pair[1], figure), spread(figure)
@@ -202,27 +196,12 @@ def _cell(runs: Iterable[Run], settings: Mapping[str, Any], of: Figure) -> Cell:
     """A loss's figure over seeds, after the paper's 100 epochs."""
     wanted, (dataset, metric) = canonical(resolve({**CIFAR, **settings})), of
     chosen = {str(run.config.seed): run for run in runs if _same_loss(run.config, wanted)}
-    column = {"metric": metric, "eps": None}
-    found = {seed: figure(run.result, dataset, column) for seed, run in chosen.items()}
-    values = {seed: value for seed, value in found.items() if value is not None and math.isfinite(value)}
-    paper = published.find(wanted, dataset, metric)
-    return Cell(runs=chosen, values=values, dataset=dataset, published=paper)
+    return cell_of(chosen, wanted, {"dataset": dataset, "metric": metric, "eps": None})
 
 
 def _same_loss(config: RunConfig, wanted: RunConfig) -> bool:
     alike = config.loss == wanted.loss and config.train.epochs == wanted.train.epochs
     return alike and (config.dataset, config.objective) == (wanted.dataset, wanted.objective)
-
-
-def _spread(cells: Iterable[Cell]) -> float | None:
-    """The deviation over seeds, pooled over losses: √(Σ(n−1)s² / Σ(n−1)), the paper's trials among them."""
-    parts: list[tuple[int, float]] = []
-    for cell in cells:
-        parts += [(cell.n - 1, cell.sd)] if cell.sd is not None else []
-        if cell.published is not None and cell.published.sd is not None:
-            parts.append((published.TRIALS - 1, cell.published.sd))
-    freedom = sum(count for count, _ in parts)
-    return math.sqrt(sum(count * s**2 for count, s in parts) / freedom) if freedom else None
 
 
 def _less(a: float | None, b: float | None) -> float | None:

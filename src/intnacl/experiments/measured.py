@@ -7,7 +7,7 @@ of our n trials and s_p of the paper's 5; a single trial has no deviation and ad
 import math
 import shlex
 import statistics
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -72,8 +72,14 @@ class Cell:
         """The difference in units of the pooled spread; None where there is no spread."""
         if self.difference is None or self.published is None:
             return None
-        spread = pooled(self.sd, self.n, self.published.sd, published.TRIALS)
+        spread = pooled(self.spreads)
         return self.difference / spread if spread else None
+
+    @property
+    def spreads(self) -> list[tuple[float | None, int]]:
+        """Deviation and number of trials: ours, and the paper's where it prints the figure."""
+        paper = [] if self.published is None else [(self.published.sd, published.TRIALS)]
+        return [(self.sd, self.n), *paper]
 
     @property
     def status(self) -> str:
@@ -105,9 +111,9 @@ class View:
         return "A check of the machinery, not of the paper" if self.tiny else "Not the paper's setting"
 
 
-def pooled(s: float | None, n: int, s_p: float | None, n_p: int) -> float | None:
-    """√(((n−1)s² + (n_p−1)s_p²) / (n−1 + n_p−1)) over the deviations that there are."""
-    parts = [(count - 1, value) for value, count in ((s, n), (s_p, n_p)) if value is not None and count > 1]
+def pooled(spreads: Iterable[tuple[float | None, int]]) -> float | None:
+    """√(Σ(n−1)s² / Σ(n−1)) over the deviations s of n trials that there are."""
+    parts = [(count - 1, value) for value, count in spreads if value is not None and count > 1]
     freedom = sum(count for count, _ in parts)
     return math.sqrt(sum(count * value**2 for count, value in parts) / freedom) if freedom else None
 
@@ -160,13 +166,17 @@ def _view(key: str, table: Mapping[str, Any], runs: Mapping[str, Run]) -> View:
 
 def _cell(seeds: Mapping[str, str], column: Mapping[str, Any], runs: Mapping[str, Run]) -> Cell:
     chosen = {seed: runs[name] for seed, name in sorted(seeds.items(), key=lambda item: int(item[0]))}
-    config = next(iter(chosen.values())).config
+    return cell_of(chosen, next(iter(chosen.values())).config, column)
+
+
+def cell_of(runs: dict[str, Run], config: RunConfig, column: Mapping[str, Any]) -> Cell:
+    """A column's figure over runs by seed that train as `config` does, and the paper's for it."""
     dataset = column["dataset"] or config.dataset
-    found = {seed: figure(run.result, dataset, column) for seed, run in chosen.items()}
+    found = {seed: figure(run.result, dataset, column) for seed, run in runs.items()}
     values = {seed: value for seed, value in found.items() if value is not None and math.isfinite(value)}
-    paper = not any(run.departures for run in chosen.values())
+    paper = not any(run.departures for run in runs.values())
     value = published.find(config, dataset, column["metric"], column["eps"]) if paper else None
-    return Cell(runs=chosen, values=values, dataset=dataset, published=value)
+    return Cell(runs=runs, values=values, dataset=dataset, published=value)
 
 
 def figure(result: Mapping[str, Any] | None, dataset: str, column: Mapping[str, Any]) -> float | None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from intnacl.data.aside import new_file
 from intnacl.experiments import figures, published
-from intnacl.experiments.claims import measured_claims
+from intnacl.experiments.claims import Judgement, measured_claims
 from intnacl.experiments.latex import escape_latex, parts
 from intnacl.experiments.measured import Cell, Run, View, collect
 from intnacl.training.checkpoint import disk_errors
@@ -25,6 +25,7 @@ class Report:
 
     views: list[View]
     runs: dict[str, Run]
+    claims: list[Judgement]
     drawings: dict[str, str]
     """Table key -> SVG."""
     names: dict[str, str]
@@ -42,7 +43,8 @@ def write_report(results: Path, out: Path) -> list[Path]:
             drawings[view.key], png = figures.draw(view)
             written += _put(out / f"{names[view.key]}.svg", drawings[view.key].encode())
             written += _put(out / f"{names[view.key]}.png", png)
-    report = Report(views=views, runs=runs, drawings=drawings, names=names)
+    claims = measured_claims(runs)
+    report = Report(views=views, runs=runs, claims=claims, drawings=drawings, names=names)
     for name, escape in (("report.md", escape_markdown), ("report.tex", escape_latex), ("report.html", None)):
         written += _put(out / name, render(name, report, escape).encode())
     return written + _put(out / "results.csv", tidy(views).encode())
@@ -73,7 +75,7 @@ def render(name: str, report: Report, escape: Callable[[str], str] | None) -> st
 
 
 def summary(report: Report) -> dict[str, Any]:
-    """Counts and claims for the head of the report."""
+    """Counts for the head of the report."""
     runs = list(report.runs.values())
     cells = [cell for view in report.views for row in view.cells for cell in row]
     compared = [cell.units for cell in distinct(report.views) if cell.units is not None]
@@ -82,7 +84,6 @@ def summary(report: Report) -> dict[str, Any]:
         "failed": [run for run in runs if run.status == "failed"],
         "measured": sum(cell.mean is not None for cell in cells),
         "cells": len(cells),
-        "claims": measured_claims(report.runs),
         "compared": len(compared),
         "close": sum(abs(units) <= STRONG for units in compared),
     }
