@@ -5,6 +5,7 @@ All come from the runs in results/. In the pages they stand between two marks.
 
 import io
 from pathlib import Path
+from typing import Any
 
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
@@ -70,19 +71,27 @@ def finished(view: View) -> list[Run]:
 
 def note(runs: list[Run]) -> str:
     """What the figures are, and hardware, versions and dates of the runs."""
-    protocols = [run.result["protocol"] for run in runs if run.result is not None]
+    found = [run.result for run in runs if run.result is not None]
+    protocols = [result["protocol"] for result in found]
     made = sorted(
         {f"{p['hardware']['gpu']}, torch {p['versions']['torch'].split('+')[0]}" for p in protocols}
     )
     days = sorted({p["date"] for p in protocols})
     when = days[0] if days[0] == days[-1] else f"{days[0]} to {days[-1]}"
     return (
-        "CIFAR-100, ResNet-18, 100 epochs, a linear layer on frozen features; percent of the 10,000 test "
-        "pictures (AutoAttack: of 1,000), attacks at ε = 0.002 in pixels of [0, 1]; PGD is the paper's, "
-        "of 10 steps and 2 starts, PGD tuned has 40 steps; minutes are those of pretraining. Mean ± standard "
-        "deviation over the seeds, in brackets the paper's mean of five trials; "
+        "CIFAR-100, ResNet-18, 100 epochs, a linear layer on frozen features; percent of the "
+        f"{pictures(found, 'pgd')} test pictures (AutoAttack: of {pictures(found, 'autoattack')}), "
+        "attacks at ε = 0.002 in pixels of [0, 1]; PGD is the paper's, of 10 steps and 2 starts, PGD tuned "
+        "has 40 steps; minutes are those of pretraining. Mean ± standard deviation over the seeds, in "
+        "brackets the paper's mean of five trials; "
         f"–: not measured yet. Measured on one {' and one '.join(made)}, {when}."
     )
+
+
+def pictures(results: list[dict[str, Any]], attack: str) -> str:
+    """How many pictures an attack was run on."""
+    counts = {a["images"] for result in results for a in result["attacks"] if a["name"] == attack}
+    return " or ".join(f"{count:,}" for count in sorted(counts))
 
 
 def between(page: str, content: str) -> str:
