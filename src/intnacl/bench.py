@@ -5,6 +5,7 @@ pictures that lie on the device.
 """
 
 import platform
+import statistics
 import time
 from collections.abc import Callable
 from typing import Any
@@ -13,12 +14,14 @@ import torch
 
 from intnacl.config import RunConfig, resolve
 from intnacl.data.datasets import Dataset
+from intnacl.errors import InputError
 from intnacl.stages import build_objective
 from intnacl.training.distributed import Ranks
 from intnacl.training.optimizers import build_optimizer
 from intnacl.training.steps import Stepper
 
 WARM_UP = 3  # calls before the clock starts
+REPEATS = 3  # how often a row's steps are timed
 EPOCHS_100 = 100 * (50_000 // 256)  # steps of the paper's training on CIFAR
 ROWS: dict[str, dict[str, Any]] = {
     "SimCLR, joint BN": {"encoder.norm": "joint"},
@@ -30,10 +33,24 @@ ROWS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
+def chosen(parts: tuple[str, ...]) -> list[str]:
+    """The rows whose names hold one of these texts, upper or lower case; all of them where there is none."""
+    found = [name for name in ROWS if any(part.lower() in name.lower() for part in parts)]
+    unknown = [part for part in parts if not any(part.lower() in name.lower() for name in ROWS)]
+    if unknown:
+        raise InputError(
+            f"--only {unknown[0]!r} is in no row's name; there are {', '.join(map(repr, ROWS))}."
+        )
+    return found if parts else list(ROWS)
+
+
 def measure(
     name: str, device: torch.device, *, steps: int = 50, say: Callable[[str], None] = print
 ) -> dict[str, Any]:
-    """One row of the table: a loss with the recipe `paper` at CIFAR's size on `device`."""
+    """One row of the table: a loss with the recipe `paper` at CIFAR's size on `device`.
+
+    `ms` is the median of the times in `repeats_ms`, each the mean of so many steps.
+    """
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     config = resolve(ROWS[name], recipe="paper", device=device)
@@ -42,12 +59,16 @@ def measure(
     way = stepper.prepare(compiled=bool(config.train.compile), graph=bool(config.train.cuda_graph), say=say)
     built = time.perf_counter() - begun
     index = torch.randint(len(stepper.images), (1, size), device=device)
-    milliseconds = time_calls(lambda step: stepper(index, step), device, steps)
+    repeats = [
+        time_calls(lambda step: stepper(index, step), device, steps, warm_up=0 if again else WARM_UP)
+        for again in range(REPEATS)
+    ]
+    milliseconds = statistics.median(repeats)
     gib = torch.cuda.max_memory_allocated(device) / 2**30 if device.type == "cuda" else None
     views = _views_alone(stepper, index[0], device, steps, graph="graph" in way)
     return {
-        "loss": name, "ms": milliseconds, "views_ms": views, "memory_gib": gib, "way": way,
-        "precision": config.train.precision, "build_s": built,
+        "loss": name, "ms": milliseconds, "repeats_ms": repeats, "views_ms": views,
+        "memory_gib": gib, "way": way, "precision": config.train.precision, "build_s": built,
         "epochs_100_min": milliseconds * EPOCHS_100 / 60_000,
     }  # fmt: skip
 
@@ -72,9 +93,11 @@ def _stepper(config: RunConfig, device: torch.device) -> Stepper:
     )  # fmt: skip
 
 
-def time_calls(call: Callable[[int], Any], device: torch.device, steps: int) -> float:
+def time_calls(
+    call: Callable[[int], Any], device: torch.device, steps: int, *, warm_up: int = WARM_UP
+) -> float:
     """Milliseconds a call, after a few that are not counted."""
-    for step in range(WARM_UP):
+    for step in range(warm_up):
         call(step)
     _wait(device)
     begun = time.perf_counter()

@@ -1,6 +1,5 @@
 """What the commands that train do, apart from reading their flags."""
 
-import json
 import os
 import shlex
 import sys
@@ -162,14 +161,14 @@ def _silent(text: str) -> None:
     """What ranks other than the main one say."""
 
 
-def bench_command(device: str, steps: int, out: Path | None) -> None:
-    """Time every row and print the table."""
-    from rich.console import Console
-    from rich.table import Table
+def bench_command(device: str, steps: int | None, only: tuple[str, ...], out: Path | None) -> None:
+    """Time rows and print their table; what was timed is not lost where a later row fails."""
+    from intnacl.bench import chosen, hardware, measure
+    from intnacl.measure.parts import write_json
 
-    from intnacl.bench import ROWS, hardware, measure
-
-    here = pick_device(device)
+    here, names = pick_device(device), chosen(only)
+    if steps is None:
+        steps = 50 if here.type == "cuda" else 1  # seconds each
     if steps < 1:
         raise InputError(f"steps={steps} times nothing: give 1 or more.")
     if out and out.is_dir():
@@ -178,15 +177,28 @@ def bench_command(device: str, steps: int, out: Path | None) -> None:
         with disk_errors(out):  # before the minutes that the rows take, not after them
             out.parent.mkdir(parents=True, exist_ok=True)
     print(f"{hardware(here)}, 256 pairs a step, 32x32, ResNet-18")
-    table = Table("loss", "ms a step", "of it views", "100 epochs, min", "memory, GiB", "way")
-    rows = []
-    for name in ROWS:
-        print(f"timing {name} …", file=sys.stderr)
-        rows.append(row := measure(name, here, steps=steps))
+    rows: list[dict[str, Any]] = []
+    try:
+        for name in names:
+            print(f"timing {name} …", file=sys.stderr)
+            rows.append(measure(name, here, steps=steps))
+            if out:
+                write_json({"hardware": hardware(here), "rows": rows}, out)
+    finally:
+        _print_times(rows)
+
+
+def _print_times(rows: list[dict[str, Any]]) -> None:
+    from rich.console import Console
+    from rich.table import Column, Table
+
+    table = Table(
+        Column("loss", no_wrap=True), "ms a step", "of it views", "100 epochs, min", "memory, GiB", "way"
+    )
+    for row in rows:
+        times = f"{row['ms']:.2f} ({min(row['repeats_ms']):.2f} to {max(row['repeats_ms']):.2f})"
         share = f"{row['views_ms']:.2f} ({100 * row['views_ms'] / row['ms']:.0f} %)"
         memory = f"{row['memory_gib']:.1f}" if row["memory_gib"] else "–"
         way = f"{row['precision']}, {row['way']}"
-        table.add_row(name, f"{row['ms']:.2f}", share, f"{row['epochs_100_min']:.2f}", memory, way)
+        table.add_row(row["loss"], times, share, f"{row['epochs_100_min']:.2f}", memory, way)
     Console().print(table)
-    if out:
-        out.write_text(json.dumps({"hardware": hardware(here), "rows": rows}, indent=1))
