@@ -77,6 +77,24 @@ def test_a_figure_in_several_cells_counts_once(tmp_path: Path) -> None:
     assert "Of 4 figures with a published value" in text  # SimCLR: clean and FGSM, on CIFAR-100 and CIFAR-10
 
 
+@pytest.mark.parametrize("name", ["report.md", "report.tex", "report.html"])
+def test_every_finished_run_tells_its_seconds(tmp_path: Path, name: str) -> None:
+    plan = make_plan([table()], [0, 1])
+    fill(tmp_path, plan, shifted(), skip=lambda job: job.config.seed == 1)
+    done, missing = (job.name for job in plan.jobs)
+    path = run_folder(tmp_path, done) / "result.json"
+    result = json.loads(path.read_text())
+    result["time_s"] = {"pretrain": 60.0, "attack digits": 1.04, "attack other": 2.2, "total": 63.24}
+    result["protocol"]["hardware"] = {"gpu": "some GPU", "cpu": "some CPU"}
+    path.write_text(json.dumps(result))
+    write_report(tmp_path, tmp_path / "out")
+    text = re.sub(r"<[^>]*>", " ", (tmp_path / "out" / name).read_text())
+    section = text.split("Where the time went")[-1].split("some GPU")[0]
+    assert done in section
+    assert re.findall(r"\s(\d+\.\d)\s", section) == ["60.0", "3.2", "63.2"]
+    assert missing not in section
+
+
 def test_the_page_needs_nothing_else(written: Path) -> None:
     text = (written / "report.html").read_text()
     page = Page(text)

@@ -36,6 +36,21 @@ class Run:
         """finished, failed or missing."""
         return "finished" if self.result is not None else "failed" if self.error else "missing"
 
+    @property
+    def seconds(self) -> dict[str, float]:
+        """Of each kind of stage, all data sets together, and in all: {"pretrain", "probe", …, "total"}."""
+        times: dict[str, float] = {}
+        for stage, seconds in (self.result or {}).get("time_s", {}).items():
+            kind = stage.partition(" ")[0]
+            times[kind] = times.get(kind, 0.0) + float(seconds)
+        return times
+
+    @property
+    def machine(self) -> str:
+        """The GPU it was done on, or the processor."""
+        hardware = (self.result or {}).get("protocol", {}).get("hardware", {})
+        return str(hardware.get("gpu") or hardware.get("cpu", ""))
+
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:

@@ -16,6 +16,9 @@ from intnacl.experiments.measured import Cell, Run, View, collect
 from intnacl.training.checkpoint import disk_errors
 
 LONGEST_NAME = 50  # characters of a file's name, which may take four bytes each
+STAGES = {
+    "pretrain": "pretraining", "probe": "probe", "knn": "kNN", "attack": "attacks", "total": "in all",
+}  # fmt: skip
 STRONG, WEAK = 2.0, 1.0  # units of the pooled spread from which a difference is coloured
 
 
@@ -70,6 +73,7 @@ def render(name: str, report: Report, escape: Callable[[str], str] | None) -> st
         "strong": STRONG,
         "weak": WEAK,
         "parts": parts,
+        "stages": STAGES,
     }
     return environment.get_template(f"{name}.j2").render(report=report, **summary(report))
 
@@ -80,7 +84,7 @@ def summary(report: Report) -> dict[str, Any]:
     cells = [cell for view in report.views for row in view.cells for cell in row]
     compared = [cell.units for cell in distinct(report.views) if cell.units is not None]
     return {
-        "finished": sum(run.status == "finished" for run in runs),
+        "finished": [run for run in runs if run.status == "finished"],
         "failed": [run for run in runs if run.status == "failed"],
         "measured": sum(cell.mean is not None for cell in cells),
         "cells": len(cells),
