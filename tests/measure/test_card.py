@@ -5,6 +5,7 @@ from pathlib import Path
 
 from intnacl.measure.card import model_card
 from intnacl.measure.result import collect
+from intnacl.measure.robust import plan, run_attacks
 from tiny_run import measured, trained
 
 
@@ -24,3 +25,11 @@ def test_it_holds_figures_and_protocol(tmp_path: Path) -> None:
 def test_a_run_that_was_not_measured_says_so(tmp_path: Path) -> None:
     subject = trained(tmp_path)
     assert "Not measured yet" in model_card(subject.config, collect(subject), "")
+
+
+def test_an_attack_of_its_own_is_no_second_worst_case(tmp_path: Path) -> None:
+    subject = measured(tmp_path)
+    before = model_card(subject.config, collect(subject), "").split("## Protocol")[0]
+    run_attacks(subject, "digits", plan(["pgd"], 0.1, 64))
+    assert model_card(subject.config, collect(subject), "").split("## Protocol")[0] == before
+    assert before.count("| worst case | 0.1 |") == 1

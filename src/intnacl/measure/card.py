@@ -5,6 +5,7 @@ from typing import Any
 
 from intnacl.config import RunConfig
 from intnacl.evaluation.named_attacks import ATTACK_NAMES
+from intnacl.measure.page import best_rows
 from intnacl.measure.tables import shown
 from intnacl.stages import loss_name
 
@@ -49,7 +50,8 @@ def _attacks(result: dict[str, Any]) -> str:
             row["dataset"], ATTACK_NAMES.get(row["name"], row["name"]), f"{row['eps']:.4g}",
             str(row["images"]), shown(row["accuracy"]), shown(row["clean"]),
         ]
-        for row in result["attacks"]
+        for dataset in dict.fromkeys(row["dataset"] for row in result["attacks"])
+        for row in best_rows(result, dataset)
     ]  # fmt: skip
     return (
         _table(["data set", "attack", "eps", "pictures", "accuracy, %", "clean, same pictures"], rows)
