@@ -19,7 +19,7 @@ from intnacl.experiments import record
 from intnacl.experiments.attempts import run_folder
 from intnacl.experiments.custom import read_grid
 from intnacl.experiments.plan import Plan, make_plan
-from intnacl.experiments.reproduce import Request, _tell, plan_of, reproduce, seeds_of
+from intnacl.experiments.reproduce import Request, _tell, plan_of, print_plan, reproduce, seeds_of
 from intnacl.experiments.runner import new_session
 from intnacl.training.stopping import Stop
 
@@ -155,8 +155,9 @@ def test_labels_are_not_made_wrong(tmp_path: Path, setting: str, value: str, lab
         grid=grid_file(tmp_path / "grid.toml"), overrides={setting: value}, out=out, workers=0, device="cpu",
         max_minutes=0,
     )  # fmt: skip
-    with pytest.raises(InputError, match=rf"--set {setting}: .*'mine'.* '{label}'"):
-        reproduce(request)
+    for command in (print_plan, reproduce):
+        with pytest.raises(InputError, match=rf"--set {setting}: .*'mine'.* '{label}'"):
+            command(request)
     assert not out.exists()
 
 

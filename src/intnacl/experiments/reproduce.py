@@ -15,7 +15,7 @@ from intnacl.experiments.attempts import failure, finished
 from intnacl.experiments.cost import plan_seconds
 from intnacl.experiments.custom import read_grid
 from intnacl.experiments.grid import SCALES, pick, tables_of
-from intnacl.experiments.plan import Plan, jobs_of_rows, make_plan
+from intnacl.experiments.plan import Job, Plan, jobs_of_rows, make_plan
 from intnacl.experiments.progress import Progress, last_line
 from intnacl.experiments.runner import Session, local_devices, new_session, read_device, run_local, work
 from intnacl.experiments.tables import Column, Row, Table
@@ -118,16 +118,13 @@ def _others(out: Path, names: set[str]) -> int:
 
 def print_plan(request: Request) -> None:
     """Print each run's configuration, one JSON object a line."""
-    for job in jobs_of_rows(plan_of(request, request.chosen()), request.rows):
+    for job in _asked(request)[1]:
         print(json.dumps({"run": job.name, "goes_on_from": job.parent, "config": to_dict(job.config)}))
 
 
 def reproduce(request: Request) -> tuple[str | None, int]:
     """Do the runs; returns why it stopped early (None: it did not) and how many runs failed."""
-    tables = request.chosen()
-    _check_labels(tables, request.overrides)
-    plan = plan_of(request, tables)
-    jobs = jobs_of_rows(plan, request.rows)
+    plan, jobs = _asked(request)
     record.write(request.out, plan, scale=_scale(request), overrides=request.overrides)
     session = new_session(request.out, jobs, request.max_minutes)
     progress = Progress(jobs, request.out, plan_seconds(jobs))
@@ -135,6 +132,14 @@ def reproduce(request: Request) -> tuple[str | None, int]:
         _run(request, session, stop, progress)
     record.write(request.out, plan, scale=_scale(request), overrides=request.overrides)  # what is done now
     return stop.reason, _tell(session, stop)
+
+
+def _asked(request: Request) -> tuple[Plan, tuple[Job, ...]]:
+    """The plan of the tables that are asked for, and the runs of the rows."""
+    tables = request.chosen()
+    _check_labels(tables, request.overrides)
+    plan = plan_of(request, tables)
+    return plan, jobs_of_rows(plan, request.rows)
 
 
 def _check_labels(tables: Sequence[Table], overrides: Mapping[str, Any]) -> None:
