@@ -16,8 +16,9 @@ from intnacl.errors import InputError
 from intnacl.experiments import record
 from intnacl.experiments.attempts import FAILURE, run_folder
 from intnacl.experiments.grid import PAPER, pick, tables_of
+from intnacl.experiments.measured import collect
 from intnacl.experiments.plan import canonical, make_plan
-from intnacl.experiments.report import as_script, escape_markdown, file_names, write_report
+from intnacl.experiments.report import as_script, distinct, escape_markdown, file_names, write_report
 
 HOSTILE = (
     "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'`|*_$x^2$\\input{x}%&{{7*7}}<<7*7>>"
@@ -93,6 +94,16 @@ def test_every_finished_run_tells_its_seconds(tmp_path: Path, name: str) -> None
     assert done in section
     assert re.findall(r"\s(\d+\.\d)\s", section) == ["60.0", "3.2", "63.2"]
     assert missing not in section
+
+
+def test_a_figure_over_other_seeds_counts_once(tmp_path: Path) -> None:
+    """Table 2 has SimCLR over two seeds, Figure 1 over one of them."""
+    few = make_plan(pick(PAPER, ("figure1",)), [0], universe=PAPER)
+    more = make_plan(pick(PAPER, ("2",)), [0, 1], universe=PAPER)
+    fill(tmp_path, more, shifted(), skip=lambda job: job.config.loss != canonical(resolve()).loss)
+    record.write(tmp_path, few, scale="paper", overrides={})
+    cells = distinct(collect(tmp_path)[0])
+    assert [cell.n for cell in cells] == [2, 2, 2, 2]
 
 
 def test_the_page_needs_nothing_else(written: Path) -> None:

@@ -3,7 +3,7 @@
 import csv
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from intnacl.experiments import figures, published
 from intnacl.experiments.claims import Judgement, measured_claims
 from intnacl.experiments.latex import escape_latex, parts
 from intnacl.experiments.measured import Cell, Run, View, collect
+from intnacl.experiments.plan import training_key
 from intnacl.training.checkpoint import disk_errors
 
 LONGEST_NAME = 50  # characters of a file's name, which may take four bytes each
@@ -94,13 +95,22 @@ def summary(report: Report) -> dict[str, Any]:
 
 
 def distinct(views: Sequence[View]) -> list[Cell]:
-    """Cells with a figure, each figure once: tables share runs, and some repeat one along a row."""
-    found = {
-        (cell.dataset, column["metric"], *((cell.runs[s].name, v) for s, v in cell.values.items())): cell
-        for view in views for row in view.cells for column, cell in zip(view.columns, row, strict=True)
-        if cell.values
-    }  # fmt: skip
+    """Cells with a figure, each figure once: tables share runs, and of some seeds alone; the most are taken."""
+    found: dict[tuple[Any, ...], Cell] = {}
+    for view in views:
+        for column, cell in (pair for row in view.cells for pair in zip(view.columns, row, strict=True)):
+            if cell.values:
+                run = next(iter(cell.runs.values()))
+                key = (training_key(run.config), cell.dataset, column["metric"], _eps(column, run))
+                found[key] = max(found.get(key, cell), cell, key=lambda cell: cell.n)
     return list(found.values())
+
+
+def _eps(column: Mapping[str, Any], run: Run) -> float | None:
+    """The radius of a column's attack; None: there is none."""
+    if column["metric"] in ("clean", "minutes"):
+        return None
+    return float(run.config.evaluation.eps[0] if column["eps"] is None else column["eps"])
 
 
 def number(cell: Cell) -> str:
@@ -193,10 +203,10 @@ def tidy(views: list[View]) -> str:
 
 def _line(view: View, row: Any, column: Any, cell: Cell, seed: str, run: Run) -> tuple[Any, ...]:
     mean, sd = cell.published or ("", "")
-    eps = column["eps"] if column["eps"] is not None else run.config.evaluation.eps[0]
+    eps = _eps(column, run)
     return (
         view.key, row["group"], row["label"], column["label"], cell.dataset, column["metric"],
-        "" if column["metric"] in ("clean", "minutes") else eps, seed, run.name, run.status,
+        "" if eps is None else eps, seed, run.name, run.status,
         cell.values.get(seed, ""), mean, "" if sd is None else sd, not run.departures,
     )  # fmt: skip
 
