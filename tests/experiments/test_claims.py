@@ -51,6 +51,18 @@ def test_a_lift_by_as_much_as_the_papers(fgsm: float, transferred: float, expect
     assert [d.paper for d in differences] == pytest.approx([40.05 - 31.03, 59.33 - 48.38])
 
 
+def test_the_papers_own_difference_has_a_spread_too() -> None:
+    """Twenty seeds tell a lift of 8.6 from the number 9.02, but not from a difference of two means of five."""
+    seeds = range(20)
+    runs = [run("Debiased+HardNeg", seed, both(30.0, 48.0)) for seed in seeds]
+    runs += [run("IntCl", seed, both(30.0 + 8.6, 60.0)) for seed in seeds]
+    found, (lift, _) = verdict(runs, LIFTS)
+    assert lift.told is not None
+    assert lift.told_from_paper == pytest.approx(lift.told * ((2 / 20 + 2 / 5) / (2 / 20)) ** 0.5)
+    assert lift.told < 9.02 - 8.6
+    assert found == "holds"
+
+
 def test_more_seeds_tell_more_and_their_spread_counts() -> None:
     alone = [run("Debiased+HardNeg", 0, both(30.0, 48.0)), run("IntCl", 0, both(31.0, 49.0))]
     calm = alone + [run(name, seed, both(f, f + 18)) for seed in (1, 2, 3)
@@ -90,7 +102,13 @@ def test_what_is_missing_is_said_and_no_less_is_no_less() -> None:
 
 def test_a_comparison_in_words() -> None:
     made = Difference(
-        pair=("A", "B"), figure=("cifar10", "fgsm"), kind="more", measured=-1.234, told=0.5, paper=2.0
+        pair=("A", "B"),
+        figure=("cifar10", "fgsm"),
+        kind="more",
+        measured=-1.234,
+        told=0.5,
+        paper=2.0,
+        told_from_paper=0.6,
     )
     assert str(made) == "A over B, CIFAR-10 under FGSM: −1.23 ± 0.50 (paper +2.00)"
     assert str(replace(made, measured=None, paper=None)) == "A over B, CIFAR-10 under FGSM: missing"
