@@ -29,6 +29,12 @@ def test_curves_need_places_on_the_x_axis() -> None:
         Table(name="t", title="t", rows=(Row(label="r"),), columns=(Column(label="c"),), figure="curves")
 
 
+@pytest.mark.parametrize("x", [float("inf"), float("nan")])
+def test_a_place_on_the_x_axis_is_finite(x: float) -> None:
+    with pytest.raises(InputError, match=f"column 'c': x={x} is no place"):
+        Column(label="c", x=x)
+
+
 def test_a_scatter_figure_needs_pairs_of_columns() -> None:
     columns = (Column(label="a", panel="p"), Column(label="b", panel="p"), Column(label="c", panel="q"))
     with pytest.raises(InputError, match="panel 'q' has only one"):

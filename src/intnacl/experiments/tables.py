@@ -4,6 +4,7 @@ A cell's run has the settings of the table, its row and its column, later ones o
 the column's metric. Several seeds make several runs of a cell.
 """
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -50,6 +51,10 @@ class Column:
 
     def __post_init__(self) -> None:
         check_choice(f"metric of column {self.label!r}", self.metric, METRICS)
+        if self.x is not None and not math.isfinite(self.x):
+            raise InputError(
+                f"column {self.label!r}: x={self.x} is no place on an axis: give a finite number."
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
