@@ -47,3 +47,9 @@ def test_accuracies_in_percent_do_not_share_the_axis_of_the_loss(
     left, right = draw(tmp_path, rows(accuracy=90.0, loss=2.0), monkeypatch).axes
     assert [line.get_label() for line in left.lines] == ["loss"]
     assert [line.get_label() for line in right.lines] == ["accuracy, training"]
+
+
+def test_a_single_epoch_is_not_cut_into_fractions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for axis in draw(tmp_path, rows(accuracy=90.0, loss=2.0)[:1], monkeypatch).axes:
+        low, high = axis.get_xlim()
+        assert [tick for tick in axis.get_xticks() if low <= tick <= high] == [1]

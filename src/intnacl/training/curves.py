@@ -38,7 +38,7 @@ def learning_curves(log: Path) -> "Figure":
     for axis in axes:
         axis.spines[["top", "right"]].set_visible(False)
         axis.grid(alpha=0.3)
-        axis.xaxis.get_major_locator().set_params(integer=True)  # whole epochs
+        axis.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)  # whole epochs
         if axis.lines:
             axis.legend(frameon=False)
     return figure
