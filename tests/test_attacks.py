@@ -491,3 +491,5 @@ def test_bad_views_are_an_error(embedder, pictures):
         adversarial_view(embedder, pictures, 1.5)
     with pytest.raises(InputError, match="steps=0 must be at least 1"):
         adversarial_view(embedder, pictures, EPS, steps=0)
+    with pytest.raises(InputError, match="divide uint8 images by 255"):
+        adversarial_view(embedder, (255 * pictures).byte(), EPS)
