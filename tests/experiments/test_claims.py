@@ -52,7 +52,7 @@ def test_a_lift_by_as_much_as_the_papers(fgsm: float, transferred: float, expect
 
 
 def test_the_papers_own_difference_has_a_spread_too() -> None:
-    """Twenty seeds tell a lift of 8.6 from the number 9.02, but not from a difference of two means of five."""
+    """Twenty seeds tell a lift of 8.6 from the number 9.02, but not from a difference of means of five."""
     seeds = range(20)
     runs = [run("Debiased+HardNeg", seed, both(30.0, 48.0)) for seed in seeds]
     runs += [run("IntCl", seed, both(30.0 + 8.6, 60.0)) for seed in seeds]

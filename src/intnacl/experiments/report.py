@@ -95,7 +95,7 @@ def summary(report: Report) -> dict[str, Any]:
 
 
 def distinct(views: Sequence[View]) -> list[Cell]:
-    """Cells with a figure, each figure once: tables share runs, and of some seeds alone; the most are taken."""
+    """Cells with a figure, each once, over the most seeds: tables share runs, some with fewer seeds."""
     found: dict[tuple[Any, ...], Cell] = {}
     for view in views:
         for column, cell in (pair for row in view.cells for pair in zip(view.columns, row, strict=True)):
