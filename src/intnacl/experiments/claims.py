@@ -43,7 +43,7 @@ class Claim:
     """(the better loss, the other one)."""
     figures: tuple[Figure, ...]
     kind: str = "more"
-    """more: better; as_much: better by as much as the paper's own figures say; no_less: not worse."""
+    """more: better; as_much: better by as much as the paper's figures say; no_less: not told to be worse."""
 
 
 def over(better: Iterable[str], others: Iterable[str]) -> tuple[tuple[str, str], ...]:
