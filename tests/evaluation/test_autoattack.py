@@ -55,6 +55,10 @@ def test_few_classes_use_every_wrong_class_and_too_few_are_an_error(batch):
     with torch.no_grad():
         five[1].weight.copy_(trained_model()[1].weight[:5])
         five[1].bias.copy_(trained_model()[1].bias[:5])
+    x_standing, y_standing = x[keep][:1], five(x[keep][:1]).argmax(dim=1)
+    autoattack(
+        five, x_standing, y_standing, 1e-4
+    )  # comes to the targeted attacks, who ask for no sixth class
     adversarial = autoattack(five, x[keep][:8], y[keep][:8], 0.3)
     assert right(five, adversarial, y[keep][:8]).sum() < right(five, x[keep][:8], y[keep][:8]).sum()
     three = nn.Sequential(nn.Flatten(), nn.Linear(192, 3))

@@ -91,6 +91,22 @@ def test_worst_case_is_over_samples_not_over_figures(monkeypatch):
     assert [row["accuracy"] for row in figures["worst_case"]] == [0]
 
 
+def test_whoever_fgsm_puts_right_is_wrong_in_the_worst_case() -> None:
+    """A step over the edge and back into the own class: FGSM counts it as right, the worst case does not."""
+    images = torch.full((4, 3, 2, 2), 128, dtype=torch.uint8)
+
+    class Valley(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            depth = (x.mean(dim=(1, 2, 3)) - 127 / 255).abs() - 0.1  # away from 127 it is class 1, near it 0
+            return torch.stack([-depth, depth], dim=1)
+
+    figures = evaluate(Valley().eval(), images, torch.zeros(4).long(), [named_attack("fgsm", 0.2)])
+    assert (figures["clean"], figures["worst_case"][0]["accuracy"]) == (100, 0)
+    figures = evaluate(Valley().eval(), images, torch.ones(4).long(), [named_attack("fgsm", 0.2)])
+    assert (figures["clean"], figures["attacks"][0]["accuracy"]) == (0, 100)
+    assert figures["worst_case"][0]["accuracy"] == 0
+
+
 def test_selections_are_nested_and_counted(model, data):
     attacks = [named_attack("fgsm", EPS), named_attack("fgsm", EPS, images=50, name="few")]
     figures = evaluate(model, *data, attacks)

@@ -51,6 +51,7 @@ def test_other_runs_have_none(config: RunConfig) -> None:
 
 def test_only_at_the_published_radius() -> None:
     assert published.find(_cifar(), "cifar100", "fgsm", 0.004) is None
+    assert published.find(_cifar("debiased_hardneg"), "cifar100", "pgd", 0.004) is None
     assert published.find(_cifar(**{"evaluation.eps": (0.004,)}), "cifar100", "fgsm") is None
     assert published.find(_cifar(**{"evaluation.eps": (0.004,)}), "cifar100", "clean") is not None
 

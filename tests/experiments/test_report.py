@@ -13,11 +13,11 @@ from made_up import fill, shifted
 
 from intnacl.config import resolve
 from intnacl.errors import InputError
-from intnacl.experiments import record
+from intnacl.experiments import published, record
 from intnacl.experiments.attempts import FAILURE, run_folder
 from intnacl.experiments.grid import PAPER, pick, tables_of
 from intnacl.experiments.measured import collect
-from intnacl.experiments.plan import canonical, make_plan
+from intnacl.experiments.plan import Job, canonical, make_plan
 from intnacl.experiments.report import as_script, distinct, escape_markdown, file_names, write_report
 
 HOSTILE = (
@@ -104,6 +104,20 @@ def test_a_figure_over_other_seeds_counts_once(tmp_path: Path) -> None:
     record.write(tmp_path, few, scale="paper", overrides={})
     cells = distinct(collect(tmp_path)[0])
     assert [cell.n for cell in cells] == [2, 2, 2, 2]
+
+
+@pytest.mark.parametrize(("units", "close"), [(1.9, 4), (2.1, 0)])
+def test_close_is_within_two_spreads(tmp_path: Path, units: float, close: int) -> None:
+    """One seed: the spread is the paper's."""
+    plan = make_plan(pick(PAPER, ("2",)), [0], universe=PAPER)
+
+    def accuracy(job: Job, dataset: str, metric: str) -> float:
+        value = published.find(job.config, dataset, metric)
+        return value.mean + units * value.sd if value and value.sd else 50.0
+
+    fill(tmp_path, plan, accuracy, skip=lambda job: job.config.loss != canonical(resolve()).loss)
+    write_report(tmp_path, tmp_path / "out")
+    assert f"each counted once, {close} lie within 2.0 units" in (tmp_path / "out" / "report.md").read_text()
 
 
 def test_the_page_needs_nothing_else(written: Path) -> None:
