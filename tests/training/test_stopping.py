@@ -67,6 +67,17 @@ def test_ranks_share_the_gravest_reason(own: str, others: str, reason: str) -> N
     assert stop.reason == reason
 
 
+def test_a_signal_during_the_decision_counts_at_the_next_one() -> None:
+    def decide(number: int) -> int:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return number
+
+    with Stop() as stop:
+        assert not stop.shared(decide), "the ranks had decided to go on"
+        assert stop.shared(lambda number: number)
+        assert stop.reason == "terminate"
+
+
 def test_negative_minutes_are_refused() -> None:
     with pytest.raises(InputError, match=r"max_minutes=-1 must be 0 or more"):
         Stop(-1)

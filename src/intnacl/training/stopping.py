@@ -43,7 +43,8 @@ class Stop:
         """Whether to stop, and why, decided by all ranks together; `largest` is their maximum of a number."""
         self.due()
         number = largest(REASONS.index(self.reason))
-        self.reason = REASONS[number]
+        if number:  # else the reason stays as it is: a signal may have come meanwhile, for the next time
+            self.reason = REASONS[number]
         return number > 0
 
     def _notice(self, number: int, frame: FrameType | None) -> None:
