@@ -29,6 +29,13 @@ def test_a_second_interrupt_does_not_wait() -> None:
             os.kill(os.getpid(), signal.SIGINT)
 
 
+def test_sigterm_after_an_interrupt_waits_as_ever() -> None:
+    with Stop() as stop:
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert stop.reason == "terminate"
+
+
 def test_time() -> None:
     assert not Stop(60).due()
     stop = Stop(0)

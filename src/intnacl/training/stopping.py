@@ -48,6 +48,6 @@ class Stop:
         return number > 0
 
     def _notice(self, number: int, frame: FrameType | None) -> None:
-        if self.reason == "interrupt":  # a second Ctrl-C does not wait
+        if number == signal.SIGINT and self.reason == "interrupt":  # a second Ctrl-C does not wait
             raise KeyboardInterrupt
         self.reason = "terminate" if number == signal.SIGTERM else "interrupt"
