@@ -11,7 +11,7 @@ from torch import nn
 
 from intnacl.errors import InputError
 from intnacl.training.checkpoint import newest
-from intnacl.training.journal import records
+from intnacl.training.journal import Journal, records
 from intnacl.training.objectives import Contrastive
 from intnacl.training.stopping import Stop
 from intnacl.training.trainer import DivergedError, TrainConfig
@@ -104,6 +104,18 @@ def test_checkpoints_come_by_steps_and_the_last_ones_and_the_best_stay(tmp_path:
     run(made)
     assert steps(tmp_path) == [8, 15, 16]  # 8: the end of the second epoch, the best
     assert [row["knn"] for row in timeless(tmp_path)] == [10.0, 90.0, 50.0, 60.0]
+
+
+def test_slow_steps_are_saved_by_the_minute_and_shown_as_they_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("intnacl.training.trainer.PATIENCE", 0.0)
+    shown = []
+    monkeypatch.setattr(Journal, "progress", lambda journal, epochs, terms, speed: shown.append(epochs))
+    made = trainer(tmp_path, save_minutes=0.0, keep=9)
+    assert run(made) is None
+    assert shown == [step / 4 for step in range(1, 9)], "4 updates an epoch, 2 epochs"
+    assert steps(tmp_path) == list(range(1, 9))
 
 
 def test_the_best_is_remembered_over_a_resumption(tmp_path: Path) -> None:

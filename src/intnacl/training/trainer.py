@@ -26,6 +26,7 @@ from intnacl.training.steps import DTYPES, Stepper
 from intnacl.training.stopping import Stop
 
 CHECK = 50  # steps between looks at the losses, which wait for the GPU
+PATIENCE = 10.0  # seconds after which a process on its own looks all the same, as slow steps need
 Monitor = Callable[[nn.Module], dict[str, float]]
 
 
@@ -160,7 +161,7 @@ class Trainer:
         history: list[Tensor] = []
         while self._step < end:
             history.append(self._one_step().clone())
-            if self.here.world == 1 and stop.due():
+            if self.here.world == 1 and (stop.due() or time.monotonic() - begun > PATIENCE):
                 break
         terms_ST = mean_over_ranks(torch.stack(history), self.here).cpu()
         self._check_finite(terms_ST, start)
