@@ -140,3 +140,14 @@ def test_a_full_disk_ends_in_a_clear_message(tmp_path: Path, monkeypatch: pytest
         pytest.raises(InputError, match=r"log\.jsonl.*No space left"),
     ):
         journal.epoch(record(2))
+
+
+def test_the_time_left_is_known_of_slow_steps_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    journal = Journal(tmp_path, epochs=4)
+    now = 0
+    monkeypatch.setattr(journal._bar, "get_time", lambda: now)
+    for update in range(1, 6):
+        now = 60 * update
+        journal.progress(update / 10, {"loss": 1.0}, 4.0)
+    assert journal._bar.tasks[0].time_remaining == 35 * 60, "an update a minute, 35 to go"

@@ -93,7 +93,8 @@ def _bar(epochs: int) -> Any:
         progress.TextColumn("{task.fields[terms]}"), progress.TextColumn("{task.fields[speed]}"),
         progress.TimeRemainingColumn(),
     )  # fmt: skip
-    bar = progress.Progress(*columns, console=Console(stderr=True))
+    # The time left is estimated from the last minutes: of rich's 30 seconds, slow steps leave one sample.
+    bar = progress.Progress(*columns, console=Console(stderr=True), speed_estimate_period=600)
     bar.add_task("training", total=epochs, terms="", speed="")
     return bar
 
