@@ -5,6 +5,7 @@ import json
 import os
 import pickle
 import shutil
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -175,11 +176,18 @@ def test_a_full_disk_leaves_what_was_saved_and_says_what_to_do(
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-def test_libraries_errors_of_a_full_disk_are_understood() -> None:
-    with pytest.raises(InputError, match="could not be written"), disk_errors(Path("x")):
-        torch.save({"a": torch.zeros(100_000)}, "/dev/full")
-    with pytest.raises(InputError, match="could not be written: No space left"), disk_errors(Path("x")):
-        Path("/dev/full").write_text("x" * 10)
+def test_the_reason_of_a_disk_that_is_full_indeed_reaches_the_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / OPTIMIZER).symlink_to("/dev/full")
+    monkeypatch.setattr(checkpoints, "new_folder", lambda path: nullcontext(tmp_path))
+    with pytest.raises(InputError, match="could not be written: No space left on device"):
+        save(tmp_path, example(1))
+
+
+def test_an_error_that_is_not_the_disks_is_not_told_as_one() -> None:
+    with pytest.raises(RuntimeError, match="out of memory"), disk_errors(Path("x")):
+        raise RuntimeError("out of memory")
 
 
 def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ A checkpoint is a folder `step-000001234` with `model.safetensors`, `optimizer.p
 """
 
 import hashlib
+import io
 import json
 import shutil
 import warnings
@@ -47,11 +48,18 @@ def save(folder: Path, checkpoint: Checkpoint) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         with new_folder(path) as partial:
             save_file({name: t.contiguous() for name, t in checkpoint.model.items()}, partial / MODEL)
-            torch.save(checkpoint.optimizer, partial / OPTIMIZER)
+            _save_optimizer(checkpoint.optimizer, partial / OPTIMIZER)
             sums = {name: _checksum(partial / name) for name in (MODEL, OPTIMIZER)}
             state = {"step": checkpoint.step, "checksums": sums, "info": checkpoint.info}
             (partial / STATE).write_text(json.dumps(state | {"seal": _seal(state)}, indent=1))
     return path
+
+
+def _save_optimizer(state: dict[str, Any], path: Path) -> None:
+    """By way of memory: where torch writes files itself, a full disk is an "unexpected pos" of its own."""
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    path.write_bytes(buffer.getbuffer())
 
 
 @contextmanager
@@ -59,7 +67,7 @@ def disk_errors(path: Path) -> Iterator[None]:
     """Turn a full or unwritable disk into a message that says what to do."""
     try:
         yield
-    except (OSError, SafetensorError, RuntimeError) as error:
+    except (OSError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
         raise InputError(
             f"{path} could not be written: {reason}. What was saved before is whole: make room or mend the "
