@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -122,3 +123,22 @@ def test_errors_of_the_connection_are_told_as_such(message: str, lost: bool) -> 
     if lost:
         assert "rank 3 lost contact" in str(error)
         assert "--max-restarts" in str(error)
+
+
+def test_a_signal_while_the_group_ends_does_not_cut_the_message_short(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setattr("intnacl.training.distributed._join", lambda backend: None)
+    monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
+    monkeypatch.setattr(
+        "torch.distributed.destroy_process_group", lambda: os.kill(os.getpid(), signal.SIGTERM)
+    )
+    deadly: list[int] = []
+    former = signal.signal(signal.SIGTERM, lambda number, frame: deadly.append(number))
+    try:
+        with pytest.raises(LostRankError, match="rank 0 lost contact"), ranks("cpu"):
+            raise RuntimeError("Connection closed by peer")
+    finally:
+        signal.signal(signal.SIGTERM, former)
+    assert not deadly

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.distributed.rendezvous import rendezvous
 
 from intnacl.errors import InputError, LostRankError
+from intnacl.training.stopping import Stop
 
 TIMEOUT = timedelta(minutes=10)
 
@@ -48,8 +49,9 @@ def ranks(device: str = "auto") -> Iterator[Ranks]:
         raise _explain(error, rank) from error
     finally:
         if dist.is_initialized():
-            gc.collect()  # DDP goes first: it would keep the group's threads alive into the interpreter's end
-            dist.destroy_process_group()
+            with Stop():  # when a rank dies, torchrun's SIGTERM must not cut the others' words short
+                gc.collect()  # DDP goes first: it would keep the group's threads alive into the end
+                dist.destroy_process_group()
 
 
 def _join(backend: str) -> None:
