@@ -5,6 +5,7 @@ import json
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -148,6 +149,27 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(Path, "mkdir", denied)
     with pytest.raises(InputError, match=r"could not be written: Permission denied\. .*mend the permissions"):
         run(tmp_path / "new")
+
+
+def test_a_second_process_is_sent_away_and_takes_nothing_from_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, finished: Path
+) -> None:
+    """Both would write the log, and sweep away what the other is about to save."""
+    folder, refused = tmp_path / "run", []
+    train = Trainer.run
+
+    def meanwhile(*arguments: Any) -> str | None:
+        with pytest.raises(InputError, match=r"another process is training in .*run: wait .* --out"):
+            run(folder)
+        refused.append((folder / "config.json").exists())
+        return train(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "run", meanwhile)
+        assert run(folder) is None
+    assert refused == [True]
+    assert (folder / "encoder.safetensors").read_bytes() == (finished / "encoder.safetensors").read_bytes()
+    assert run(folder) is None
 
 
 def test_missing_data_is_named(tmp_path: Path) -> None:

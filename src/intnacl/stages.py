@@ -7,7 +7,8 @@ A run folder is the whole record: `config.json`, `log.jsonl`, `checkpoints/`, `e
 import json
 import os
 import warnings
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -40,16 +41,38 @@ def pretrain(config: RunConfig, folder: Path, here: Ranks, stop: Stop) -> str | 
     The same call on the same folder goes on where it was; a finished run is left as it is.
     """
     config = replace(config, train=config.train.on(here.device))
-    begun = here.main and open_folder(folder, config)
-    if (folder / ENCODER).exists():
-        return None
-    try:
-        with memory_errors():
-            return _train(config, folder, here, stop)
-    except BaseException:
-        if begun:
-            _leave_unless_trained(folder)
-        raise
+    with _held(folder) if here.main else nullcontext():
+        begun = here.main and open_folder(folder, config)
+        if (folder / ENCODER).exists():
+            return None
+        try:
+            with memory_errors():
+                return _train(config, folder, here, stop)
+        except BaseException:
+            if begun:
+                _leave_unless_trained(folder)
+            raise
+
+
+@contextmanager
+def _held(folder: Path) -> Iterator[None]:
+    """Make a folder and hold it against other processes; the system lets go of it however this one ends."""
+    with disk_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as stack:
+        try:
+            import fcntl
+
+            handle = os.open(folder, os.O_RDONLY)
+            stack.callback(os.close, handle)
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InputError(
+                f"another process is training in {folder}: wait for its end, or take another --out."
+            ) from None
+        except (ImportError, OSError):  # no such locks: Windows, some NFS
+            pass
+        yield
 
 
 def _train(config: RunConfig, folder: Path, here: Ranks, stop: Stop) -> str | None:
