@@ -42,13 +42,14 @@ def test_one_json_object_and_one_plain_line_an_epoch(
     assert records(tmp_path / "log.jsonl") == [record(1, knn=87.5)]
 
 
-def test_rewinding_forgets_what_comes_after_and_a_line_cut_short(tmp_path: Path) -> None:
+@pytest.mark.parametrize("step", [20, 25, 29])
+def test_rewinding_forgets_what_comes_after_and_a_line_cut_short(tmp_path: Path, step: int) -> None:
     write(tmp_path, 4)
     path = tmp_path / "log.jsonl"
     path.write_text(path.read_text() + '{"epoch": 5, "st')
     assert [row["epoch"] for row in records(path)] == [1, 2, 3, 4]
     with Journal(tmp_path, epochs=4) as journal:
-        journal.rewind(25)
+        journal.rewind(step)
         assert path.read_text() == "".join(json.dumps(record(epoch)) + "\n" for epoch in (1, 2))
         journal.epoch(record(3))
     assert [row["epoch"] for row in records(path)] == [1, 2, 3]

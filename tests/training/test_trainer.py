@@ -11,6 +11,7 @@ from torch import nn
 
 from intnacl.errors import InputError
 from intnacl.training.checkpoint import newest
+from intnacl.training.distributed import Ranks
 from intnacl.training.journal import Journal, records
 from intnacl.training.objectives import Contrastive
 from intnacl.training.stopping import Stop
@@ -96,6 +97,39 @@ def test_dropout_too_is_a_function_of_seed_and_step(tmp_path: Path) -> None:
     assert all(torch.equal(one[key], many[key]) for key in one)
 
 
+def test_ranks_draw_dropout_of_their_own(tmp_path: Path) -> None:
+    made, drawn = trainer(tmp_path), []
+    with torch.random.fork_rng():
+        for rank in (0, 1, 0):
+            made.here = Ranks(rank, 2, torch.device("cpu"))
+            made._seed_layers()
+            drawn.append(torch.rand(4))
+    assert torch.equal(drawn[0], drawn[2])
+    assert not torch.equal(drawn[0], drawn[1])
+
+
+def test_the_gradient_scale_is_resumed(tmp_path: Path) -> None:
+    begun = trainer(tmp_path, precision="fp16")
+    begun.stepper.scaler.load_state_dict(begun.stepper.scaler.state_dict() | {"scale": 64.0})
+    run(begun, StopAfter(2))
+    resumed = trainer(tmp_path, precision="fp16")
+    run(resumed, StopAfter(2))
+    assert resumed.stepper.scaler.get_scale() == 64.0
+    assert resumed.stepper.scaler.state_dict()["_growth_tracker"] > 2, "it counts on"
+
+
+def test_ranks_that_find_different_checkpoints_refuse_to_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(trainer(tmp_path), StopAfter(1))
+    # Another rank, which finds the checkpoint of step 4, answers as well.
+    monkeypatch.setattr(
+        "intnacl.training.trainer.largest", lambda number, here: max(number, 4 if number >= 0 else -4)
+    )
+    with pytest.raises(InputError, match=r"rank 0 finds the checkpoint of step 2 .* a disk that all"):
+        run(trainer(tmp_path))
+
+
 def test_checkpoints_come_by_steps_and_the_last_ones_and_the_best_stay(tmp_path: Path) -> None:
     scores = iter([10.0, 90.0, 50.0, 60.0])
     made = trainer(
@@ -162,6 +196,15 @@ def test_the_rate_of_each_epoch_is_logged(tmp_path: Path) -> None:
     assert rates[0] == 0.4
     assert rates == sorted(rates, reverse=True)
     assert 0 < rates[2] < 0.1
+
+
+def test_a_constant_rate_too_is_warmed_up(tmp_path: Path) -> None:
+    rates = []
+    for _ in range(3):
+        made = trainer(tmp_path, epochs=3, lr=0.4, warmup_epochs=0.5)
+        run(made, StopAfter(0))  # an update each
+        rates.append(float(made.optimizer.param_groups[0]["lr"]))
+    assert rates == pytest.approx([0.2, 0.4, 0.4]), "two of the four updates an epoch"
 
 
 def test_an_epochs_terms_are_the_means_of_its_updates(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """One rank of two for the tests: trains in float64 and leaves its weights behind.
 
-python two_ranks.py RANK WORLD FOLDER PRESET NORM SYNC
+python two_ranks.py RANK WORLD FOLDER PRESET NORM SYNC WAY; the way "long" has two batches an update and an
+adversary that takes two steps from a random start.
 """
 
 import os
@@ -12,18 +13,31 @@ import torch.distributed as dist
 from pieces import contrastive, run, state, trainer
 
 from intnacl.training.distributed import Ranks
+from intnacl.training.objectives import AdversaryConfig
 
-STEPS = 20  # five epochs of four updates
+STEPS = 20  # an epoch has four batches
 
 
-def main(rank: int, world: int, folder: Path, preset: str, norm: str, sync: bool) -> None:
+def main(rank: int, world: int, folder: Path, preset: str, norm: str, sync: bool, way: str) -> None:
     torch.set_num_threads(1)
     if world > 1:
         place = f"file://{folder}/rendezvous"
         dist.init_process_group("gloo", init_method=place, rank=rank, world_size=world)
-    objective = contrastive(preset, world=world, dtype=torch.float64, norm=norm, sync=sync)
+    batches = 2 if way == "long" else 1
+    adversary = AdversaryConfig(steps=batches, random_start=way == "long")
+    objective = contrastive(
+        preset, world=world, dtype=torch.float64, adversary=adversary, norm=norm, sync=sync
+    )
     here = Ranks(rank, world, torch.device("cpu"))
-    made = trainer(folder / "run", objective, here=here, precision="fp64", epochs=STEPS // 4)
+    made = trainer(
+        folder / "run",
+        objective,
+        here=here,
+        precision="fp64",
+        epochs=STEPS * batches // 4,
+        accumulate=batches,
+    )
+    assert made.steps == STEPS
     assert run(made) is None
     torch.save(state(made), folder / f"rank{rank}.pt")
     if world > 1:
@@ -31,7 +45,7 @@ def main(rank: int, world: int, folder: Path, preset: str, norm: str, sync: bool
 
 
 if __name__ == "__main__":
-    number, of, where, name, kind, synced = sys.argv[1:]
-    main(int(number), int(of), Path(where), name, kind, synced == "sync")
+    number, of, where, name, kind, synced, how = sys.argv[1:]
+    main(int(number), int(of), Path(where), name, kind, synced == "sync", how)
     sys.stdout.flush()
     os._exit(0)  # as the command does: threads of the group may outlive the interpreter
