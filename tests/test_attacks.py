@@ -493,3 +493,11 @@ def test_bad_views_are_an_error(embedder, pictures):
         adversarial_view(embedder, pictures, EPS, steps=0)
     with pytest.raises(InputError, match="divide uint8 images by 255"):
         adversarial_view(embedder, (255 * pictures).byte(), EPS)
+
+    class Two(nn.Module):
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            z = embedder(x)
+            return z, z
+
+    with pytest.raises(InputError, match="encoder returns a tuple: wrap it"):
+        adversarial_view(Two(), pictures, EPS)

@@ -140,7 +140,9 @@ def test_a_full_disk_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_a_folder_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     for out in (tmp_path / "file", tmp_path / "file" / "below"):
-        with pytest.raises(InputError, match=r"could not be written: (File exists|Not a directory)"):
+        with pytest.raises(
+            InputError, match=r"is a file: give a folder|could not be written: Not a directory"
+        ):
             run(out)
 
     def denied(*_: object, **__: object) -> None:
@@ -256,6 +258,13 @@ def test_opening_twice_writes_once(tmp_path: Path) -> None:
 
 
 # ---- the parts -------------------------------------------------------------------------------------------
+
+
+def test_weights_of_unknown_origin_are_no_finished_run(tmp_path: Path) -> None:
+    (tmp_path / "encoder.safetensors").write_bytes(b"somebody's")
+    with pytest.raises(InputError, match=r"has an encoder\.safetensors but no config\.json"):
+        open_folder(tmp_path, config())
+    assert [path.name for path in tmp_path.iterdir()] == ["encoder.safetensors"]
 
 
 def test_objectives_by_name(tmp_path: Path) -> None:

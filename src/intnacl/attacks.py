@@ -279,6 +279,8 @@ def _gradient_and_embedding(
     with torch.enable_grad():
         x = x.detach().requires_grad_()
         z: Tensor = encoder(x)
+        if not isinstance(z, Tensor):
+            raise InputError(f"encoder returns a {type(z).__name__}: wrap it to return its embeddings alone.")
         loss = criterion(z.detach() if fixed is None else fixed, z)
         (gradient,) = torch.autograd.grad(loss * 2 ** len(x).bit_length(), x)
     return gradient, z.detach()

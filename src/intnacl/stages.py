@@ -57,6 +57,8 @@ def pretrain(config: RunConfig, folder: Path, here: Ranks, stop: Stop) -> str | 
 @contextmanager
 def _held(folder: Path) -> Iterator[None]:
     """Make a folder and hold it against other processes; the system lets go of it however this one ends."""
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"--out {folder} is a file: give a folder.")
     with disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
@@ -125,6 +127,10 @@ def open_folder(folder: Path, config: RunConfig) -> bool:
                 + "\nTake another --out, or the settings it has."
             )  # fmt: skip
         return False
+    if (folder / ENCODER).exists():
+        raise InputError(
+            f"{folder} has an {ENCODER} but no {CONFIG}: nothing tells how it came about. Take another --out."
+        )
     with disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         with new_file(path) as handle:

@@ -37,6 +37,7 @@ def new_file(path: Path) -> Iterator[IO[bytes]]:
             sync(handle.file)
         partial.chmod(0o644)  # tempfile gives 0o600; others may read what lies in a folder they may read
         partial.replace(path)
+        _sync_folder(path.parent)
     finally:
         partial.unlink(missing_ok=True)
 
@@ -53,6 +54,7 @@ def new_folder(path: Path) -> Iterator[Path]:
                     sync(handle)
         partial.chmod(0o755)  # mkdtemp gives 0o700; a data folder is for everyone who may read its parent
         _rename_unless_there(partial, path)
+        _sync_folder(path.parent)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
@@ -63,6 +65,16 @@ def _rename_unless_there(partial: Path, path: Path) -> None:
     except OSError:
         if not path.is_dir():
             raise
+
+
+def _sync_folder(path: Path) -> None:
+    """Push a rename through to the disk: until then, a loss of power takes it back."""
+    if os.name == "posix":  # elsewhere folders cannot be opened
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
 def sync(handle: IO[bytes]) -> None:

@@ -36,6 +36,9 @@ class Journal:
             kept = [r for r in records(self.path) if r["step"] <= step]
             with disk_errors(self.path), new_file(self.path) as log:
                 log.write("".join(json.dumps(r) + "\n" for r in kept).encode())
+            if self._board and kept:
+                self._board.close()
+                self._board = _board(self.path.parent, purge_step=kept[-1]["epoch"] + 1)
 
     def progress(self, epochs_done: float, terms: dict[str, float], images_per_s: float) -> None:
         """Move the bar."""
@@ -99,9 +102,9 @@ def _bar(epochs: int) -> Any:
     return bar
 
 
-def _board(folder: Path) -> Any:
+def _board(folder: Path, purge_step: int | None = None) -> Any:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
         raise missing_extra("tensorboard", "tensorboard", "train.tensorboard=true") from None
-    return SummaryWriter(str(folder / "tensorboard"))
+    return SummaryWriter(str(folder / "tensorboard"), purge_step=purge_step)
