@@ -126,7 +126,11 @@ def browser(tmp_path: Path) -> Iterator[Browser]:
 FIRST = "document.querySelector('#table2 table')"
 COLUMN = f"[...{FIRST}.tBodies[0].rows].map((row) => row.cells[2].dataset.value)"
 CLICK = f"{FIRST}.tHead.rows[0].cells[2].querySelector('button').click()"
-SHOWN = "[...document.querySelectorAll('main tbody tr')].filter((row) => row.getClientRects().length).length"
+SHOWN = (
+    "[...document.querySelectorAll('main section:not(#time) tbody tr')]"
+    ".filter((row) => row.getClientRects().length).length"
+)
+TIMED = "document.querySelectorAll('#time:not([hidden]) tbody tr:not([hidden])').length"
 
 
 def test_it_loads_sorts_and_filters(browser: Browser, report: Path) -> None:
@@ -134,6 +138,8 @@ def test_it_loads_sorts_and_filters(browser: Browser, report: Path) -> None:
     assert browser.js("document.title") == "Measured and published"
     everything = browser.js(SHOWN)
     assert everything == 20 + 7 + 10
+    timed = browser.js(TIMED)
+    assert timed > 20
     shown_claims = "document.querySelectorAll('#claims:not([hidden]) .claim').length"
     assert browser.js(shown_claims) == len(CLAIMS)
     printed = browser.js(COLUMN)
@@ -152,7 +158,7 @@ def test_it_loads_sorts_and_filters(browser: Browser, report: Path) -> None:
     assert browser.js(SHOWN) == 2  # one of Table 2, one of the figure over λ
     browser.js(type_in.format("nothing like this"))
     assert browser.js(SHOWN) == 0
-    assert browser.js(shown_claims) == len(CLAIMS)
+    assert (browser.js(shown_claims), browser.js(TIMED)) == (len(CLAIMS), timed)
     assert browser.js("document.getElementById('count').value") == f"0 of {everything} rows"
     browser.js(type_in.format(""))
     browser.js("const menu = document.getElementById('status'); menu.value = 'open'")

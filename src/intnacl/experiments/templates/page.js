@@ -47,7 +47,7 @@ function wanted(row) {
 function apply() {
   let shown = 0;
   let all = 0;
-  for (const section of document.querySelectorAll("main section:not(#failed, #claims)")) {
+  for (const section of document.querySelectorAll("main section:not(#failed, #claims, #time)")) {
     let here = 0;
     for (const row of section.querySelectorAll("tbody tr")) {
       row.hidden = !wanted(row);
