@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 from intnacl.config import RunConfig, resolve
 from intnacl.errors import InputError
 from intnacl.flags import Flags
-from intnacl.measure.parts import file_name
+from intnacl.measure.parts import file_name, write_json
 from intnacl.stages import ENCODER, default_folder, loss_name, pretrain
 from intnacl.training.checkpoint import disk_errors
 from intnacl.training.distributed import Ranks, pick_device, ranks
@@ -164,7 +164,6 @@ def _silent(text: str) -> None:
 def bench_command(device: str, steps: int | None, only: tuple[str, ...], out: Path | None) -> None:
     """Time rows and print their table; what was timed is not lost where a later row fails."""
     from intnacl.bench import chosen, hardware, measure
-    from intnacl.measure.parts import write_json
 
     here, names = pick_device(device), chosen(only)
     if steps is None:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from intnacl.config import RunConfig, differences, from_dict, to_dict
 from intnacl.data import load
-from intnacl.data.aside import new_file
+from intnacl.data.aside import new_file, take_lock
 from intnacl.data.datasets import Dataset
 from intnacl.errors import InputError, InputWarning
 from intnacl.evaluation import knn
@@ -62,18 +62,13 @@ def _held(folder: Path) -> Iterator[None]:
     with disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
-        try:
-            import fcntl
-
+        with suppress(OSError):  # Windows opens no folders; one that may not be read is told by who reads it
             handle = os.open(folder, os.O_RDONLY)
             stack.callback(os.close, handle)
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise InputError(
-                f"another process is training in {folder}: wait for its end, or take another --out."
-            ) from None
-        except (ImportError, OSError):  # no such locks: Windows, some NFS
-            pass
+            if take_lock(handle, wait=False) is False:
+                raise InputError(
+                    f"another process is training in {folder}: wait for its end, or take another --out."
+                )
         yield
 
 

@@ -9,21 +9,31 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 
 @contextmanager
 def locked(path: Path) -> Iterator[bool]:
     """Hold `path` as a lock between processes; gives False where the system has none (Windows, some NFS)."""
     with path.open("a") as handle:
-        try:
-            import fcntl
+        yield bool(take_lock(handle))  # closing the file releases it
 
-            fcntl.flock(handle, fcntl.LOCK_EX)
-            alone = True
-        except (ImportError, OSError):
-            alone = False
-        yield alone  # closing the file releases the lock
+
+def take_lock(handle: IO[Any] | int, *, exclusive: bool = True, wait: bool = True) -> bool | None:
+    """Lock an open file or folder against other processes until it is closed, however this one ends.
+
+    False: another process has it; None: the system has no such locks (Windows, some NFS).
+    """
+    try:
+        import fcntl
+
+        kind = fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH
+        fcntl.flock(handle, kind if wait else kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except (ImportError, OSError):
+        return None
+    return True
 
 
 @contextmanager

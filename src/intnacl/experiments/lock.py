@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+from intnacl.data.aside import take_lock
 from intnacl.errors import InputWarning
 
 NAME = "lock"
@@ -39,15 +40,10 @@ def holder(folder: Path) -> dict[str, Any] | None:
 
 
 def _take(handle: IO[str], *, exclusive: bool) -> bool:
-    try:
-        import fcntl
-
-        fcntl.flock(handle, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except (ImportError, OSError):  # Windows, some NFS
+    free = take_lock(handle, exclusive=exclusive, wait=False)
+    if free is None:
         warnings.warn("no locks on this system: start one process at a time.", InputWarning, stacklevel=3)
-    return True
+    return free is not False
 
 
 def _sign(handle: IO[str]) -> None:
