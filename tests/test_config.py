@@ -155,6 +155,7 @@ def test_text_is_read_as_the_settings_type(key: str, text: object, value: object
         ("dataset", ["digits"], "is not a text"),
         ("encoder.mean", 0.5, "is not a list of 3, each a number"),
         ("encoder.mean", "0.5,0.5", "is not a list of 3, each a number"),
+        ("augment.crop_scale", "[0.2,1.0]", "with commas between and no brackets"),
         ("evaluation.eps", "a", "is not a list, each a number"),
     ],
 )

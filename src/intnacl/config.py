@@ -245,7 +245,7 @@ def _noun(wanted: Any) -> str:
         return _NOUNS[wanted]
     kinds = typing.get_args(wanted)
     count = "a list" if kinds[-1] is Ellipsis else f"a list of {len(kinds)}"
-    return f"{count}, each {_NOUNS[kinds[0]]}"
+    return f"{count}, each {_NOUNS[kinds[0]]}, with commas between and no brackets"
 
 
 _NOUNS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
