@@ -177,6 +177,14 @@ def test_typos_get_a_suggestion(key: str, near: str) -> None:
         resolve({key: "1"})
 
 
+def test_a_recipe_among_the_settings_is_applied_not_only_named() -> None:
+    assert resolve({"recipe": "tinyimagenet", "dataset": "cifar100"}) == resolve(
+        {"dataset": "cifar100"}, recipe="tinyimagenet"
+    )
+    with pytest.raises(InputError, match="recipe='digit' is unknown; did you mean 'digits'"):
+        resolve({"recipe": "digit"})
+
+
 @pytest.mark.parametrize(
     ("arguments", "near"), [({"preset": "intnacle"}, "intnacl"), ({"recipe": "digit"}, "digits")]
 )
@@ -241,7 +249,7 @@ def test_every_setting_can_be_set_to_what_it_is() -> None:
     for key in settings():
         part, _, name = key.rpartition(".")
         values[key] = getattr(getattr(config, part) if part else config, name)
-    assert resolve({k: v for k, v in values.items() if k != "recipe"}, preset="simclr") == config
+    assert resolve(values, preset="simclr") == config
 
 
 def test_differences_name_the_settings_and_pass_over_the_free_ones() -> None:

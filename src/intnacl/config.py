@@ -129,11 +129,12 @@ def resolve(
     given = dict(overrides or {})
     from_file = read_toml(file) if file else {}
     file_preset, file_recipe = (from_file.pop(name, None) for name in ("preset", "recipe"))
+    given_recipe = given.pop("recipe", None)
     if preset is not None:  # over the file: what presets decide, this one does
         from_file = {key: value for key, value in from_file.items() if key not in DECIDED}
     preset = preset or file_preset or "simclr"
     dataset = given.get("dataset", from_file.get("dataset", RunConfig.dataset))
-    recipe = recipe or file_recipe or RECIPE_OF.get(str(dataset), "paper")
+    recipe = recipe or given_recipe or file_recipe or RECIPE_OF.get(str(dataset), "paper")
     check_choice("recipe", recipe, RECIPES)
     check_choice("preset", preset, PRESETS)
     loss = {f"loss.{k}": v for k, v in PRESETS[preset].items()}

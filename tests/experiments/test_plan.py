@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -28,13 +29,16 @@ def test_a_name_holds_nothing_that_a_shell_or_a_path_reads() -> None:
     ("key", "value", "same"),
     [
         ("train.compile", True, True), ("root", "/data", True), ("train.keep", 5, True),
-        ("recipe", "custom", True),
         ("train.lr", 2e-3, False), ("seed", 1, False), ("probe.epochs", 5, False),
         ("evaluation.images", 5, False),
     ],
 )  # fmt: skip
 def test_the_hash_is_of_what_the_result_depends_on(key: str, value: object, same: bool) -> None:
     assert (run_name(resolve({key: value})) == run_name(resolve())) is same
+
+
+def test_the_hash_is_not_of_the_recipes_name() -> None:
+    assert run_name(replace(resolve(), recipe="custom")) == run_name(resolve())
 
 
 @pytest.mark.parametrize(

@@ -24,10 +24,11 @@ def test_seeds_and_tables_add_up(tmp_path: Path) -> None:
 
 
 def test_other_settings_stand_beside(tmp_path: Path) -> None:
-    for scale, overrides in (("paper", {}), ("tiny", {}), ("paper", {"train.lr": 0.1, "root": "/data"})):
+    others = ({"train.lr": 0.1, "root": "/data"}, {"recipe": "paper"})
+    for scale, overrides in (("paper", {}), ("tiny", {}), *(("paper", other) for other in others)):
         plan = make_plan([table(name="a")], [0], overrides=overrides)
         record.write(tmp_path, plan, scale=scale, overrides=overrides)
-    assert list(record.read(tmp_path)["tables"]) == ["a", "a tiny", "a train.lr=0.1"]
+    assert list(record.read(tmp_path)["tables"]) == ["a", "a tiny", "a train.lr=0.1", "a recipe=paper"]
 
 
 def test_a_table_of_another_shape_replaces_the_old(tmp_path: Path) -> None:

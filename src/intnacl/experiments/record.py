@@ -21,6 +21,7 @@ from intnacl.training.trainer import TrainConfig
 
 NAME = "plan.json"
 VERSION = 1
+UNMARKED = FREE - {"recipe"}  # a run's recipe is but its name; as an override it stands for settings
 Cells = list[list[dict[str, str]]]  # the run of each seed
 
 
@@ -33,7 +34,7 @@ def write(results: Path, plan: Plan, *, scale: str, overrides: Mapping[str, Any]
         }
         for table in plan.tables:
             marks = [scale] if scale != "paper" else []
-            marks += [f"{key}={value}" for key, value in overrides.items() if key not in FREE]
+            marks += [f"{key}={value}" for key, value in overrides.items() if key not in UNMARKED]
             key = " ".join([table.name, *marks])
             cells = [[_cell(runs) for runs in row] for row in plan.cells[table.name]]
             former = record["tables"].get(key)
