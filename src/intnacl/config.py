@@ -127,7 +127,7 @@ def resolve(
 ) -> RunConfig:
     """The configuration of recipe, file, preset and overrides (dotted keys, strings or values)."""
     given = dict(overrides or {})
-    from_file = read_toml(file) if file else {}
+    from_file = dict(flatten(read_toml(file, "config file"))) if file else {}
     file_preset, file_recipe = (from_file.pop(name, None) for name in ("preset", "recipe"))
     given_recipe = given.pop("recipe", None)
     if preset is not None:  # over the file: what presets decide, this one does
@@ -150,14 +150,14 @@ def _same_recipe(base: RunConfig, config: RunConfig) -> bool:
     return parts and all(getattr(config.train, name) == getattr(base.train, name) for name in names)
 
 
-def read_toml(path: Path) -> dict[str, Any]:
-    """A TOML file as dotted keys."""
+def read_toml(path: Path, what: str) -> dict[str, Any]:
+    """The content of a TOML file; `what` it is called in errors."""
     try:
-        return dict(flatten(tomllib.loads(path.read_text(encoding="utf-8"))))
+        return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise InputError(f"config file {path}: {error.strerror}.") from error
+        raise InputError(f"{what} {path}: {error.strerror}.") from error
     except ValueError as error:  # bad syntax, or no text at all
-        raise InputError(f"config file {path} is no TOML: {error}.") from error
+        raise InputError(f"{what} {path} is no TOML: {error}.") from error
 
 
 def to_dict(config: RunConfig) -> dict[str, Any]:

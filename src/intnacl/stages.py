@@ -152,7 +152,7 @@ def read_config(folder: Path) -> RunConfig:
             f"{folder} is no run folder: it has no {CONFIG}. `intnacl pretrain --out {folder}` makes one."
         )
     try:
-        return from_dict(json.loads(path.read_text()))
+        return from_dict(json.loads(path.read_bytes()))
     except (ValueError, AttributeError) as error:
         raise InputError(f"{path} is damaged, or of another version: {error}") from error
 

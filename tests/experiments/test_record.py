@@ -1,6 +1,9 @@
 """The record of a results folder grows with what was asked for."""
 
 import json
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -100,3 +103,13 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match=r"file/out/plan.json could not be written: Not a directory"):
         record.write(tmp_path / "file" / "out", make_plan([table()], [0]), scale="paper", overrides={})
+
+
+def test_a_table_with_greek_letters_is_read_in_any_locale(tmp_path: Path) -> None:
+    record.write(tmp_path, make_plan([table(name="λ")], [0]), scale="paper", overrides={})
+    code = "import sys, pathlib; from intnacl.experiments import record; "
+    code += "print(ascii(list(record.read(pathlib.Path(sys.argv[1]))['tables'])))"
+    locale = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0"}
+    command = [sys.executable, "-X", "utf8=0", "-c", code, str(tmp_path)]
+    told = subprocess.run(command, env=os.environ | locale, capture_output=True, text=True)
+    assert told.stdout.strip() == r"['\u03bb']", told.stderr

@@ -114,7 +114,7 @@ def _first(skipped: dict[str, str]) -> str:
 def _open(entry: Path) -> Pictures | None:
     """Map the entry, or None where it is missing or its files are not whole."""
     try:
-        facts = json.loads((entry / "entry.json").read_text())
+        facts = json.loads((entry / "entry.json").read_bytes())
         images = _map(entry / "images.u8", torch.uint8, facts["shape"])
         labels: Tensor | None = _map(entry / "labels.i64", torch.int64, facts["shape"][:1])
     except (OSError, ValueError, KeyError):

@@ -53,7 +53,7 @@ def _is_whole(path: Path, changed_ns: int, size: int) -> bool:
 def read_result(path: Path) -> dict[str, Any] | None:
     """A run's result; None where there is none or only a damaged one."""
     try:
-        result = json.loads(path.read_text())
+        result = json.loads(path.read_bytes())
     except (OSError, ValueError):
         return None
     whole = isinstance(result, dict) and all(isinstance(result.get(k), kind) for k, kind in CONTENT.items())
@@ -63,7 +63,7 @@ def read_result(path: Path) -> dict[str, Any] | None:
 def failure(results: Path, name: str) -> dict[str, Any] | None:
     """What is noted about a run's failures: the last error, tries by session, sessions that gave it up."""
     try:
-        noted = json.loads((run_folder(results, name) / FAILURE).read_text())
+        noted = json.loads((run_folder(results, name) / FAILURE).read_bytes())
         return {
             "error": str(noted["error"]),
             "tries": dict(noted["tries"]),
@@ -187,6 +187,6 @@ def _give_up_child(job: Job, results: Path, session: str) -> bool:
 @contextmanager
 def _output(folder: Path) -> Iterator[TextIO]:
     """What a run prints goes to its folder."""
-    with (folder / OUTPUT).open("a") as log, redirect_stdout(log), redirect_stderr(log):
+    with (folder / OUTPUT).open("a", encoding="utf-8") as log, redirect_stdout(log), redirect_stderr(log):
         yield log
     sys.stdout.flush()

@@ -12,13 +12,12 @@ label = "accuracy"
 metric = "clean"
 """
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from intnacl.config import flatten
+from intnacl.config import flatten, read_toml
 from intnacl.errors import InputError, check_choice
 from intnacl.experiments.tables import Column, Row, Table
 from intnacl.losses.integrated import PRESETS
@@ -32,12 +31,7 @@ TYPES: dict[str, Any] = {
 
 def read_grid(path: Path) -> tuple[Table, ...]:
     """The tables of a grid file."""
-    try:
-        document = tomllib.loads(path.read_text())
-    except OSError as error:
-        raise InputError(f"grid {path}: {error.strerror}.") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"grid {path} is no TOML: {error}.") from error
+    document = read_toml(path, "grid")
     tables = document.pop("tables", [])
     if document or not isinstance(tables, list) or not tables:
         extra = f" {', '.join(document)} is not known." if document else ""

@@ -57,7 +57,7 @@ def read(results: Path) -> dict[str, Any]:
     """The record of a results folder."""
     path = results / NAME
     try:
-        record = json.loads(path.read_text())
+        record = json.loads(path.read_bytes())
     except OSError as error:
         remedy = f"`intnacl reproduce --out {results} …` makes one"
         raise InputError(f"{results} is no results folder: it has no {NAME}; {remedy}.") from error

@@ -145,7 +145,7 @@ def _apart(ends: Mapping[str, tuple[float, float, str]], gap: float = 6.0) -> li
 
 
 def _result(folder: Path) -> dict[str, Any]:
-    result: dict[str, Any] = json.loads((folder / RESULT).read_text())
+    result: dict[str, Any] = json.loads((folder / RESULT).read_bytes())
     return result
 
 

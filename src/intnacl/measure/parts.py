@@ -98,6 +98,6 @@ def write_json(content: dict[str, Any], path: Path) -> None:
 def _read(path: Path) -> Part | None:
     """A part, or None where there is none or only a damaged one, which is then measured again."""
     try:
-        return Part(**json.loads(path.read_text()))
+        return Part(**json.loads(path.read_bytes()))
     except (OSError, ValueError, TypeError):
         return None

@@ -13,7 +13,7 @@ from intnacl.measure.result import RESULT
 
 def print_result(folder: Path) -> None:
     """The accuracies of a finished run, and where its files are."""
-    result = json.loads((folder / RESULT).read_text())
+    result = json.loads((folder / RESULT).read_bytes())
     at = "".join(f"; attacks at eps {eps:.4g}" for eps in result["config"]["evaluation"]["eps"][:1])
     rows = [
         [name, *(shown(row[key]) for key in ("clean", "fgsm", "pgd"))]

@@ -90,7 +90,7 @@ def newest(folder: Path, device: torch.device | str = "cpu") -> Checkpoint | Non
 
 def load(path: Path, device: torch.device | str = "cpu") -> Checkpoint:
     """Read a checkpoint. Only tensors and plain values are ever built from its bytes: no code of it runs."""
-    state = json.loads((path / STATE).read_text())
+    state = json.loads((path / STATE).read_bytes())
     return Checkpoint(
         step=state["step"],
         model=load_file(path / MODEL, device=str(device)),
@@ -132,7 +132,7 @@ def _seal(state: dict[str, Any]) -> str:
 def _damage(path: Path) -> str | None:
     """Why a checkpoint cannot be used, or None."""
     try:
-        state = json.loads((path / STATE).read_text())
+        state = json.loads((path / STATE).read_bytes())
         if state["seal"] != _seal(state) or state["step"] != _step(path):
             return f"{STATE} does not match its checksum"
         for name in (MODEL, OPTIMIZER):

@@ -75,10 +75,10 @@ class Journal:
 def records(path: Path) -> list[dict[str, Any]]:
     """The records of a log; a last line that a kill cut short is left out."""
     found = []
-    for line in path.read_text().splitlines() if path.exists() else []:
+    for line in path.read_bytes().splitlines() if path.exists() else []:
         try:
             found.append(json.loads(line))
-        except json.JSONDecodeError:
+        except ValueError:
             break
     return found
 
