@@ -52,6 +52,13 @@ def test_datasets_show_names_wrong_wishes(monkeypatch: pytest.MonkeyPatch, tmp_p
             columns_of(monkeypatch, *words)
 
 
+def test_datasets_show_names_an_out_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    out = tmp_path / "file" / "grid.png"
+    with pytest.raises(InputError, match=f"{out} could not be written"):
+        app(["datasets", "show", "--rows", "2", "--mixed", "0", "--eps", "0", "--out", str(out)])
+
+
 def test_datasets_show_skips_broken_pictures_or_refuses_them(tmp_path: Path) -> None:
     from PIL import Image
 

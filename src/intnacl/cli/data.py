@@ -102,6 +102,7 @@ def show_dataset(
     from intnacl.data.recipes import RECIPES
     from intnacl.errors import check_choice
     from intnacl.previews import adversarial_columns, trained_encoder, untrained_model
+    from intnacl.training.checkpoint import disk_errors
 
     check_choice("augment", augment, RECIPES)
     dataset = load(name, split, root, size=size, strict=strict)
@@ -113,6 +114,7 @@ def show_dataset(
         side = dataset.images.shape[-1]
         network = trained_encoder(run, side) if run else untrained_model(name, side, seed)
         columns |= adversarial_columns(network, columns["anchor"], eps)
-    draw_gallery(columns, dataset.captions(chosen), out)
+    with disk_errors(out):
+        draw_gallery(columns, dataset.captions(chosen), out)
     print(dataset.summary())
     print(f"wrote {out}")
