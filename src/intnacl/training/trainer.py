@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor, nn
 
-from intnacl.data.batches import permutation, rank_rows, steps_per_epoch
+from intnacl.data.batches import batch_indices, rank_rows, steps_per_epoch
 from intnacl.errors import InputError, check_choice
 from intnacl.training import checkpoint as checkpoints
 from intnacl.training.distributed import Ranks, any_rank, barrier, largest, mean_over_ranks, wrap_ddp
@@ -177,16 +177,25 @@ class Trainer:
 
     def _one_step(self) -> Tensor:
         epoch, update = divmod(self._step, self.updates)
-        k, size = self.config.accumulate, self.config.batch_size
-        order_N = permutation(self.seed, epoch, self.n, self.here.device)
-        index_kB = order_N[update * k * size : (update + 1) * k * size].view(k, size)
-        warmup = round(self.config.warmup_epochs * self.updates)
-        if warmup or self.config.schedule != "constant":
-            set_rate(self.optimizer, rate_at(self.config, self._step, self.steps, warmup))
+        first = epoch * self.batches + update * self.config.accumulate  # batch of the run
+        if self.config.warmup_epochs or self.config.schedule != "constant":
+            set_rate(self.optimizer, self._rate_at(self._step))
         self._seed_layers()
-        terms_T = self.stepper(index_kB[:, self.rows], epoch * self.batches + update * k)
+        terms_T = self.stepper(self._indices(first), first)
         self._step += 1
         return terms_T
+
+    def _indices(self, first: int) -> Tensor:
+        """This rank's pictures in the batches of an update: (k, R)."""
+        size, device = self.config.batch_size, self.here.device
+        batches = range(first, first + self.config.accumulate)
+        return torch.stack(
+            [batch_indices(self.seed, batch, self.n, size, device=device)[self.rows] for batch in batches]
+        )
+
+    def _rate_at(self, step: int) -> float:
+        warmup = round(self.config.warmup_epochs * self.updates)
+        return rate_at(self.config, step, self.steps, warmup)
 
     def _seed_layers(self) -> None:
         """Layers that draw for themselves, as dropout does, draw a function of (seed, step, rank)."""
@@ -218,8 +227,7 @@ class Trainer:
         epoch = self._step // self.updates
         record: dict[str, Any] = {"epoch": epoch, "step": self._step}
         record |= {name: total / self.updates for name, total in self._sums.items()}
-        warmup = round(self.config.warmup_epochs * self.updates)
-        record["lr"] = rate_at(self.config, self._step - 1, self.steps, warmup)
+        record["lr"] = self._rate_at(self._step - 1)
         every = self.config.monitor_epochs
         if self.monitor and every and (epoch % every == 0 or epoch == self.config.epochs) and self.here.main:
             record |= self.monitor(self.objective.encoder)
