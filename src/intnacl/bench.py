@@ -44,9 +44,7 @@ def chosen(parts: tuple[str, ...]) -> list[str]:
     return found if parts else list(ROWS)
 
 
-def measure(
-    name: str, device: torch.device, *, steps: int = 50, say: Callable[[str], None] = print
-) -> dict[str, Any]:
+def measure(name: str, device: torch.device, *, steps: int = 50) -> dict[str, Any]:
     """One row of the table: a loss with the recipe `paper` at CIFAR's size on `device`.
 
     `ms` is the median of the times in `repeats_ms`, each the mean of so many steps.
@@ -56,7 +54,7 @@ def measure(
     config = resolve(ROWS[name], recipe="paper", device=device)
     stepper, size = _stepper(config, device), config.train.batch_size
     begun = time.perf_counter()
-    way = stepper.prepare(compiled=bool(config.train.compile), graph=bool(config.train.cuda_graph), say=say)
+    way = stepper.prepare(compiled=bool(config.train.compile), graph=bool(config.train.cuda_graph), say=print)
     built = time.perf_counter() - begun
     index = torch.randint(len(stepper.images), (1, size), device=device)
     repeats = [

@@ -50,7 +50,6 @@ def make_views(
     seed: int,
     step: int | Tensor,
     rows: Tensor,
-    plain: int = 2,
     extra: int = 0,
     mixed: int = 0,
     lam: float = 0.5,
@@ -64,17 +63,16 @@ def make_views(
         config: the augmentation of every view.
         seed, step: with `rows`, what the draws are a function of; `step` may be a tensor on the device.
         rows: (h + B,) int64, the pictures' places in the global batch.
-        plain, extra, mixed: how many views of each kind; a mixed one is made from the second plain one.
+        extra, mixed: how many views of each kind besides the two plain ones; the mixed are of the second.
         lam: λ of the mixed views.
         halo: h, at least `mixed`; 0 when this process holds the whole batch.
         dtype: of the views.
     """
-    assert not mixed or plain >= 2, (plain, mixed)
     assert halo == 0 or halo >= mixed, (halo, mixed)
-    x_VBCHW = _augmented(images, config, plain + extra, seed=seed, step=step, rows=rows, dtype=dtype)
+    x_VBCHW = _augmented(images, config, 2 + extra, seed=seed, step=step, rows=rows, dtype=dtype)
     own = [x[halo:] for x in x_VBCHW]
     partners = _mixed(x_VBCHW[1], mixed, lam, halo) if mixed else []
-    return Views(plain=own[:plain], extra=own[plain:], mixed=partners)
+    return Views(plain=own[:2], extra=own[2:], mixed=partners)
 
 
 def _augmented(

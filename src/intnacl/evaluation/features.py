@@ -25,17 +25,11 @@ def extract(
     *,
     batch_size: int = 512,
     device: torch.device | str = "cpu",
-    dtype: torch.dtype = torch.float32,
 ) -> Tensor:
-    """Features of all images in eval mode, float32 (N, F) on `device`.
-
-    `dtype` is the precision of the forward pass: float32, or bfloat16 or float16 under autocast.
-    """
+    """Features of all images in eval mode, float32 (N, F) on `device`."""
     check_images(images)
-    device = torch.device(device)
     encoder.to(device)
-    autocast = torch.autocast(device.type, dtype=dtype, enabled=dtype != torch.float32)
-    with frozen(encoder), torch.inference_mode(), autocast:
+    with frozen(encoder), torch.inference_mode(), torch.autocast(torch.device(device).type, enabled=False):
         features = [encoder(pixels(batch, device)).float() for batch in torch.split(images, batch_size)]
     features_NF = torch.cat(features).clone()
     if features_NF.ndim != 2:

@@ -38,42 +38,37 @@ def draw_probe(curves: Mapping[str, Sequence[float]]) -> "Figure":
     return figure
 
 
-def draw_robustness(models: Mapping[str, Mapping[str, Any]]) -> "Figure":
-    """Accuracy over eps: one colour per model (per attack, if there is one model), one line style per attack.
+def draw_robustness(attacks: Sequence[Mapping[str, Any]]) -> "Figure":
+    """Accuracy over eps, a line for each attack, from rows of `robustness.evaluate`.
 
-    `models` maps a name to the figures of `robustness.evaluate` or `robustness.curve`. A curve begins at the
-    clean accuracy of its own pictures.
+    A curve begins at the clean accuracy of its own pictures.
     """
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6.5, 4.2), layout="constrained")
     axes = figure.add_subplot(xlabel="eps (pixels in [0, 1])", ylabel="accuracy (%)")
-    attacks = [row for figures in models.values() for row in figures["attacks"]]
-    curves = dict.fromkeys((row["name"], row["images"]) for row in attacks)
+    curves: dict[tuple[str, int], list[Mapping[str, Any]]] = {}
+    for row in attacks:
+        curves.setdefault((row["name"], row["images"]), []).append(row)
     most = max((images for _, images in curves), default=0)
-    for i, (model, figures) in enumerate(models.items()):
-        for j, (name, images) in enumerate(curves):
-            rows = [row for row in figures["attacks"] if (row["name"], row["images"]) == (name, images)]
-            if not rows:
-                continue
-            points = [(0.0, rows[0]["clean"]), *sorted((row["eps"], row["accuracy"]) for row in rows)]
-            fewer = f"{images:,} pictures" if images < most else ""
-            label = filter(None, (model, ATTACK_NAMES.get(name, name), fewer))
-            axes.plot(
-                *zip(*points, strict=True),
-                color=COLORS[(i if len(models) > 1 else j) % len(COLORS)],
-                marker=MARKERS[j % len(MARKERS)],
-                linestyle=STYLES[j % len(STYLES)],
-                markersize=4,
-                label=", ".join(label),
-            )
+    for i, ((name, images), rows) in enumerate(curves.items()):
+        points = [(0.0, rows[0]["clean"]), *sorted((row["eps"], row["accuracy"]) for row in rows)]
+        fewer = f", {images:,} pictures" if images < most else ""
+        axes.plot(
+            *zip(*points, strict=True),
+            color=COLORS[i % len(COLORS)],
+            marker=MARKERS[i % len(MARKERS)],
+            linestyle=STYLES[i % len(STYLES)],
+            markersize=4,
+            label=f"{ATTACK_NAMES.get(name, name)}{fewer}",
+        )
     axes.set_ylim(bottom=0)
     axes.set_xlim(left=0)
     _finish(axes)
     return figure
 
 
-def draw_examples(found: Mapping[str, Tensor], classes: Sequence[str], *, title: str = "") -> "Figure":
+def draw_examples(found: Mapping[str, Tensor], classes: Sequence[str], *, title: str) -> "Figure":
     """Rows of clean images, perturbations and attacked images; the title over a picture is the prediction.
 
     `found` comes from `robustness.examples`. Perturbations are shown as ½ + δ/(2·max|δ|): grey is no change.
@@ -97,7 +92,7 @@ def draw_examples(found: Mapping[str, Tensor], classes: Sequence[str], *, title:
             _show(axes, pictures[i])
             if predicted is not None:
                 _name(axes, classes[int(predicted[i])], right=bool(predicted[i] == found["labels"][i]))
-    figure.suptitle(title or f"max |δ| = {strength:.4f}")
+    figure.suptitle(title)
     return figure
 
 

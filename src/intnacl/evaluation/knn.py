@@ -43,10 +43,9 @@ def evaluate(
     *,
     batch_size: int = 512,
     device: torch.device | str = "cpu",
-    dtype: torch.dtype = torch.float32,
 ) -> dict[str, Any]:
     """kNN accuracy of an encoder on (images, labels), in percent: features once, then `score`."""
-    train_NF, test_TF = extract_pair(encoder, train, test, batch_size=batch_size, device=device, dtype=dtype)
+    train_NF, test_TF = extract_pair(encoder, train, test, batch_size=batch_size, device=device)
     return score(train_NF, train[1], test_TF, test[1], config)
 
 

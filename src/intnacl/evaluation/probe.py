@@ -66,14 +66,13 @@ def evaluate(
     *,
     batch_size: int = 512,
     device: torch.device | str = "cpu",
-    dtype: torch.dtype = torch.float32,
 ) -> tuple[Classifier, dict[str, Any]]:
     """Probe an encoder: features of `train` and `test` once, then `fit`.
 
-    Returns the classifier in eval mode, ready to be attacked, and the figures of `fit`. `batch_size` and
-    `dtype` are those of the feature extraction.
+    Returns the classifier in eval mode, ready to be attacked, and the figures of `fit`. `batch_size` is
+    that of the feature extraction.
     """
-    train_NF, test_TF = extract_pair(encoder, train, test, batch_size=batch_size, device=device, dtype=dtype)
+    train_NF, test_TF = extract_pair(encoder, train, test, batch_size=batch_size, device=device)
     config = config or ProbeConfig()
     linear, figures = fit(train_NF, train[1], test_TF, test[1], config)
     return Classifier(encoder, linear, normalize=config.normalize).eval(), figures

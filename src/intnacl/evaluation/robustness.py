@@ -4,7 +4,7 @@ Shapes: N images, uint8 (N, 3, H, W), labels (N,), n ≤ N of them attacked. A c
 to logits. Accuracies are in percent of the attacked images.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
@@ -14,11 +14,10 @@ from torch import Tensor, nn
 
 from intnacl.attacks import along, cross_entropy, gradient_sign, input_gradient, plain_gradients
 from intnacl.evaluation.features import check_images, eval_mode, pixels
-from intnacl.evaluation.named_attacks import AttackConfig, named_attack, run
+from intnacl.evaluation.named_attacks import AttackConfig, run
 from intnacl.evaluation.precision import exact_float32, tf32_convolutions
 
 PORTION = 2**25  # pixels of the images that are attacked together: all of CIFAR's test images
-EPS_CURVE = (0.002, 0.004, 0.008, 0.016, 8 / 255, 0.032)
 
 
 def evaluate(
@@ -54,22 +53,6 @@ def evaluate(
         "zero_gradients": zero,
         "warnings": warnings + _gradient_warnings(zero) + accuracy_warnings(rows),
     }
-
-
-def curve(
-    classifier: nn.Module,
-    images: Tensor,
-    labels: Tensor,
-    names: Iterable[str] = ("fgsm", "pgd", "pgd_tuned"),
-    eps: Iterable[float] = EPS_CURVE,
-    *,
-    batch_size: int = 256,
-    device: torch.device | str = "cpu",
-) -> dict[str, Any]:
-    """`evaluate` for named attacks over a range of eps."""
-    radii = sorted(set(eps))
-    attacks = [named_attack(name, radius) for name in names for radius in radii]
-    return evaluate(classifier, images, labels, attacks, batch_size=batch_size, device=device)
 
 
 def examples(

@@ -10,7 +10,6 @@ from intnacl.errors import InputError, check_choice
 from intnacl.evaluation.autoattack import require_autoattack
 from intnacl.evaluation.figures import draw_examples, draw_probe, draw_robustness
 from intnacl.evaluation.probe import ProbeConfig
-from intnacl.evaluation.robustness import EPS_CURVE
 from intnacl.measure.page import best_rows, write_page
 from intnacl.measure.parts import Part, file_name
 from intnacl.measure.probes import run_hcl_probe, run_knn, run_probe
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PROTOCOLS = ("run", "quick", "clae", "hcl")
+EPS_CURVE = (0.002, 0.004, 0.008, 0.016, 8 / 255, 0.032)  # where no eps is named
 
 
 def probe_command(
@@ -94,8 +94,8 @@ def _probe(subject: Subject, name: str, protocol: str, epochs: int | None) -> Pa
 
 def _draw_attacks(subject: Subject, name: str, eps: float) -> None:
     """Accuracy over eps from everything measured so far, and pictures at the largest eps."""
-    figures = {"attacks": best_rows(collect(subject), name)}
-    _save(draw_robustness({"": figures}), subject.folder / f"robustness-{file_name(name)}.png")
+    rows = best_rows(collect(subject), name)
+    _save(draw_robustness(rows), subject.folder / f"robustness-{file_name(name)}.png")
     found, classes = examples(subject, name, plan(["pgd"], eps, None)[0])
     title = f"PGD at eps {eps:.4g}; the title is the prediction, * a wrong one"
     _save(draw_examples(found, classes, title=title), subject.folder / f"examples-{file_name(name)}.png")

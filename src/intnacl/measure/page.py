@@ -69,9 +69,7 @@ def _data_set(subject: Subject, name: str, result: dict[str, Any]) -> dict[str, 
     section: dict[str, Any] = {"dataset": name, "rows": rows, "curve": None, "examples": None}
     if not rows:
         return section
-    section["curve"] = inline_svg(
-        lambda: draw_robustness({"": {"attacks": rows}}), f"accuracy over the attack's eps on {name}"
-    )
+    section["curve"] = inline_svg(lambda: draw_robustness(rows), f"accuracy over the attack's eps on {name}")
     attack = plan(["pgd"], max(row["eps"] for row in rows), None)[0]
     found, classes = examples(subject, name, attack)
     title = f"PGD at eps {attack.eps:.4g}; the title is the prediction, * a wrong one"
