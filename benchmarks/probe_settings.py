@@ -20,6 +20,7 @@ from torch import Tensor
 from intnacl.data.augment import augment
 from intnacl.data.recipes import RECIPES, AugmentConfig
 from intnacl.evaluation import probe, robustness
+from intnacl.evaluation.features import extract_pair
 from intnacl.evaluation.named_attacks import named_attack
 from intnacl.evaluation.precision import exact_float32
 from intnacl.evaluation.probe import ProbeConfig
@@ -63,7 +64,7 @@ def problems(
     subject: Subject, train: Any, test: Any, epochs: int | None
 ) -> Iterator[tuple[str, ProbeConfig, Any]]:
     """Names, settings, and trained layers with their figures."""
-    features, test_features = probe.extract_pair(
+    features, test_features = extract_pair(
         subject.encoder, pair(train), pair(test), batch_size=512, device=subject.device
     )
     for name, config in SETTINGS.items():

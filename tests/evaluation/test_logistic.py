@@ -10,7 +10,6 @@ from intnacl.evaluation.logistic import (
     Problem,
     adam,
     count_correct,
-    exact_matmul,
     gradient_,
     initial,
     lbfgs,
@@ -122,30 +121,6 @@ def test_lbfgs_is_scikit_learns():
     theirs.fit(problem.x[:, :11].numpy(), problem.y.numpy())
     np.testing.assert_allclose(weight.numpy(), theirs.coef_, atol=1e-5)
     np.testing.assert_allclose(bias - bias.mean(), theirs.intercept_ - theirs.intercept_.mean(), atol=1e-5)
-
-
-def test_matmul_precision_is_restored():
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high")
-    try:
-        with exact_matmul():
-            assert torch.get_float32_matmul_precision() == "highest"
-        assert torch.get_float32_matmul_precision() == "high"
-    finally:
-        torch.set_float32_matmul_precision(before)
-
-
-def test_matmul_precision_is_restored_under_the_newer_setting():
-    matmul = torch.backends.cuda.matmul
-    if not hasattr(matmul, "fp32_precision"):
-        pytest.skip("needs torch 2.9")
-    before, matmul.fp32_precision = matmul.fp32_precision, "tf32"
-    try:
-        with exact_matmul():
-            assert matmul.fp32_precision == "ieee"
-        assert matmul.fp32_precision == "tf32"
-    finally:
-        matmul.fp32_precision = before
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

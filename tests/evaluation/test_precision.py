@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from intnacl.evaluation.precision import exact_float32, tf32_convolutions
+from intnacl.evaluation.precision import exact_float32, exact_matmul, tf32_convolutions
 
 
 @pytest.mark.parametrize("before", [True, False])
@@ -43,7 +43,7 @@ def _fail_inside() -> None:
 # In a process of its own: once a program has used the newer setting, torch forbids the older one for good.
 NEWER = """
 import torch
-from intnacl.evaluation.precision import exact_float32, tf32_convolutions
+from intnacl.evaluation.precision import exact_float32, exact_matmul, tf32_convolutions
 
 conv, matmul = torch.backends.cudnn.conv, torch.backends.cuda.matmul
 torch.backends.fp32_precision = conv.fp32_precision = matmul.fp32_precision = "tf32"
@@ -80,3 +80,27 @@ def test_convolutions_inside_are_as_exact_as_float32() -> None:
     with exact_float32():
         inside = torch.nn.functional.conv2d(x, w)
     assert float(((inside - exact) / exact).abs().max()) < 1e-5
+
+
+def test_matmul_precision_is_restored() -> None:
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        with exact_matmul():
+            assert torch.get_float32_matmul_precision() == "highest"
+        assert torch.get_float32_matmul_precision() == "high"
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def test_matmul_precision_is_restored_under_the_newer_setting() -> None:
+    matmul = torch.backends.cuda.matmul
+    if not hasattr(matmul, "fp32_precision"):
+        pytest.skip("needs torch 2.9")
+    before, matmul.fp32_precision = matmul.fp32_precision, "tf32"
+    try:
+        with exact_matmul():
+            assert matmul.fp32_precision == "ieee"
+        assert matmul.fp32_precision == "tf32"
+    finally:
+        matmul.fp32_precision = before

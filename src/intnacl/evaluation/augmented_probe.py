@@ -15,8 +15,8 @@ from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from intnacl.errors import InputError
-from intnacl.evaluation.features import eval_mode, extract, frozen
-from intnacl.evaluation.probe import Classifier, ProbeConfig, as_linear, check_pair, summarize
+from intnacl.evaluation.features import check_pair, eval_mode, extract, frozen
+from intnacl.evaluation.probe import Classifier, ProbeConfig, as_linear, summarize
 
 HCL = ProbeConfig(epochs=100, batch_size=512, lr=1e-3, l2=1e-6)
 Augment = Callable[[Tensor, int], Tensor]

@@ -7,6 +7,7 @@ in [0, 1] (B, 3, H, W) to features (B, F) and normalises inside.
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -35,6 +36,14 @@ def extract(
     if features_NF.ndim != 2:
         raise InputError(f"the encoder returned {tuple(features_NF.shape)}; a probe needs features (N, F).")
     return features_NF
+
+
+def extract_pair(
+    encoder: nn.Module, train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor], **options: Any
+) -> tuple[Tensor, Tensor]:
+    """Features of both splits, once they are seen to fit together; `options` are those of `extract`."""
+    check_pair(train, test)
+    return extract(encoder, train[0], **options), extract(encoder, test[0], **options)
 
 
 @contextmanager
@@ -85,3 +94,12 @@ def check_images(images: Tensor, labels: Tensor | None = None) -> None:
         )
     if labels.is_floating_point() or labels.min() < 0:
         raise InputError("labels must be integer classes from 0; unlabelled data (-1) cannot be evaluated.")
+
+
+def check_pair(train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor]) -> None:
+    """Raise unless both are labelled and their pictures have one size."""
+    for images, labels in (train, test):
+        check_images(images, labels)
+    if train[0].shape[1:] != test[0].shape[1:]:
+        sizes = f"{tuple(train[0].shape[1:])} and {tuple(test[0].shape[1:])}"
+        raise InputError(f"training and test pictures are {sizes}; both splits must have the same size.")

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from intnacl.errors import InputError
-from intnacl.evaluation.probe import extract_pair
+from intnacl.evaluation.features import extract_pair
 
 
 @dataclass(frozen=True, kw_only=True)

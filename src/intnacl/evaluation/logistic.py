@@ -10,10 +10,9 @@ is written out instead of left to autograd, samples are shuffled once an epoch i
 batch, and on a GPU the whole epoch with its test accuracy is one CUDA graph.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -169,25 +168,3 @@ def initial(problem: Problem, generator: torch.Generator) -> Tensor:
 def count_correct(theta_KC: Tensor, x_NK: Tensor, y_N: Tensor) -> Tensor:
     """How many rows are classified right: a 0-dimensional tensor, so that nothing waits for it."""
     return ((x_NK @ theta_KC).argmax(dim=1) == y_N).sum()
-
-
-@contextmanager
-def exact_matmul() -> Iterator[None]:
-    """Full float32 matrix products inside, whatever TF32 setting the program trains with."""
-    matmul, on_cpu = torch.backends.cuda.matmul, getattr(torch.backends.mkldnn, "matmul", None)
-    before_on_cpu = getattr(on_cpu, "fp32_precision", None)
-    try:
-        before, exact = torch.get_float32_matmul_precision(), "highest"
-        set_precision: Callable[[str], None] = torch.set_float32_matmul_precision
-    except (
-        RuntimeError
-    ):  # the program uses the newer setting of each backend, and torch forbids mixing the two
-        before, exact = matmul.fp32_precision, "ieee"
-        set_precision = partial(setattr, matmul, "fp32_precision")
-    set_precision(exact)
-    try:
-        yield
-    finally:
-        set_precision(before)
-        if before_on_cpu is not None:  # the setting for all has moved it, which torch would hold against it
-            on_cpu.fp32_precision = before_on_cpu  # type: ignore[union-attr]

@@ -1,12 +1,11 @@
 """True float32 for verdicts and TF32, which rounds to 10 bits, for searches that they judge."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
-
-from intnacl.evaluation.logistic import exact_matmul
 
 
 @contextmanager
@@ -18,6 +17,26 @@ def exact_float32() -> Iterator[None]:
     """
     with exact_matmul(), _set(_cudnn_switches()):
         yield
+
+
+@contextmanager
+def exact_matmul() -> Iterator[None]:
+    """Full float32 matrix products inside, whatever TF32 setting the program trains with."""
+    matmul, on_cpu = torch.backends.cuda.matmul, getattr(torch.backends.mkldnn, "matmul", None)
+    before_on_cpu = getattr(on_cpu, "fp32_precision", None)
+    try:
+        before, exact = torch.get_float32_matmul_precision(), "highest"
+        set_precision: Callable[[str], None] = torch.set_float32_matmul_precision
+    except RuntimeError:  # the program has set each backend apart, and torch forbids mixing the two ways
+        before, exact = matmul.fp32_precision, "ieee"
+        set_precision = partial(setattr, matmul, "fp32_precision")
+    set_precision(exact)
+    try:
+        yield
+    finally:
+        set_precision(before)
+        if before_on_cpu is not None:  # the setting for all has moved it, which torch would hold against it
+            on_cpu.fp32_precision = before_on_cpu  # type: ignore[union-attr]
 
 
 @contextmanager

@@ -15,8 +15,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from intnacl.errors import InputError, check_choice
-from intnacl.evaluation.features import check_images, extract
-from intnacl.evaluation.logistic import Problem, adam, count_correct, exact_matmul, lbfgs, pad_columns
+from intnacl.evaluation.features import extract_pair
+from intnacl.evaluation.logistic import Problem, adam, count_correct, lbfgs, pad_columns
+from intnacl.evaluation.precision import exact_matmul
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,20 +180,3 @@ def as_linear(weight_CF: Tensor, bias_C: Tensor) -> nn.Linear:
     linear = nn.Linear(weight_CF.shape[1], weight_CF.shape[0], device="meta")
     linear.weight, linear.bias = nn.Parameter(weight_CF.contiguous()), nn.Parameter(bias_C)
     return linear
-
-
-def extract_pair(
-    encoder: nn.Module, train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor], **options: Any
-) -> tuple[Tensor, Tensor]:
-    """Features of both splits, once they are seen to fit together; `options` are those of `extract`."""
-    check_pair(train, test)
-    return extract(encoder, train[0], **options), extract(encoder, test[0], **options)
-
-
-def check_pair(train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor]) -> None:
-    """Raise unless both are labelled and their pictures have one size."""
-    for images, labels in (train, test):
-        check_images(images, labels)
-    if train[0].shape[1:] != test[0].shape[1:]:
-        sizes = f"{tuple(train[0].shape[1:])} and {tuple(test[0].shape[1:])}"
-        raise InputError(f"training and test pictures are {sizes}; both splits must have the same size.")

@@ -11,8 +11,8 @@ from intnacl.config import RunConfig
 from intnacl.data import Dataset, load
 from intnacl.encoders import Encoder
 from intnacl.errors import InputError
+from intnacl.evaluation.features import extract_pair
 from intnacl.evaluation.precision import exact_float32
-from intnacl.evaluation.probe import extract_pair
 from intnacl.stages import ENCODER, read_config
 from intnacl.weights import from_pretrained, read_header
 
