@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from test_structure import ORDER
+from test_structure import imported_modules, name_of
 
 ROOT = Path(__file__).parents[1]
 SRC = ROOT / "src" / "intnacl"
@@ -60,11 +60,12 @@ def test_the_tree_is_complete_and_true() -> None:
     assert all((ROOT / entry).exists() for entry in tree_entries())
 
 
-def test_the_tree_is_in_reading_order() -> None:
-    parts = [
-        entry.split("/")[2].removesuffix(".py") for entry in tree_entries()[1:] if entry.startswith("src/")
-    ]
-    assert list(dict.fromkeys(parts)) == [name for name in ORDER if name != "__init__"]
+def test_files_import_only_from_files_above_them() -> None:
+    files = [ROOT / entry for entry in tree_entries() if entry.startswith("src/") and entry.endswith(".py")]
+    place = {name_of(path): i for i, path in enumerate(files)}
+    for path in files:
+        below = [name for name in imported_modules(path) if place.get(name, -1) > place[name_of(path)]]
+        assert not below, f"{name_of(path)} imports {below}, which the tree shows below it"
 
 
 def test_every_line_of_the_tree_says_something() -> None:

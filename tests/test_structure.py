@@ -29,7 +29,7 @@ def imported_modules(path: Path) -> list[str]:
             names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative import"
-            names.append(node.module or "")
+            names += [node.module or "", *(f"{node.module}.{alias.name}" for alias in node.names)]
     return [name for name in names if name.split(".")[0] == "intnacl"]
 
 
