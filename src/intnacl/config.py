@@ -10,7 +10,7 @@ import tomllib
 import types
 import typing
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -178,19 +178,10 @@ def differences(old: RunConfig, new: RunConfig) -> list[str]:
     return [f"{key}: {a.get(key)!r} -> {b.get(key)!r}" for key in keys if a.get(key) != b.get(key)]
 
 
-def settings(config: Any = None, prefix: str = "") -> Iterator[str]:
-    """Every dotted key there is."""
-    for f in fields(config or RunConfig()):
-        value = getattr(config or RunConfig(), f.name)
-        if is_dataclass(value):
-            yield from settings(value, f"{prefix}{f.name}.")
-        else:
-            yield f"{prefix}{f.name}"
-
-
 @cache
-def _known_settings() -> tuple[str, ...]:
-    return tuple(settings())
+def settings() -> tuple[str, ...]:
+    """Every dotted key there is."""
+    return tuple(key for key, _ in flatten(asdict(RunConfig())))
 
 
 def _override(config: RunConfig, changes: Mapping[str, Any]) -> RunConfig:
@@ -201,7 +192,7 @@ def _override(config: RunConfig, changes: Mapping[str, Any]) -> RunConfig:
             check_choice("augment", value, AUGMENTATIONS)
             config = replace(config, augment=AUGMENTATIONS[value])
             continue
-        check_choice("setting", key, _known_settings())
+        check_choice("setting", key, settings())
         part, _, name = key.rpartition(".")
         owner = getattr(config, part) if part else config
         parts.setdefault(part, {})[name] = _typed(value, typing.get_type_hints(type(owner))[name], key)

@@ -1,4 +1,4 @@
-"""The stages of a run in its folder: pretraining here, measurements in `evaluation`. Each can be resumed.
+"""A run's folder, and its first stage, pretraining; `measure` has the others. Each can be resumed.
 
 A run folder is the whole record: `config.json`, `log.jsonl`, `checkpoints/`, `encoder.safetensors`,
 `curves.png`, `result.json`.
