@@ -8,9 +8,10 @@ from typing import Any
 
 from intnacl.config import to_dict
 from intnacl.experiments import published, record
-from intnacl.experiments.attempts import RESULT, run_folder
+from intnacl.experiments.attempts import run_folder
 from intnacl.experiments.plan import Job, Plan
 from intnacl.experiments.setting import SIZES
+from intnacl.measure.result import RESULT
 
 Accuracy = Callable[[Job, str, str], float]
 

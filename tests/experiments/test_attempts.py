@@ -71,11 +71,11 @@ def test_a_run_that_others_hold_is_left_alone(tmp_path: Path) -> None:
 def test_a_stopped_run_goes_on_and_is_no_failure(tmp_path: Path) -> None:
     (job,) = jobs()
     assert attempt(job, tmp_path, device="cpu", stop=Stop(0.0), session="one") == "stopped"
-    noted = failure(tmp_path, job.name)
+    noted = failure(run_folder(tmp_path, job.name))
     assert noted is not None
     assert (noted["tries"], noted["given_up"]) == ({"one": 0}, [])
     assert _attempt(job, tmp_path) == "finished"
-    assert failure(tmp_path, job.name) is None
+    assert failure(run_folder(tmp_path, job.name)) is None
 
 
 def test_failures_are_retried_then_given_up_until_the_next_session(
@@ -85,7 +85,7 @@ def test_failures_are_retried_then_given_up_until_the_next_session(
     broken += [RuntimeError(f"no {i}") for i in range(TRIES + 1)]
     for i in range(TRIES):
         assert _attempt(job, tmp_path) == "failed"
-        noted = failure(tmp_path, job.name)
+        noted = failure(run_folder(tmp_path, job.name))
         assert noted is not None
         assert noted["error"].endswith(f"RuntimeError: no {i}\n")
         assert attempts.given_up(tmp_path, job.name, "one") == (i == TRIES - 1)
@@ -100,7 +100,7 @@ def test_a_users_mistake_is_not_retried(tmp_path: Path, broken: list[Exception])
     (job,) = jobs()
     broken += [InputError("no such data set")]
     assert _attempt(job, tmp_path) == "failed"
-    assert failure(tmp_path, job.name) == {
+    assert failure(run_folder(tmp_path, job.name)) == {
         "error": "no such data set", "tries": {"one": 1}, "given_up": ["one"],
     }  # fmt: skip
 
@@ -122,7 +122,7 @@ def test_sessions_that_share_a_folder_do_not_undo_each_others_verdict(
 def test_a_damaged_note_is_forgotten(tmp_path: Path, text: str) -> None:
     (tmp_path / "runs" / "a").mkdir(parents=True)
     (tmp_path / "runs" / "a" / "failure.json").write_text(text)
-    assert failure(tmp_path, "a") is None
+    assert failure(run_folder(tmp_path, "a")) is None
 
 
 def test_a_run_that_kills_its_process_is_given_up(tmp_path: Path, broken: list[Exception]) -> None:
@@ -132,7 +132,7 @@ def test_a_run_that_kills_its_process_is_given_up(tmp_path: Path, broken: list[E
         with pytest.raises(KeyboardInterrupt):  # passes by like a kill: nothing is noted
             _attempt(job, tmp_path)
     assert _attempt(job, tmp_path) == "failed"
-    noted = failure(tmp_path, job.name)
+    noted = failure(run_folder(tmp_path, job.name))
     assert noted is not None
     assert noted["error"] == DIED
 
@@ -142,7 +142,7 @@ def test_what_goes_on_from_a_failed_run_fails_with_it(tmp_path: Path, broken: li
     broken += [InputError("bad")]
     _attempt(first, tmp_path)
     assert _attempt(second, tmp_path) == "failed"
-    noted = failure(tmp_path, second.name)
+    noted = failure(run_folder(tmp_path, second.name))
     assert noted is not None
     assert noted["error"] == f"it goes on from {first.name}, which failed"
 

@@ -8,10 +8,11 @@ from grids import jobs
 from made_up import result_of, shifted
 from rich.console import Console
 
-from intnacl.experiments.attempts import FAILURE, RESULT, run_folder
+from intnacl.experiments.attempts import FAILURE, run_folder
 from intnacl.experiments.lock import hold
 from intnacl.experiments.plan import Job
 from intnacl.experiments.progress import Progress, last_line, state_of
+from intnacl.measure.result import RESULT
 
 
 def _fail(results: Path, job: Job, error: str) -> None:

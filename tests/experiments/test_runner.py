@@ -13,7 +13,7 @@ import pytest
 from grids import grid_file, jobs
 
 from intnacl.errors import InputError
-from intnacl.experiments.attempts import TRIES, failure, finished
+from intnacl.experiments.attempts import TRIES, failure, finished, run_folder
 from intnacl.experiments.progress import Progress
 from intnacl.experiments.runner import (
     WorkerStop,
@@ -58,7 +58,7 @@ def test_failed_runs_are_listed_while_others_go_on(tmp_path: Path) -> None:
     bad = jobs(dataset="cifar10", root=str(tmp_path / "nowhere"))[0]
     work(new_session(tmp_path, [bad, good], None), "cpu", stop=Stop())
     assert finished(tmp_path, good.name)
-    noted = failure(tmp_path, bad.name)
+    noted = failure(run_folder(tmp_path, bad.name))
     assert noted is not None
     assert noted["given_up"]
     assert str(tmp_path / "nowhere") in noted["error"]

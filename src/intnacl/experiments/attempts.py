@@ -20,10 +20,12 @@ from intnacl.data.aside import new_file, new_folder
 from intnacl.errors import InputError
 from intnacl.experiments.lock import hold
 from intnacl.experiments.plan import Job
+from intnacl.measure.result import RESULT
+from intnacl.stages import ENCODER
 from intnacl.training.distributed import ranks
 from intnacl.training.stopping import Stop
 
-RESULT, FAILURE, OUTPUT = "result.json", "failure.json", "output.txt"
+FAILURE, OUTPUT = "failure.json", "output.txt"
 CONTENT = {"accuracy": dict, "attacks": list, "time_s": dict, "protocol": dict, "config": dict}  # of a result
 TRIES = 3
 DIED = "the process that ran it died: killed, out of memory, or crashed"
@@ -60,10 +62,10 @@ def read_result(path: Path) -> dict[str, Any] | None:
     return result if whole else None
 
 
-def failure(results: Path, name: str) -> dict[str, Any] | None:
+def failure(folder: Path) -> dict[str, Any] | None:
     """What is noted about a run's failures: the last error, tries by session, sessions that gave it up."""
     try:
-        noted = json.loads((run_folder(results, name) / FAILURE).read_bytes())
+        noted = json.loads((folder / FAILURE).read_bytes())
         return {
             "error": str(noted["error"]),
             "tries": dict(noted["tries"]),
@@ -75,7 +77,7 @@ def failure(results: Path, name: str) -> dict[str, Any] | None:
 
 def given_up(results: Path, name: str, session: str) -> bool:
     """Whether this session will not try the run again."""
-    noted = failure(results, name)
+    noted = failure(run_folder(results, name))
     return noted is not None and session in noted["given_up"]
 
 
@@ -131,7 +133,7 @@ def inherit(parent: Path, folder: Path) -> None:
     """Give a run that has no state of its own the last one of its parent, and the log so far."""
     states = sorted((parent / "checkpoints").glob("step-*"))
     place = folder / "checkpoints"
-    if not states or any(place.glob("step-*")) or (folder / "encoder.safetensors").exists():
+    if not states or any(place.glob("step-*")) or (folder / ENCODER).exists():
         return
     place.mkdir(exist_ok=True)
     if (parent / "log.jsonl").exists():
@@ -158,14 +160,14 @@ def _tidy(job: Job, folder: Path) -> None:
 
 def _begin(folder: Path, session: str) -> int:
     """Count a try before it begins, so that one that kills its process counts too."""
-    noted = failure(folder.parents[1], folder.name)
+    noted = failure(folder)
     tries = 1 + (noted["tries"].get(session, 0) if noted else 0)
     _note(folder, session, tries=tries, error=noted["error"] if noted else "")
     return tries
 
 
 def _note(folder: Path, session: str, *, tries: int, error: str = "", given_up: bool = False) -> None:
-    noted = failure(folder.parents[1], folder.name) or {"tries": {}, "given_up": []}
+    noted = failure(folder) or {"tries": {}, "given_up": []}
     noted |= {"error": error, "tries": {**noted["tries"], session: tries}}
     noted["given_up"] += [session] if given_up else []
     with new_file(folder / FAILURE) as handle:

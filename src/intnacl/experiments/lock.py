@@ -3,6 +3,7 @@
 import json
 import os
 import socket
+import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -47,8 +48,6 @@ def _take(handle: IO[str], *, exclusive: bool) -> bool:
 
 
 def _sign(handle: IO[str]) -> None:
-    import time
-
     handle.truncate(0)
     handle.write(json.dumps({"host": socket.gethostname(), "pid": os.getpid(), "since": time.time()}))
     handle.flush()

@@ -14,8 +14,9 @@ from typing import Any
 
 from intnacl.config import FREE, RunConfig, flatten, from_dict, resolve, to_dict
 from intnacl.experiments import published, record
-from intnacl.experiments.attempts import RESULT, failure, read_result, run_folder
+from intnacl.experiments.attempts import failure, read_result, run_folder
 from intnacl.experiments.setting import choices, departures
+from intnacl.measure.result import RESULT
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,12 +143,12 @@ def collect(results: Path) -> tuple[list[View], dict[str, Run]]:
 
 def _run(results: Path, name: str, job: Mapping[str, Any]) -> Run:
     config = from_dict(job["config"])
-    result = read_result(run_folder(results, name) / RESULT)
-    noted = failure(results, name)
+    folder = run_folder(results, name)
+    result, noted = read_result(folder / RESULT), failure(folder)
     error = noted["error"] if result is None and noted and noted["given_up"] else None
     return Run(
         name=name, config=config, result=result, error=error, departures=departures(config, result),
-        choices=choices(config), command=command(config, run_folder(results, name)),
+        choices=choices(config), command=command(config, folder),
     )  # fmt: skip
 
 

@@ -1,6 +1,5 @@
 """What goes on in a results folder: a live table on a terminal, a line for each event elsewhere."""
 
-import json
 import time
 from collections import Counter
 from collections.abc import Mapping
@@ -11,6 +10,7 @@ from typing import Any
 from intnacl.experiments.attempts import failure, finished, run_folder
 from intnacl.experiments.lock import holder
 from intnacl.experiments.plan import Job
+from intnacl.training.journal import records
 
 SHOWN = 12
 
@@ -37,7 +37,7 @@ def state_of(job: Job, results: Path) -> State:
         return State(
             name=job.name, status="running", detail=f"{_epochs(job, folder)} · {minutes:.1f} min · {place}"
         )
-    noted = failure(results, job.name)
+    noted = failure(folder)
     if noted and noted["given_up"]:
         return State(name=job.name, status="failed", detail=last_line(noted["error"]))
     begun = (folder / "config.json").exists()
@@ -53,13 +53,8 @@ def last_line(error: str) -> str:
 
 
 def _epochs(job: Job, folder: Path) -> str:
-    """Epochs done, from the last line of the log."""
-    try:
-        lines = (folder / "log.jsonl").read_text().splitlines()
-        done = json.loads(lines[-1])["epoch"]
-    except (OSError, ValueError, IndexError, KeyError):
-        done = 0
-    return f"epoch {done}/{job.config.train.epochs}"
+    log = records(folder / "log.jsonl")
+    return f"epoch {log[-1]['epoch'] if log else 0}/{job.config.train.epochs}"
 
 
 class Progress:

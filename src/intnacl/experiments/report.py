@@ -2,6 +2,7 @@
 
 import csv
 import hashlib
+import io
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -188,8 +189,6 @@ COLUMNS = (
 
 def tidy(views: list[View]) -> str:
     """One line for every table, cell and seed."""
-    import io
-
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)

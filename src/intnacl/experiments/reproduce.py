@@ -11,14 +11,15 @@ import torch
 from intnacl.config import to_dict
 from intnacl.errors import InputError
 from intnacl.experiments import record
-from intnacl.experiments.attempts import failure, finished
+from intnacl.experiments.attempts import failure, finished, run_folder
 from intnacl.experiments.cost import plan_seconds
 from intnacl.experiments.custom import read_grid
 from intnacl.experiments.grid import SCALES, pick, tables_of
 from intnacl.experiments.plan import Job, Plan, jobs_of_rows, make_plan
 from intnacl.experiments.progress import Progress, last_line
-from intnacl.experiments.runner import Session, local_devices, new_session, read_device, run_local, work
+from intnacl.experiments.runner import Session, local_devices, new_session, run_local, work
 from intnacl.experiments.tables import Column, Row, Table
+from intnacl.training.distributed import read_device
 from intnacl.training.stopping import Stop
 
 
@@ -184,7 +185,7 @@ def _tell(session: Session, stop: Stop) -> int:
         (name, noted["error"])
         for name in names
         if not finished(session.results, name)
-        and (noted := failure(session.results, name)) is not None
+        and (noted := failure(run_folder(session.results, name))) is not None
         and session.name in noted["given_up"]
     ]
     for name, error in failed:

@@ -19,6 +19,7 @@ from intnacl.errors import InputError
 from intnacl.experiments.attempts import TRIES, attempt, finished, given_up
 from intnacl.experiments.plan import Job
 from intnacl.experiments.progress import Progress
+from intnacl.training.distributed import read_device
 from intnacl.training.stopping import Stop
 
 POLL_S = 0.5
@@ -149,11 +150,3 @@ def local_devices(device: str, workers: int | None) -> list[str]:
     if count == 0:
         raise InputError("device='cuda': this machine has no GPU that torch can use; take --device cpu.")
     return [f"cuda:{i % count}" for i in range(workers or count)]
-
-
-def read_device(name: str) -> torch.device:
-    """Torch's device of this name."""
-    try:
-        return torch.device(name)
-    except RuntimeError:
-        raise InputError(f"device={name!r} is unknown: take auto, cpu, cuda, cuda:1 …") from None

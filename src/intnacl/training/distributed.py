@@ -71,10 +71,7 @@ def pick_device(name: str, local_rank: int = 0) -> torch.device:
     """`auto` is the GPU of this rank where there is one, else the CPU; any other name is torch's."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise InputError(f"device={name!r} is unknown: take auto, cpu, cuda, cuda:1 …") from None
+    device = read_device(name)
     if device.type == "cuda":
         if not torch.cuda.is_available():
             raise InputError(
@@ -94,6 +91,14 @@ def pick_device(name: str, local_rank: int = 0) -> torch.device:
     except (RuntimeError, AssertionError) as error:  # mps on Linux, say, or meta, which holds no numbers
         raise InputError(f"device={name!r} cannot be trained on here: take auto, cpu, cuda …") from error
     return device
+
+
+def read_device(name: str) -> torch.device:
+    """Torch's device of this name, whether or not this machine has it."""
+    try:
+        return torch.device(name)
+    except RuntimeError:
+        raise InputError(f"device={name!r} is unknown: take auto, cpu, cuda, cuda:1 …") from None
 
 
 def wrap_ddp(module: nn.Module, device: torch.device) -> nn.Module:
