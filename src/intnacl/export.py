@@ -1,6 +1,7 @@
 """A run's encoder for other programs, with a model card that tells its protocol and figures."""
 
 import io
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -145,8 +146,6 @@ def _onnx(subject: Subject) -> Exported:
 
 
 def _to_onnx(encoder: Encoder, x: Tensor, path: Path) -> None:
-    import warnings
-
     plain = nn.Sequential(encoder).eval()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the exporter's own deprecations, nothing a user could act on

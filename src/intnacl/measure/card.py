@@ -6,7 +6,7 @@ from typing import Any
 from intnacl.config import RunConfig
 from intnacl.evaluation.named_attacks import ATTACK_NAMES
 from intnacl.measure.page import best_rows
-from intnacl.measure.tables import shown
+from intnacl.measure.tables import accuracy_rows, shown
 from intnacl.stages import loss_name
 
 MARK = "An encoder trained by intnacl"  # by which a card of ours is known
@@ -37,11 +37,7 @@ def _accuracy(config: RunConfig, result: dict[str, Any]) -> str:
     if not result["accuracy"]:
         return "Not measured yet: `intnacl probe RUN`, `intnacl attack RUN`, then export again."
     at = "".join(f", eps {eps:.4g}" for eps in config.evaluation.eps[:1])
-    rows = [
-        [name, *(shown(row[key]) for key in ("clean", "fgsm", "pgd"))]
-        for name, row in result["accuracy"].items()
-    ]
-    return _table(["data set (accuracy, %)", "clean", f"FGSM{at}", f"PGD{at}"], rows)
+    return _table(["data set (accuracy, %)", "clean", f"FGSM{at}", f"PGD{at}"], accuracy_rows(result))
 
 
 def _attacks(result: dict[str, Any]) -> str:
@@ -53,11 +49,8 @@ def _attacks(result: dict[str, Any]) -> str:
         for dataset in dict.fromkeys(row["dataset"] for row in result["attacks"])
         for row in best_rows(result, dataset)
     ]  # fmt: skip
-    return (
-        _table(["data set", "attack", "eps", "pictures", "accuracy, %", "clean, same pictures"], rows)
-        if rows
-        else ""
-    )
+    heads = ["data set", "attack", "eps", "pictures", "accuracy, %", "clean, same pictures"]
+    return _table(heads, rows) if rows else ""
 
 
 def _table(heads: list[str], rows: list[list[str]]) -> str:

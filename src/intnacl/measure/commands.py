@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 from intnacl.config import EvaluationConfig
 from intnacl.errors import InputError, check_choice
 from intnacl.evaluation.autoattack import require_autoattack
-from intnacl.evaluation.figures import draw_examples, draw_probe, draw_robustness
+from intnacl.evaluation.figures import draw_probe, draw_robustness
 from intnacl.evaluation.probe import ProbeConfig
-from intnacl.measure.page import best_rows, write_page
+from intnacl.measure.page import attacked_pictures, best_rows, write_page
 from intnacl.measure.parts import Part, file_name
 from intnacl.measure.probes import run_hcl_probe, run_knn, run_probe
 from intnacl.measure.result import collect, write_result
-from intnacl.measure.robust import attack_warnings, examples, plan, plans, run_attacks
+from intnacl.measure.robust import attack_warnings, plans, run_attacks
 from intnacl.measure.subject import Subject, open_subject
 from intnacl.measure.tables import print_attacks, print_probes, print_table, print_warnings, shown
 from intnacl.training.distributed import pick_device
@@ -96,9 +96,7 @@ def _draw_attacks(subject: Subject, name: str, eps: float) -> None:
     """Accuracy over eps from everything measured so far, and pictures at the largest eps."""
     rows = best_rows(collect(subject), name)
     _save(draw_robustness(rows), subject.folder / f"robustness-{file_name(name)}.png")
-    found, classes = examples(subject, name, plan(["pgd"], eps, None)[0])
-    title = f"PGD at eps {eps:.4g}; the title is the prediction, * a wrong one"
-    _save(draw_examples(found, classes, title=title), subject.folder / f"examples-{file_name(name)}.png")
+    _save(attacked_pictures(subject, name, eps), subject.folder / f"examples-{file_name(name)}.png")
 
 
 def _refresh(subject: Subject) -> None:

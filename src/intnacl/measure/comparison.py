@@ -76,11 +76,10 @@ def print_comparison(summary: dict[str, Any]) -> None:
     if summary["difference"]:
         columns["difference"] = summary["difference"]
     keys = list(next(iter(columns.values())))
-    count = len(summary["seeds"])
-    over = f"mean ± sd of {count} seeds" if count > 1 else f"seed {summary['seeds'][0]}"
-    signed = {"difference"}
-    rows = [[_name(key), *(_shown(columns[c][key], signed=c in signed) for c in columns)] for key in keys]
-    print_table(f"{summary['dataset']}: accuracy in percent, {over}", ["attack", *columns], rows)
+    rows = [
+        [_name(key), *(_shown(columns[c][key], signed=c == "difference") for c in columns)] for key in keys
+    ]
+    print_table(f"{summary['dataset']}: accuracy in percent, {_over(summary)}", ["attack", *columns], rows)
     print_warnings(summary["warnings"])
 
 
@@ -96,10 +95,14 @@ def draw_comparison(summary: dict[str, Any]) -> "Figure":
     for axes, attack in zip(grid, attacks, strict=True):
         _panel(axes, attack, losses, summary["clean_of_attacked"])
     grid[0].set_ylabel("accuracy (%)")
-    count = len(summary["seeds"])
-    over = f"mean ± sd of {count} seeds" if count > 1 else f"seed {summary['seeds'][0]}"
-    figure.suptitle(f"{summary['dataset']} under attack, {over}")
+    figure.suptitle(f"{summary['dataset']} under attack, {_over(summary)}")
     return figure
+
+
+def _over(summary: dict[str, Any]) -> str:
+    """What its figures are taken over."""
+    seeds = summary["seeds"]
+    return f"mean ± sd of {len(seeds)} seeds" if len(seeds) > 1 else f"seed {seeds[0]}"
 
 
 def _panel(
@@ -213,6 +216,6 @@ def _name(key: str) -> str:
     return f"{ATTACK_NAMES.get(attack, attack)}, eps {eps:.4g}"
 
 
-def _shown(spread: Spread, *, signed: bool = False) -> str:
+def _shown(spread: Spread, *, signed: bool) -> str:
     text = f"{spread['mean']:+.1f}" if signed else f"{spread['mean']:.1f}"
     return text if spread["sd"] is None else f"{text} ± {spread['sd']:.1f}"

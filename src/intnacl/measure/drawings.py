@@ -3,6 +3,7 @@
 import io
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from html import escape
 from typing import TYPE_CHECKING, Any
 
 from intnacl.evaluation.figures import RIGHT, WRONG
@@ -17,8 +18,6 @@ SWAPS = {INK: "currentColor", RIGHT.lower(): "var(--right)", WRONG.lower(): "var
 
 def inline_svg(draw: Callable[[], "Figure"], title: str) -> str:
     """The figure that `draw` makes as an `<svg>` element, named for readers that do not see it."""
-    from html import escape
-
     import matplotlib
 
     buffer = io.BytesIO()

@@ -1,17 +1,20 @@
 """`report.html` of one run: its figures and pictures in one file that needs no other."""
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from intnacl.data.aside import new_file
 from intnacl.evaluation.figures import draw_examples, draw_probe, draw_robustness
-from intnacl.evaluation.named_attacks import ATTACK_NAMES
+from intnacl.evaluation.named_attacks import ATTACK_NAMES, named_attack
 from intnacl.measure.drawings import inline_svg
 from intnacl.measure.result import own_knn, probe_curves
-from intnacl.measure.robust import examples, plan
+from intnacl.measure.robust import examples
 from intnacl.measure.subject import Subject
 from intnacl.stages import loss_name
 from intnacl.training.curves import learning_curves
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 PAGE = "report.html"
 
@@ -70,13 +73,18 @@ def _data_set(subject: Subject, name: str, result: dict[str, Any]) -> dict[str, 
     if not rows:
         return section
     section["curve"] = inline_svg(lambda: draw_robustness(rows), f"accuracy over the attack's eps on {name}")
-    attack = plan(["pgd"], max(row["eps"] for row in rows), None)[0]
-    found, classes = examples(subject, name, attack)
-    title = f"PGD at eps {attack.eps:.4g}; the title is the prediction, * a wrong one"
+    eps = max(row["eps"] for row in rows)
     section["examples"] = inline_svg(
-        lambda: draw_examples(found, classes, title=title), f"pictures of {name} before and after the attack"
+        lambda: attacked_pictures(subject, name, eps), f"pictures of {name} before and after the attack"
     )
     return section
+
+
+def attacked_pictures(subject: Subject, name: str, eps: float) -> "Figure":
+    """Some pictures of a data set before and after the paper's PGD."""
+    found, classes = examples(subject, name, named_attack("pgd", eps))
+    title = f"PGD at eps {eps:.4g}; the title is the prediction, * a wrong one"
+    return draw_examples(found, classes, title=title)
 
 
 def _learning(subject: Subject) -> str | None:

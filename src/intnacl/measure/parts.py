@@ -42,8 +42,6 @@ def measured(
     again: bool = False,
 ) -> Part:
     """The part of these settings: read if it is there, else (or if `again`) `work()` is done and written."""
-    settings = json.loads(json.dumps(settings))
-    path = part_path(folder, kind, settings)
     found = read_part(folder, kind, settings)
     if found is not None and not again:
         return found
@@ -51,8 +49,10 @@ def measured(
     figures = work()
     seconds = round(time.monotonic() - begun, 3)
     part = Part(
-        kind=kind, settings=settings, figures=figures, time_s=seconds, surroundings=surroundings(device)
-    )
+        kind=kind, settings=plain(settings), figures=figures, time_s=seconds,
+        surroundings=surroundings(device),
+    )  # fmt: skip
+    path = part_path(folder, kind, settings)
     with disk_errors(path):
         write_json(vars(part), path)
     return part
@@ -86,6 +86,12 @@ def file_name(dataset: str) -> str:
 def digest(settings: Any) -> str:
     """Eight hex digits that stand for plain settings."""
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]
+
+
+def plain(settings: dict[str, Any]) -> dict[str, Any]:
+    """Settings as they come back from JSON, which knows no tuples."""
+    found: dict[str, Any] = json.loads(json.dumps(settings))
+    return found
 
 
 def write_json(content: dict[str, Any], path: Path) -> None:

@@ -16,7 +16,7 @@ from intnacl.errors import InputError
 from intnacl.evaluation import augmented_probe, knn, probe
 from intnacl.evaluation.precision import exact_float32
 from intnacl.evaluation.probe import Classifier, ProbeConfig, as_linear
-from intnacl.measure.parts import Part, digest, file_name, measured, read_part
+from intnacl.measure.parts import Part, digest, file_name, measured, plain, read_part
 from intnacl.measure.subject import Subject, pair
 
 
@@ -147,7 +147,7 @@ def _fits(path: Path, settings: dict[str, Any]) -> bool:
 
     try:
         with safe_open(path, framework="pt") as handle:
-            return bool(json.loads((handle.metadata() or {})["intnacl"]) == json.loads(json.dumps(settings)))
+            return bool(json.loads((handle.metadata() or {})["intnacl"]) == plain(settings))
     except (OSError, SafetensorError, KeyError, ValueError):
         return False
 

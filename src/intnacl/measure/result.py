@@ -5,7 +5,7 @@ from typing import Any
 
 from intnacl.config import to_dict
 from intnacl.measure import robust
-from intnacl.measure.parts import Part, all_parts, digest, write_json
+from intnacl.measure.parts import Part, all_parts, digest, plain, write_json
 from intnacl.measure.subject import FEATURE_BATCH, Subject
 from intnacl.stages import read_config
 from intnacl.training.journal import records
@@ -16,9 +16,9 @@ ROW = ("name", "eps", "steps", "step_size", "restarts", "images", "accuracy", "c
 
 def write_result(subject: Subject) -> dict[str, Any] | None:
     """Write `result.json` as soon as everything the configuration asks for is measured; None until then."""
-    result = collect(subject)
     if any(_is_unmeasured(subject, name) for name in subject.data_sets):
         return None
+    result = collect(subject)
     write_json(result, subject.folder / RESULT)
     return result
 
@@ -26,7 +26,7 @@ def write_result(subject: Subject) -> dict[str, Any] | None:
 def _is_unmeasured(subject: Subject, name: str) -> bool:
     """Whether something that the configuration asks for on this data set is not in any part yet."""
     planned = robust.plans(subject.config.evaluation)
-    asked = {digest(_plain(asdict(attack))) for attacks in planned for attack in attacks}
+    asked = {digest(plain(asdict(attack))) for attacks in planned for attack in attacks}
     parts = [part for part in _attacks(subject) if part.settings["dataset"] == name]
     done = {digest(attack) for part in parts for attack in part.settings["attacks"]}
     return _own_probe(subject, name) is None or not asked <= done
@@ -79,7 +79,7 @@ def _attacks(subject: Subject) -> list[Part]:
 
 
 def _own_probes(subject: Subject) -> list[Part]:
-    own = _plain(asdict(subject.config.probe))
+    own = plain(asdict(subject.config.probe))
     return [part for part in _parts(subject, "probe") if part.settings["probe"] == own]
 
 
@@ -165,11 +165,3 @@ def _protocol(subject: Subject) -> dict[str, Any]:
         },
         **((own or measured[0]).surroundings if measured else {}),
     }  # fmt: skip
-
-
-def _plain(settings: dict[str, Any]) -> dict[str, Any]:
-    """As it comes back from JSON."""
-    import json
-
-    plain: dict[str, Any] = json.loads(json.dumps(settings))
-    return plain

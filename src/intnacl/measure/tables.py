@@ -15,17 +15,21 @@ def print_result(folder: Path) -> None:
     """The accuracies of a finished run, and where its files are."""
     result = json.loads((folder / RESULT).read_bytes())
     at = "".join(f"; attacks at eps {eps:.4g}" for eps in result["config"]["evaluation"]["eps"][:1])
-    rows = [
-        [name, *(shown(row[key]) for key in ("clean", "fgsm", "pgd"))]
-        for name, row in result["accuracy"].items()
-    ]
-    print_table(f"accuracy in percent{at}", ["data set", "clean", "FGSM", "PGD"], rows)
+    print_table(f"accuracy in percent{at}", ["data set", "clean", "FGSM", "PGD"], accuracy_rows(result))
     attacks = [row for row in result["attacks"] if not of_one_attack(row)]
     if len({row["eps"] for row in attacks}) > 1 or len({row["name"] for row in attacks}) > 3:
         for name in result["accuracy"]:
             print_attacks(name, [row for row in attacks if row["dataset"] == name])
     print_warnings(result["warnings"])
     print(f"written: {folder / RESULT}, {folder / PAGE}")
+
+
+def accuracy_rows(result: dict[str, Any]) -> list[list[str]]:
+    """Data set, clean, FGSM, PGD: a row for each data set of a result."""
+    return [
+        [name, *(shown(row[key]) for key in ("clean", "fgsm", "pgd"))]
+        for name, row in result["accuracy"].items()
+    ]
 
 
 def print_attacks(dataset: str, rows: Sequence[dict[str, Any]]) -> None:
