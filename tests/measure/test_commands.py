@@ -105,3 +105,14 @@ def test_mistakes_are_told_before_any_work(
 ) -> None:
     with pytest.raises(InputError, match=message):
         attack_command(tmp_path / "no run yet", (), eps, attacks, None, "cpu")
+
+
+@pytest.mark.parametrize(
+    "name", ["probe-digits.safetensors", "probe-digits.png", "result.json", "report.html"]
+)
+def test_a_file_that_cannot_be_written_is_named(tmp_path: Path, name: str) -> None:
+    folder = measured(tmp_path).folder
+    (folder / name).unlink(missing_ok=True)
+    (folder / name).mkdir()
+    with pytest.raises(InputError, match=f"{name} could not be written: Is a directory"):
+        probe_command(folder, (), "run", None, "cpu")

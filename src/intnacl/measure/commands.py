@@ -17,6 +17,7 @@ from intnacl.measure.result import collect, write_result
 from intnacl.measure.robust import attack_warnings, plans, run_attacks
 from intnacl.measure.subject import Subject, open_subject
 from intnacl.measure.tables import print_attacks, print_probes, print_table, print_warnings, shown
+from intnacl.training.checkpoint import disk_errors
 from intnacl.training.distributed import pick_device
 
 if TYPE_CHECKING:
@@ -107,5 +108,6 @@ def _refresh(subject: Subject) -> None:
 
 
 def _save(figure: "Figure", path: Path) -> None:
-    figure.savefig(path, dpi=140)
+    with disk_errors(path):
+        figure.savefig(path, dpi=140)
     print(f"written: {path}")

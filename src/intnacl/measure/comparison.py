@@ -14,6 +14,7 @@ from intnacl.measure.parts import write_json
 from intnacl.measure.pipeline import Say, run
 from intnacl.measure.result import RESULT
 from intnacl.measure.tables import print_table, print_warnings
+from intnacl.training.checkpoint import disk_errors
 from intnacl.training.distributed import Ranks
 from intnacl.training.stopping import Stop
 
@@ -67,7 +68,8 @@ def summarize(folder: Path, labels: Sequence[str], seeds: Sequence[int]) -> dict
 def write_comparison(summary: dict[str, Any], folder: Path) -> None:
     """comparison.json and comparison.png."""
     write_json(summary, folder / "comparison.json")
-    draw_comparison(summary).savefig(folder / "comparison.png", dpi=140)
+    with disk_errors(folder / "comparison.png"):
+        draw_comparison(summary).savefig(folder / "comparison.png", dpi=140)
 
 
 def print_comparison(summary: dict[str, Any]) -> None:

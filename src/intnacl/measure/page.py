@@ -11,6 +11,7 @@ from intnacl.measure.result import own_knn, probe_curves
 from intnacl.measure.robust import examples
 from intnacl.measure.subject import Subject
 from intnacl.stages import loss_name
+from intnacl.training.checkpoint import disk_errors
 from intnacl.training.curves import learning_curves
 
 if TYPE_CHECKING:
@@ -21,8 +22,9 @@ PAGE = "report.html"
 
 def write_page(subject: Subject, result: dict[str, Any]) -> None:
     """Write the page of a result."""
-    with new_file(subject.folder / PAGE) as handle:
-        handle.write(render(subject, result).encode())
+    path, text = subject.folder / PAGE, render(subject, result)
+    with disk_errors(path), new_file(path) as handle:
+        handle.write(text.encode())
 
 
 def render(subject: Subject, result: dict[str, Any]) -> str:

@@ -52,9 +52,7 @@ def measured(
         kind=kind, settings=plain(settings), figures=figures, time_s=seconds,
         surroundings=surroundings(device),
     )  # fmt: skip
-    path = part_path(folder, kind, settings)
-    with disk_errors(path):
-        write_json(vars(part), path)
+    write_json(vars(part), part_path(folder, kind, settings))
     return part
 
 
@@ -96,9 +94,10 @@ def plain(settings: dict[str, Any]) -> dict[str, Any]:
 
 def write_json(content: dict[str, Any], path: Path) -> None:
     """Write aside, then rename."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with new_file(path) as handle:
-        handle.write(json.dumps(content, indent=1, ensure_ascii=False).encode())
+    with disk_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with new_file(path) as handle:
+            handle.write(json.dumps(content, indent=1, ensure_ascii=False).encode())
 
 
 def _read(path: Path) -> Part | None:
