@@ -1,8 +1,8 @@
 """A run's configuration: the owners' dataclasses side by side, and the ways to change them.
 
 Layers, each over the one before: the recipe of the data set, a TOML file (its preset, then its other
-settings), the preset of the command line, flags. Unknown keys and
-ill-typed values are errors that name the nearest key. What is written to `config.json` is what runs.
+settings), the preset of the command line, flags. Unknown keys and ill-typed values are errors that name the
+nearest key. What is written to `config.json` is what runs.
 """
 
 import json

@@ -50,7 +50,7 @@ def pretrain(config: RunConfig, folder: Path, here: Ranks, stop: Stop) -> str | 
                 return _train(config, folder, here, stop)
         except BaseException:
             if begun:
-                _leave_unless_trained(folder)
+                _undo_unless_trained(folder)
             raise
 
 
@@ -133,7 +133,7 @@ def open_folder(folder: Path, config: RunConfig) -> bool:
     return True
 
 
-def _leave_unless_trained(folder: Path) -> None:
+def _undo_unless_trained(folder: Path) -> None:
     """Take a folder back in which nothing was trained, so that the corrected command may have it."""
     log = folder / "log.jsonl"
     if (folder / "checkpoints").exists() or (log.exists() and log.stat().st_size):

@@ -9,8 +9,8 @@ from typing import Any
 from intnacl.config import to_dict
 from intnacl.experiments import published, record
 from intnacl.experiments.attempts import run_folder
+from intnacl.experiments.cost import SIZES
 from intnacl.experiments.plan import Job, Plan
-from intnacl.experiments.setting import SIZES
 from intnacl.measure.result import RESULT
 
 Accuracy = Callable[[Job, str, str], float]
@@ -41,7 +41,7 @@ def result_of(job: Job, accuracy: Accuracy) -> dict[str, Any]:
         "time_s": {"pretrain": 1.4 * config.train.epochs * (config.loss.num_positives + 1) / 2},
         "protocol": {
             "dataset": config.dataset, "seed": config.seed, "versions": {"torch": "made up"},
-            "images": {d: {"train": n, "test": t} for d in datasets for n, t in [SIZES.get(d, (10, 10))]},
+            "images": {d: {"train": n, "test": t} for d in datasets for n, t in [SIZES.get(d, (10, 10))[:2]]},
         },
         "config": to_dict(config),
     }  # fmt: skip

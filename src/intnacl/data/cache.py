@@ -23,9 +23,8 @@ from intnacl.data.pictures import Pictures
 from intnacl.errors import InputError
 
 FORMAT = 2  # raise when decoding or layout change, so that older entries are rebuilt
-Fill = Callable[
-    [IO[bytes]], tuple[list[int], dict[str, str]]
-]  # writes pixels; returns labels, broken name -> reason
+Fill = Callable[[IO[bytes]], tuple[list[int], dict[str, str]]]
+"""Writes pixels; returns labels, and broken name -> reason."""
 
 
 def default_root() -> Path:

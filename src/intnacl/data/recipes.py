@@ -21,10 +21,7 @@ def _check_interval(name: str, interval: tuple[float, float] | None, top: float)
 class AugmentConfig:
     """What may happen to a picture, how strongly and how often. The defaults are the `paper` recipe."""
 
-    crop_scale: tuple[float, float] | None = (
-        0.08,
-        1.0,
-    )  # area of the crop over area of the picture; None: no crop
+    crop_scale: tuple[float, float] | None = (0.08, 1.0)  # area, over the picture's; None: no crop
     crop_ratio: tuple[float, float] = (3 / 4, 4 / 3)  # width over height of the crop
     flip_p: float = 0.5
     strength: float = 1.0  # s: multiplies the four numbers of `jitter`

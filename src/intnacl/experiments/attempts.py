@@ -115,8 +115,11 @@ def _try(job: Job, results: Path, folder: Path, device: str, stop: Stop, session
         hopeless = isinstance(error, InputError) or tries == TRIES
         _note(folder, session, tries=tries, error=text, given_up=hopeless)
         return "failed"
-    _note(folder, session, tries=tries - 1) if reason else _tidy(job, folder)
-    return "stopped" if reason else "finished"
+    if reason:
+        _note(folder, session, tries=tries - 1)  # a stop is no failure
+        return "stopped"
+    _tidy(job, folder)
+    return "finished"
 
 
 def _run(job: Job, results: Path, folder: Path, device: str, stop: Stop) -> str | None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from intnacl.config import FREE, RunConfig, flatten, resolve, to_dict
+from intnacl.experiments.cost import SIZES
 
 STATED: dict[str, tuple[Any, ...]] = {
     "encoder.name": ("resnet18",),
@@ -32,8 +33,6 @@ BY_DATASET: dict[str, dict[str, tuple[Any, ...]]] = {
     "tinyimagenet": {"train.batch_size": (128,), "probe.epochs": (200,)},
 }
 UNSTATED_WHEN_SUPERVISED = ("augment.", "loss.")
-# Training and test pictures.
-SIZES = {"cifar100": (50_000, 10_000), "cifar10": (50_000, 10_000), "tinyimagenet": (100_000, 10_000)}
 
 
 def departures(config: RunConfig, result: Mapping[str, Any] | None = None) -> list[str]:
@@ -54,9 +53,9 @@ def _other_pictures(result: Mapping[str, Any]) -> Iterator[str]:
     """A part of a data set is another data set."""
     for dataset, images in result.get("protocol", {}).get("images", {}).items():
         counts = (images["train"], images["test"])
-        if dataset in SIZES and counts != SIZES[dataset]:
-            of = " + ".join(f"{n:,}" for n in SIZES[dataset])
-            yield f"{dataset} has {counts[0]:,} + {counts[1]:,} pictures, not {of}"
+        whole = SIZES[dataset][:2] if dataset in SIZES else counts
+        if counts != whole:
+            yield f"{dataset} has {counts[0]:,} + {counts[1]:,} pictures, not {whole[0]:,} + {whole[1]:,}"
 
 
 def choices(config: RunConfig) -> list[str]:

@@ -108,9 +108,7 @@ def _negatives(anchors_TD: Tensor, keys_KD: Tensor, own_T2: Tensor, temperature:
 def _log_mean_and_scale(s_TK: Tensor, beta: float) -> tuple[Tensor, Tensor]:
     """E and r of each row. Overwrites its input."""
     top_T = s_TK.amax(1)
-    kappa_TK = s_TK.sub_(
-        top_T[:, None]
-    ).exp_()  # relative to the row's largest: at most 1, and one of them is 1
+    kappa_TK = s_TK.sub_(top_T[:, None]).exp_()  # relative to the row's largest, which is 1
     if beta == 0:
         weighted_T, weights_T = kappa_TK.sum(1), torch.full_like(top_T, kappa_TK.shape[1] - 2)
     else:

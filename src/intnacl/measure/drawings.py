@@ -1,8 +1,7 @@
 """Figures as SVG inside a page: they take the page's ink and its light or dark background."""
 
 import io
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +11,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 INK = "#010203"  # a colour no figure uses: it stands for the page's own text colour
+INKED = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color", "grid.color")
 NO_METADATA = dict.fromkeys(("Date", "Creator", "Format", "Type"))
 SWAPS = {INK: "currentColor", RIGHT.lower(): "var(--right)", WRONG.lower(): "var(--wrong)"}
 
@@ -22,21 +22,11 @@ def inline_svg(draw: Callable[[], "Figure"], title: str) -> str:
 
     buffer = io.BytesIO()
     # A salt of its own keeps the ids of two figures in one page apart, and equal figures equal.
-    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": title}), page_ink():
+    settings: Any = {"svg.fonttype": "none", "svg.hashsalt": title, **dict.fromkeys(INKED, INK)}
+    with matplotlib.rc_context(settings):
         draw().savefig(buffer, format="svg", transparent=True, metadata=NO_METADATA)
     svg = buffer.getvalue().decode()
     for color, replacement in SWAPS.items():
         svg = svg.replace(color, replacement)
     element = svg[svg.index("<svg") :]
     return element.replace("<svg", f'<svg role="img" aria-label="{escape(title)}"', 1)
-
-
-@contextmanager
-def page_ink() -> Iterator[None]:
-    """Text, axes and ticks in INK."""
-    import matplotlib
-
-    parts = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color", "grid.color")
-    settings: dict[Any, Any] = dict.fromkeys(parts, INK)
-    with matplotlib.rc_context(settings):
-        yield

@@ -1,12 +1,13 @@
 """A whole run: pretrain, then measure what its configuration asks for, in stages that can be resumed."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from intnacl.config import RunConfig
 from intnacl.errors import InputError
 from intnacl.evaluation.autoattack import check_targets, require_autoattack
+from intnacl.measure.parts import Part
 from intnacl.measure.probes import run_knn, run_probe
 from intnacl.measure.result import write_result
 from intnacl.measure.robust import plans, run_attacks
@@ -60,12 +61,11 @@ def check(config: RunConfig) -> None:
         check_targets(min(len(test.classes) for test in tests))
 
 
-def _stages(subject: Subject) -> Iterator[tuple[str, Callable[[], Any]]]:
+def _stages(subject: Subject) -> Iterator[tuple[str, Callable[[], Part]]]:
     for name in subject.data_sets:
-        yield f"probe {name}", lambda name=name: run_probe(subject, name)  # type: ignore[misc]
-        yield f"knn {name}", lambda name=name: run_knn(subject, name)  # type: ignore[misc]
+        yield f"probe {name}", partial(run_probe, subject, name)
+        yield f"knn {name}", partial(run_knn, subject, name)
         for attacks in plans(subject.config.evaluation):
             names = ", ".join(dict.fromkeys(attack.name for attack in attacks))
             radii = ", ".join(f"{eps:.4g}" for eps in dict.fromkeys(attack.eps for attack in attacks))
-            title = f"{names} {name} at eps {radii}"
-            yield title, lambda name=name, attacks=attacks: run_attacks(subject, name, attacks)  # type: ignore[misc]
+            yield f"{names} {name} at eps {radii}", partial(run_attacks, subject, name, attacks)

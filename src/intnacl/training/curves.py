@@ -19,14 +19,12 @@ def draw_curves(log: Path, out: Path) -> None:
 
 def learning_curves(log: Path) -> "Figure":
     """The figure of `log.jsonl`."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     rows = records(log)
     names = dict.fromkeys(name for row in rows for name in row if name not in NOT_DRAWN)
     percent = [name for name in names if name in PERCENT]
     figure = Figure(figsize=(9 if percent else 5, 3.6), layout="constrained")
-    FigureCanvasAgg(figure)
     axes = figure.subplots(1, 2 if percent else 1, squeeze=False)[0]
     for name in names:
         if name not in PERCENT:

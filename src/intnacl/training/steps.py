@@ -103,8 +103,8 @@ class Stepper:
         for i in range(k):
             terms_T = self._backward(self._index_kR[i], self._clock + i, 1 / k)
             totals = terms_T if totals is None else totals + terms_T
-        self.scaler.unscale_(self.optimizer) if self.clip and self.scaler.is_enabled() else None
         if self.clip:
+            self.scaler.unscale_(self.optimizer)
             torch.nn.utils.clip_grad_norm_(self.objective.model.parameters(), self.clip)
         self.scaler.step(self.optimizer)
         self.scaler.update()
@@ -163,7 +163,10 @@ def _kept(objective: Objective, optimizer: Optimizer, scaler: torch.amp.GradScal
                 tensor.copy_(value)
             for state in optimizer.state.values():
                 for tensor in filter(torch.is_tensor, state.values()):
-                    tensor.copy_(before[id(tensor)]) if id(tensor) in before else tensor.zero_()
+                    if id(tensor) in before:
+                        tensor.copy_(before[id(tensor)])
+                    else:
+                        tensor.zero_()
         scaler.load_state_dict(scale)
         optimizer.zero_grad(set_to_none=True)
 
