@@ -137,7 +137,7 @@ def test_what_cannot_be_used_or_written_leaves_nothing_behind(
         export_run(folder, "onnx", tmp_path / "out")
     assert not (tmp_path / "out").exists()
     (tmp_path / "file").touch()
-    with pytest.raises(InputError, match=r"out could not be written"):
+    with pytest.raises(InputError, match=r"out/encoder\.safetensors could not be written"):
         export_run(folder, "safetensors", tmp_path / "file" / "out")
 
 

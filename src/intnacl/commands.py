@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from intnacl.config import RunConfig, resolve
+from intnacl.data.aside import disk_errors
 from intnacl.errors import InputError
 from intnacl.flags import Flags
 from intnacl.measure.parts import file_name, write_json
 from intnacl.stages import ENCODER, default_folder, loss_name, pretrain
-from intnacl.training.checkpoint import disk_errors
 from intnacl.training.distributed import Ranks, pick_device, ranks
 from intnacl.training.stopping import Stop
 

@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 import torch
 from torch import Tensor, nn
 
-from intnacl.data.aside import new_file
+from intnacl.data.aside import write_file
 from intnacl.encoders import SMALL, Encoder, build_model, timm_options
 from intnacl.errors import InputError, check_choice, missing_extra
 from intnacl.measure.card import MARK, model_card
@@ -18,7 +18,6 @@ from intnacl.measure.result import collect
 from intnacl.measure.subject import Subject, open_subject
 from intnacl.resnets import RESNETS
 from intnacl.stages import ENCODER
-from intnacl.training.checkpoint import disk_errors
 from intnacl.weights import clean_state
 
 Exported = tuple[str, bytes, str]
@@ -38,11 +37,8 @@ def export_run(folder: Path, format: str, out: Path | None = None) -> Path:
         raise InputError(f"{readme} is no model card and would be lost: give --out a folder of its own.")
     name, content, usage = FORMATS[format](subject)
     card = model_card(subject.config, collect(subject), usage)
-    with disk_errors(out):
-        out.mkdir(parents=True, exist_ok=True)
-        for file, data in ((name, content), (readme.name, card.encode())):
-            with new_file(out / file) as handle:
-                handle.write(data)
+    write_file(out / name, content)
+    write_file(readme, card.encode())
     return out / name
 
 

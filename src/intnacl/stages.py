@@ -17,12 +17,11 @@ from torch import Tensor, nn
 
 from intnacl.config import RunConfig, differences, from_dict, to_dict
 from intnacl.data import load
-from intnacl.data.aside import new_file, take_lock
+from intnacl.data.aside import disk_errors, take_lock, write_file
 from intnacl.data.datasets import Dataset
 from intnacl.errors import InputError, InputWarning
 from intnacl.evaluation import knn
 from intnacl.losses.integrated import PRESETS, LossConfig
-from intnacl.training.checkpoint import disk_errors
 from intnacl.training.curves import draw_curves
 from intnacl.training.distributed import Ranks, barrier
 from intnacl.training.journal import Journal
@@ -86,8 +85,7 @@ def _train(config: RunConfig, folder: Path, here: Ranks, stop: Stop) -> str | No
     if reason is None and here.main:
         with disk_errors(folder / "curves.png"):
             draw_curves(journal.path, folder / "curves.png")
-        with disk_errors(folder / ENCODER):
-            save_encoder(objective.encoder, config.encoder, train.images.shape[-1], folder / ENCODER)
+        save_encoder(objective.encoder, config.encoder, train.images.shape[-1], folder / ENCODER)
     barrier(here)  # a run is done for all when its files are
     return reason
 
@@ -126,10 +124,7 @@ def open_folder(folder: Path, config: RunConfig) -> bool:
         raise InputError(
             f"{folder} has an {ENCODER} but no {CONFIG}: nothing tells how it came about. Take another --out."
         )
-    with disk_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        with new_file(path) as handle:
-            handle.write(json.dumps(to_dict(config), indent=1).encode())
+    write_file(path, json.dumps(to_dict(config), indent=1).encode())
     return True
 
 

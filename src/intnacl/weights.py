@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from intnacl.data.aside import new_file
+from intnacl.data.aside import write_file
 from intnacl.encoders import Encoder, EncoderConfig, build_model
 from intnacl.errors import InputError
 
@@ -24,8 +24,7 @@ def save_encoder(encoder: Encoder, config: EncoderConfig, image_size: int, path:
     from safetensors.torch import save
 
     header = json.dumps({"encoder": asdict(config), "image_size": image_size}, sort_keys=True)
-    with new_file(path) as handle:
-        handle.write(save(clean_state(encoder), {KEY: header}))
+    write_file(path, save(clean_state(encoder), {KEY: header}))
 
 
 def clean_state(encoder: Encoder) -> dict[str, Tensor]:

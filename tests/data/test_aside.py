@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from intnacl.data import aside
+from intnacl.errors import InputError
 
 
 def names(folder: Path) -> list[str]:
@@ -28,6 +29,18 @@ def test_a_failure_leaves_no_file_and_keeps_the_old_one(tmp_path: Path) -> None:
         out.writelines([b"new", "not bytes"])  # type: ignore[list-item]
     assert (tmp_path / "a").read_bytes() == b"old"
     assert names(tmp_path) == ["a"]
+
+
+def test_a_file_is_written_with_the_folders_above_it_or_named(tmp_path: Path) -> None:
+    aside.write_file(tmp_path / "sub" / "a", b"whole")
+    assert (tmp_path / "sub" / "a").read_bytes() == b"whole"
+    with pytest.raises(InputError, match=r"sub/a/b could not be written: Not a directory\. .*make room"):
+        aside.write_file(tmp_path / "sub" / "a" / "b", b"")
+
+
+def test_an_error_that_is_not_the_disks_is_not_told_as_one() -> None:
+    with pytest.raises(RuntimeError, match="out of memory"), aside.disk_errors(Path("x")):
+        raise RuntimeError("out of memory")
 
 
 def test_a_folder_appears_when_it_is_whole(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import torch
 
 from intnacl.errors import InputError, InputWarning
 from intnacl.training import checkpoint as checkpoints
-from intnacl.training.checkpoint import MODEL, OPTIMIZER, STATE, Checkpoint, disk_errors, newest, prune, save
+from intnacl.training.checkpoint import MODEL, OPTIMIZER, STATE, Checkpoint, newest, prune, save
 
 
 def example(step: int) -> Checkpoint:
@@ -183,11 +183,6 @@ def test_the_reason_of_a_disk_that_is_full_indeed_reaches_the_user(
     monkeypatch.setattr(checkpoints, "new_folder", lambda path: nullcontext(tmp_path))
     with pytest.raises(InputError, match="could not be written: No space left on device"):
         save(tmp_path, example(1))
-
-
-def test_an_error_that_is_not_the_disks_is_not_told_as_one() -> None:
-    with pytest.raises(RuntimeError, match="out of memory"), disk_errors(Path("x")):
-        raise RuntimeError("out of memory")
 
 
 def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:

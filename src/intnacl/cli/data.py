@@ -98,11 +98,11 @@ def show_dataset(
         Seed of the views, and of that encoder.
     """
     from intnacl.data import load
+    from intnacl.data.aside import disk_errors
     from intnacl.data.gallery import draw_gallery, view_columns
     from intnacl.data.recipes import RECIPES
     from intnacl.errors import check_choice
     from intnacl.previews import adversarial_columns, trained_encoder, untrained_model
-    from intnacl.training.checkpoint import disk_errors
 
     check_choice("augment", augment, RECIPES)
     dataset = load(name, split, root, size=size, strict=strict)

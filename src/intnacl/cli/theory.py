@@ -148,7 +148,7 @@ def bounds(
 
 def _make_folder(out: Path) -> None:
     """Before what takes time, not after it."""
-    from intnacl.training.checkpoint import disk_errors
+    from intnacl.data.aside import disk_errors
 
     with disk_errors(out):
         out.mkdir(parents=True, exist_ok=True)

@@ -11,6 +11,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+from safetensors import SafetensorError
+
+from intnacl.errors import InputError
+
 
 @contextmanager
 def locked(path: Path) -> Iterator[bool]:
@@ -34,6 +38,27 @@ def take_lock(handle: IO[Any] | int, *, exclusive: bool = True, wait: bool = Tru
     except (ImportError, OSError):
         return None
     return True
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Write a file, and the folders above it, as `new_file` does; where that fails, the error names it."""
+    with disk_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with new_file(path) as handle:
+            handle.write(content)
+
+
+@contextmanager
+def disk_errors(path: Path) -> Iterator[None]:
+    """Turn a full or unwritable disk into a message that says what to do."""
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
+        raise InputError(
+            f"{path} could not be written: {reason}. What was saved before is whole: make room or mend the "
+            "permissions, then run the same command again to go on."
+        ) from error
 
 
 @contextmanager

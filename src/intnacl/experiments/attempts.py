@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TextIO
 
-from intnacl.data.aside import new_file, new_folder
+from intnacl.data.aside import new_folder, write_file
 from intnacl.errors import InputError
 from intnacl.experiments.lock import hold
 from intnacl.experiments.plan import Job
@@ -173,8 +173,7 @@ def _note(folder: Path, session: str, *, tries: int, error: str = "", given_up: 
     noted = failure(folder) or {"tries": {}, "given_up": []}
     noted |= {"error": error, "tries": {**noted["tries"], session: tries}}
     noted["given_up"] += [session] if given_up else []
-    with new_file(folder / FAILURE) as handle:
-        handle.write(json.dumps(noted, indent=1).encode())
+    write_file(folder / FAILURE, json.dumps(noted, indent=1).encode())
 
 
 def _give_up_child(job: Job, results: Path, session: str) -> bool:

@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from intnacl.config import FREE, RunConfig, from_dict, to_dict
-from intnacl.data.aside import locked, new_file
+from intnacl.data.aside import disk_errors, locked, write_file
 from intnacl.errors import InputError
 from intnacl.experiments.attempts import finished
 from intnacl.experiments.plan import Plan, run_name, training_key
-from intnacl.training.checkpoint import disk_errors
 from intnacl.training.trainer import TrainConfig
 
 NAME = "plan.json"
@@ -41,8 +40,7 @@ def write(results: Path, plan: Plan, *, scale: str, overrides: Mapping[str, Any]
             if former and _shape(former["cells"]) == _shape(cells):
                 cells = _joined(former["cells"], cells, record["jobs"], results)
             record["tables"][key] = {**asdict(table), "settings": marks, "cells": cells}
-        with new_file(results / NAME) as handle:
-            handle.write(json.dumps(record, ensure_ascii=False).encode())
+        write_file(results / NAME, json.dumps(record, ensure_ascii=False).encode())
 
 
 @contextmanager

@@ -9,13 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from intnacl.data.aside import new_file
+from intnacl.data.aside import write_file
 from intnacl.experiments import figures, published
 from intnacl.experiments.claims import Judgement, measured_claims
 from intnacl.experiments.latex import escape_latex, parts
 from intnacl.experiments.measured import Cell, Run, View, collect
 from intnacl.experiments.plan import training_key
-from intnacl.training.checkpoint import disk_errors
 
 LONGEST_NAME = 50  # characters of a file's name, which may take four bytes each
 STAGES = {
@@ -40,8 +39,6 @@ class Report:
 def write_report(results: Path, out: Path) -> list[Path]:
     """Write the report of `results` below `out`; returns the files."""
     views, runs = collect(results)
-    with disk_errors(out):
-        out.mkdir(parents=True, exist_ok=True)
     drawings, names, written = {}, file_names([view.key for view in views]), []
     for view in views:
         if view.figure:
@@ -227,8 +224,7 @@ def file_names(keys: list[str]) -> dict[str, str]:
 
 
 def _put(path: Path, content: bytes) -> list[Path]:
-    with disk_errors(path), new_file(path) as handle:
-        handle.write(content)
+    write_file(path, content)
     return [path]
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from intnacl.config import EvaluationConfig
+from intnacl.data.aside import disk_errors
 from intnacl.errors import InputError, check_choice
 from intnacl.evaluation.autoattack import require_autoattack
 from intnacl.evaluation.figures import draw_probe, draw_robustness
@@ -17,7 +18,6 @@ from intnacl.measure.result import collect, write_result
 from intnacl.measure.robust import attack_warnings, plans, run_attacks
 from intnacl.measure.subject import Subject, open_subject
 from intnacl.measure.tables import print_attacks, print_probes, print_table, print_warnings, shown
-from intnacl.training.checkpoint import disk_errors
 from intnacl.training.distributed import pick_device
 
 if TYPE_CHECKING:

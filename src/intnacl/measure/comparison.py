@@ -8,13 +8,13 @@ from statistics import mean, stdev
 from typing import TYPE_CHECKING, Any
 
 from intnacl.config import RunConfig, from_dict
+from intnacl.data.aside import disk_errors
 from intnacl.evaluation.figures import COLORS, MARKERS
 from intnacl.evaluation.named_attacks import ATTACK_NAMES
 from intnacl.measure.parts import write_json
 from intnacl.measure.pipeline import Say, run
 from intnacl.measure.result import RESULT
 from intnacl.measure.tables import print_table, print_warnings
-from intnacl.training.checkpoint import disk_errors
 from intnacl.training.distributed import Ranks
 from intnacl.training.stopping import Stop
 

@@ -3,7 +3,7 @@
 import json
 from typing import TYPE_CHECKING, Any
 
-from intnacl.data.aside import new_file
+from intnacl.data.aside import write_file
 from intnacl.evaluation.figures import draw_examples, draw_probe, draw_robustness
 from intnacl.evaluation.named_attacks import ATTACK_NAMES, named_attack
 from intnacl.measure.drawings import inline_svg
@@ -11,7 +11,6 @@ from intnacl.measure.result import own_knn, probe_curves
 from intnacl.measure.robust import examples
 from intnacl.measure.subject import Subject
 from intnacl.stages import loss_name
-from intnacl.training.checkpoint import disk_errors
 from intnacl.training.curves import learning_curves
 
 if TYPE_CHECKING:
@@ -22,9 +21,7 @@ PAGE = "report.html"
 
 def write_page(subject: Subject, result: dict[str, Any]) -> None:
     """Write the page of a result."""
-    path, text = subject.folder / PAGE, render(subject, result)
-    with disk_errors(path), new_file(path) as handle:
-        handle.write(text.encode())
+    write_file(subject.folder / PAGE, render(subject, result).encode())
 
 
 def render(subject: Subject, result: dict[str, Any]) -> str:

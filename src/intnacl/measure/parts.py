@@ -14,9 +14,8 @@ from typing import Any
 
 import torch
 
-from intnacl.data.aside import new_file
+from intnacl.data.aside import write_file
 from intnacl.measure.surroundings import surroundings
-from intnacl.training.checkpoint import disk_errors
 
 PARTS = "parts"
 
@@ -94,10 +93,7 @@ def plain(settings: dict[str, Any]) -> dict[str, Any]:
 
 def write_json(content: dict[str, Any], path: Path) -> None:
     """Write aside, then rename."""
-    with disk_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with new_file(path) as handle:
-            handle.write(json.dumps(content, indent=1, ensure_ascii=False).encode())
+    write_file(path, json.dumps(content, indent=1, ensure_ascii=False).encode())
 
 
 def _read(path: Path) -> Part | None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from intnacl.data import Dataset
-from intnacl.data.aside import new_file
+from intnacl.data.aside import write_file
 from intnacl.data.augment import augment
 from intnacl.errors import InputError
 from intnacl.evaluation import augmented_probe, knn, probe
@@ -18,7 +18,6 @@ from intnacl.evaluation.precision import exact_float32
 from intnacl.evaluation.probe import Classifier, ProbeConfig, as_linear
 from intnacl.measure.parts import Part, digest, file_name, measured, plain, read_part
 from intnacl.measure.subject import Subject, pair
-from intnacl.training.checkpoint import disk_errors
 
 
 def run_probe(subject: Subject, name: str, config: ProbeConfig | None = None) -> Part:
@@ -138,8 +137,7 @@ def _save_linear(linear: nn.Linear, settings: dict[str, Any], path: Path) -> Non
     from safetensors.torch import save
 
     state = {k: v.detach().cpu().contiguous() for k, v in linear.state_dict().items()}
-    with disk_errors(path), new_file(path) as handle:
-        handle.write(save(state, {"intnacl": json.dumps(settings, sort_keys=True)}))
+    write_file(path, save(state, {"intnacl": json.dumps(settings, sort_keys=True)}))
 
 
 def _fits(path: Path, settings: dict[str, Any]) -> bool:

@@ -9,8 +9,6 @@ import io
 import json
 import shutil
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from pickle import UnpicklingError
@@ -21,8 +19,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from intnacl.data.aside import new_folder
-from intnacl.errors import InputError, InputWarning
+from intnacl.data.aside import disk_errors, new_folder
+from intnacl.errors import InputWarning
 
 MODEL, OPTIMIZER, STATE = "model.safetensors", "optimizer.pt", "state.json"
 LOAD_ERRORS = (OSError, ValueError, KeyError, TypeError, RuntimeError, UnpicklingError, SafetensorError)
@@ -60,19 +58,6 @@ def _save_optimizer(state: dict[str, Any], path: Path) -> None:
     buffer = io.BytesIO()
     torch.save(state, buffer)
     path.write_bytes(buffer.getbuffer())
-
-
-@contextmanager
-def disk_errors(path: Path) -> Iterator[None]:
-    """Turn a full or unwritable disk into a message that says what to do."""
-    try:
-        yield
-    except (OSError, SafetensorError) as error:
-        reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
-        raise InputError(
-            f"{path} could not be written: {reason}. What was saved before is whole: make room or mend the "
-            "permissions, then run the same command again to go on."
-        ) from error
 
 
 def newest(folder: Path, device: torch.device | str = "cpu") -> Checkpoint | None:

@@ -5,9 +5,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from intnacl.data.aside import new_file
+from intnacl.data.aside import disk_errors, write_file
 from intnacl.errors import missing_extra
-from intnacl.training.checkpoint import disk_errors
 
 
 class Journal:
@@ -34,8 +33,7 @@ class Journal:
         """Forget the epochs after `step`: a resumed run writes them again."""
         if self.active:
             kept = [r for r in records(self.path) if r["step"] <= step]
-            with disk_errors(self.path), new_file(self.path) as log:
-                log.write("".join(json.dumps(r) + "\n" for r in kept).encode())
+            write_file(self.path, "".join(json.dumps(r) + "\n" for r in kept).encode())
             if self._board and kept:
                 self._board.close()
                 self._board = _board(self.path.parent, purge_step=kept[-1]["epoch"] + 1)
