@@ -6,7 +6,7 @@ Shapes: B images on this process, D embedding size, R = 2B rows of a pair of vie
 import inspect
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from numbers import Real
 from typing import Any, NamedTuple, Self
 
@@ -44,6 +44,12 @@ RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
     "temperature": (lambda v: v > 0, "above 0"),
     "tau_plus": (lambda v: 0 <= v < 1, "from 0 to below 1"),
     "beta": (lambda v: v >= 0, "0 or more"),
+}
+
+MAKERS = {  # where a view comes from, for the error about a missing one
+    "extra": "each embeds a further augmented view",
+    "mixed": "each embeds intnacl.data.views.mix(x1, lam, shift), with shift 1, 2, …",
+    "adversarial": "it embeds intnacl.attacks.adversarial_view(encoder, x0, eps)",
 }
 
 
@@ -116,6 +122,8 @@ class IntNaClLoss(nn.Module):
 
     def __init__(self, **keywords: Any) -> None:
         super().__init__()
+        for name in keywords:
+            check_choice("keyword", name, (f.name for f in fields(LossConfig)))
         self.config = LossConfig(**keywords)
 
     @classmethod
@@ -231,7 +239,7 @@ class IntNaClLoss(nn.Module):
             if len(given) != count:
                 raise InputError(
                     f"{name}: {len(given)} views given, {count} needed by nacl={self.config.nacl!r}, "
-                    f"num_positives={self.config.num_positives}, alpha={self.config.alpha}."
+                    f"num_positives={self.config.num_positives}, alpha={self.config.alpha}: {MAKERS[name]}."
                 )
         views = {
             "z0": z0,
