@@ -363,6 +363,12 @@ def test_the_view_is_one_sign_step_up_the_simclr_loss(embedder, pictures):
     assert torch.equal(adversarial_view(embedder, pictures, EPS), pictures + EPS * gradient.sign())
 
 
+def test_a_function_around_the_encoder_gives_the_same_view(embedder, pictures):
+    expected = adversarial_view(deepcopy(embedder), pictures, EPS)
+    assert torch.equal(adversarial_view(lambda x: embedder(x), pictures, EPS), expected)
+    assert all(parameter.grad is None and parameter.requires_grad for parameter in embedder.parameters())
+
+
 def simclr(a, b, temperature=0.5):
     """−log exp(s_pos) / Σ_others exp(s), averaged over the 2B rows, in loops."""
     z = torch.nn.functional.normalize(torch.cat([a, b]), dim=1)

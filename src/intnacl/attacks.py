@@ -229,7 +229,7 @@ def _check_schedule(step_size: float, steps: int, restarts: int) -> None:
 
 
 def adversarial_view(
-    encoder: nn.Module,
+    encoder: Model,
     x: Tensor,
     eps: float,
     *,
@@ -269,7 +269,7 @@ def adversarial_view(
 
 
 def _gradient_and_embedding(
-    encoder: nn.Module, x: Tensor, fixed: Tensor | None, criterion: IntNaClLoss
+    encoder: Model, x: Tensor, fixed: Tensor | None, criterion: IntNaClLoss
 ) -> tuple[Tensor, Tensor]:
     """∇ₓ of the criterion between `fixed` (f(x) itself if None) and f(x), up to a scale, and f(x).
 
@@ -287,9 +287,10 @@ def _gradient_and_embedding(
 
 
 @contextmanager
-def _without_parameter_gradients(module: nn.Module) -> Iterator[None]:
-    """Parameters that need no gradient inside the block: nothing is computed for them."""
-    wanted = [parameter for parameter in module.parameters() if parameter.requires_grad]
+def _without_parameter_gradients(encoder: Model) -> Iterator[None]:
+    """Parameters of a module need no gradient inside the block: nothing is computed or kept for them."""
+    parameters = encoder.parameters() if isinstance(encoder, nn.Module) else ()
+    wanted = [parameter for parameter in parameters if parameter.requires_grad]
     for parameter in wanted:
         parameter.requires_grad_(False)
     try:
