@@ -188,7 +188,7 @@ def _checked(name: str, request: Request, pictures: Pictures, strict: bool) -> D
     if pictures.skipped:
         message = _skipped_message(name, request.split, pictures)
         if strict:
-            raise InputError(message)
+            raise InputError(f"{message}. Repair or remove them, or load without strict, which skips them.")
         warnings.warn(message, InputWarning, stacklevel=3)
     return Dataset(name=name, split=request.split, **vars(pictures))
 
