@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-import warnings
 
 import pytest
 
@@ -55,7 +54,7 @@ def test_an_error_for_the_user_is_one_line(
         raise error
 
     monkeypatch.setattr(program, "app", _fail)
-    monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)  # put back what main changes
+    monkeypatch.setattr(program, "_set_up_warnings", lambda: None)
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == code
@@ -67,6 +66,25 @@ def test_a_warning_for_the_user_hides_our_code() -> None:
         program._format_warning("2 are broken", InputWarning, "a.py", 3) == "intnacl: warning: 2 are broken\n"
     )
     assert program._format_warning("old", FutureWarning, "a.py", 3) == "a.py:3: FutureWarning: old\n"
+
+
+WARNINGS = """
+import warnings
+from intnacl.cli import program
+from intnacl.errors import InputWarning
+program._set_up_warnings()
+warnings.warn("2 are broken", InputWarning)
+warnings.warn("2 are broken", InputWarning)
+warnings.warn("3 are broken", InputWarning)
+warnings.warn("Glyph 22270 (CJK) missing from font(s) DejaVu Sans.")
+"""
+
+
+def test_a_warning_is_given_once_and_none_of_fonts() -> None:
+    result = subprocess.run(
+        [sys.executable, "-c", WARNINGS], capture_output=True, text=True, check=True, timeout=120
+    )
+    assert result.stderr == "intnacl: warning: 2 are broken\nintnacl: warning: 3 are broken\n"
 
 
 def test_a_closed_pipe_ends_it_without_a_word() -> None:

@@ -28,7 +28,7 @@ def main() -> None:
     """
     from intnacl.errors import InputError, LostRankError
 
-    warnings.formatwarning = _format_warning
+    _set_up_warnings()
     try:
         app()
     except InputError as error:
@@ -40,6 +40,15 @@ def main() -> None:
     except BrokenPipeError:  # whoever read our output has left, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
+
+
+def _set_up_warnings() -> None:
+    """Say a thing once, wherever it comes from, and nothing of letters that a drawing's font lacks."""
+    from intnacl.errors import InputWarning
+
+    warnings.formatwarning = _format_warning
+    warnings.simplefilter("once", InputWarning, append=True)  # after those of -W and PYTHONWARNINGS
+    warnings.filterwarnings("ignore", r"Glyph \d+ .* missing from", append=True)
 
 
 def _format_warning(
