@@ -11,7 +11,7 @@ PAGES = [
     *sorted(DOCS.glob("*.md")),
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
 ]
-PAGES += [ROOT / "benchmarks" / "README.md"]
+PAGES += [ROOT / "benchmarks" / "README.md", ROOT / "results" / "README.md"]
 
 
 def label(value: object) -> str:
