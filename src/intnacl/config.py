@@ -61,11 +61,13 @@ class RunConfig:
     objective: str = "contrastive"
     """contrastive or supervised."""
     dataset: str = "digits"
+    """A name of `intnacl datasets`."""
     root: str | None = None
     """Folder of the data sets; None: $INTNACL_DATA, else ~/.cache/intnacl."""
     size: int | None = None
-    """Side of the pictures, for sets that are resized."""
+    """Side to which `folder:` and `parquet:` resize; None: 32."""
     seed: int = 0
+    """Of weights, batches and views."""
     loss: LossConfig = field(default_factory=LossConfig)
     augment: AugmentConfig = field(default_factory=AugmentConfig)
     adversary: AdversaryConfig = field(default_factory=AdversaryConfig)
@@ -180,7 +182,7 @@ def differences(old: RunConfig, new: RunConfig) -> list[str]:
 
 @cache
 def settings() -> tuple[str, ...]:
-    """Every dotted key there is."""
+    """Every dotted key there is; docs/draw_settings.py writes them down."""
     return tuple(key for key, _ in flatten(asdict(RunConfig())))
 
 

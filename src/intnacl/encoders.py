@@ -37,8 +37,9 @@ class EncoderConfig:
     sync: bool = False
     """Whether batch norm takes its statistics over all ranks."""
     mean: tuple[float, float, float] = (0.5, 0.5, 0.5)
-    std: tuple[float, float, float] = (0.5, 0.5, 0.5)
     """Pixels enter the network as (x − mean) / std."""
+    std: tuple[float, float, float] = (0.5, 0.5, 0.5)
+    """Likewise."""
 
     def __post_init__(self) -> None:
         if not self.name.startswith("timm:"):

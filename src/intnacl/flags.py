@@ -56,7 +56,7 @@ class Flags:
     recipe
         paper, tinyimagenet or digits; by default the data set's.
     set_
-        Any setting by its dotted name: loss.temperature=0.2 encoder.name=resnet34 …
+        Any setting of docs/settings.md by its dotted name: loss.temperature=0.2 encoder.name=resnet34 …
     max_minutes
         Stop cleanly after so many minutes; the same command goes on later.
     """

@@ -24,15 +24,24 @@ from intnacl.evaluation.precision import exact_matmul
 class ProbeConfig:
     """How the linear layer is trained; the defaults are those of the code that the paper builds on (CLAE)."""
 
-    solver: str = "adam"  # "adam": minibatches for `epochs`; "lbfgs": full batch for `max_iter` iterations
+    solver: str = "adam"
+    """"adam": minibatches for `epochs`; "lbfgs": the full batch for `max_iter` iterations."""
     epochs: int = 1000
+    """Passes over the features (adam)."""
     batch_size: int = 256
+    """Samples of a batch (adam)."""
     lr: float = 3e-4
-    l2: float = 0.0  # Adam: weight decay on weights and bias; L-BFGS spares the bias
-    normalize: bool = False  # each sample's features to length 1
-    standardize: bool = False  # then to the training samples' mean 0 and deviation 1; folded into the layer
+    """Learning rate (adam)."""
+    l2: float = 0.0
+    """Adam: weight decay on weights and bias; L-BFGS spares the bias."""
+    normalize: bool = False
+    """Whether each sample's features get length 1."""
+    standardize: bool = False
+    """Whether features then get the training samples' mean 0 and deviation 1; folded into the layer."""
     max_iter: int = 200
+    """Iterations at most (lbfgs)."""
     seed: int = 0
+    """Of the layer's start and the order of samples (adam)."""
 
     def __post_init__(self) -> None:
         check_choice("solver", self.solver, SOLVERS)

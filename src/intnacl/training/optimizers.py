@@ -19,12 +19,15 @@ class OptimizerConfig:
     optimizer: str = "adam"
     """adam, adamw, sgd or lars."""
     lr: float = 3e-4
+    """Learning rate."""
     weight_decay: float = 0.0
+    """Of adam added to the gradient, of adamw apart from it."""
     momentum: float = 0.9
     """Of sgd and lars."""
     schedule: str = "constant"
     """constant, or cosine to zero; both after a linear warm-up."""
     warmup_epochs: float = 0.0
+    """Epochs in which the rate first rises linearly to `lr`."""
     clip: float | None = None
     """Largest norm of the gradient; None: as it is."""
 

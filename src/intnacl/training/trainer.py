@@ -35,6 +35,7 @@ class TrainConfig(OptimizerConfig):
     """How long, how large, how fast; the defaults are the paper's for CIFAR."""
 
     epochs: int = 100
+    """Passes over the data set."""
     batch_size: int = 256
     """Pictures of a batch, over all ranks."""
     accumulate: int = 1
@@ -42,9 +43,9 @@ class TrainConfig(OptimizerConfig):
     precision: str = "auto"
     """bf16, fp16, fp32 or fp64; auto: bf16 on a GPU, fp32 elsewhere."""
     compile: bool | None = None
-    """None: on a GPU."""
+    """Whether the step is compiled; None: on a GPU."""
     cuda_graph: bool | None = None
-    """None: on a GPU."""
+    """Whether an update is one captured CUDA graph; None: on a GPU."""
     monitor_epochs: int = 10
     """Epochs between looks at the kNN accuracy; 0: never."""
     save_minutes: float = 5.0
@@ -54,6 +55,7 @@ class TrainConfig(OptimizerConfig):
     keep: int = 2
     """How many of the last checkpoints stay, besides the best by the monitor."""
     tensorboard: bool = False
+    """Whether the log is written for TensorBoard too."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

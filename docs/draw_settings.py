@@ -1,0 +1,91 @@
+"""Write docs/settings.md, every setting with its default and meaning: `python docs/draw_settings.py`.
+
+Names and defaults come from the configuration, meanings from the text below each field.
+"""
+
+import ast
+import inspect
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from intnacl.config import RECIPES, RunConfig
+
+PAGE = Path(__file__).parent / "settings.md"
+OPENING = """# Settings
+
+Everything that a run depends on, by its dotted name: `--set loss.temperature=0.2 encoder.name=resnet34` on
+the command line of `run`, `pretrain`, `supervised` and `reproduce`, or, for the first three, a TOML file as
+`--config`:
+
+```toml
+dataset = "folder:~/pictures"
+size = 64
+preset = "intnacl"
+augment = "simclr"          # a named augmentation, or a table [augment] of settings
+
+[train]
+epochs = 200
+batch_size = 128
+```
+
+Lists are written with commas: `--set evaluation.eps=0.002,0.0314`. Of several values the last one holds, in
+this order: the default, the recipe of the data set, the file, `--preset`, flags and `--set`. A preset
+decides settings of `loss` ([losses.md](losses.md#special-cases) has them), a recipe those of the last
+column; data sets without a recipe of their own take `paper`. What came of it is in the run's `config.json`.
+"""
+
+
+def meanings(owner: type) -> dict[str, str]:
+    """Field -> the text below it, base classes first."""
+    found: dict[str, str] = {}
+    for cls in reversed([c for c in owner.__mro__ if is_dataclass(c)]):
+        body = ast.parse(inspect.getsource(cls)).body[0].body
+        for field, text in pairwise(body):
+            if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
+                found[field.target.id] = " ".join(text.value.value.split())
+    return found
+
+
+def shown(value: Any) -> str:
+    """As `--set` takes it."""
+    if isinstance(value, tuple):
+        return ",".join(f"{v:.4g}" if isinstance(v, float) else str(v) for v in value) or "(none)"
+    return str(value).lower() if isinstance(value, bool | None) else str(value)
+
+
+def in_recipes(name: str) -> str:
+    """The values of a setting in the recipes that change it."""
+    values: dict[str, list[str]] = {}
+    for recipe, changes in RECIPES.items():
+        if name in changes:
+            values.setdefault(shown(changes[name]), []).append(recipe)
+    return "; ".join(f"{value} ({', '.join(recipes)})" for value, recipes in values.items())
+
+
+def rows(owner: Any, prefix: str) -> Iterator[str]:
+    """A line of the table for each setting that has a value of its own."""
+    texts = meanings(type(owner))
+    for field in fields(owner):
+        value = getattr(owner, field.name)
+        if not is_dataclass(value):
+            name = f"{prefix}{field.name}"
+            yield f"| `{name}` | {shown(value)} | {texts[field.name]} | {in_recipes(name)} |"
+
+
+def page() -> str:
+    """The whole page: the run's own settings, then those of each part."""
+    config = RunConfig()
+    parts = {f.name: getattr(config, f.name) for f in fields(config) if is_dataclass(getattr(config, f.name))}
+    lines = [OPENING]
+    for name, owner in {"": config, **parts}.items():
+        heading = f"## `{name}`\n\n{inspect.getdoc(type(owner))}" if name else "## The run"
+        lines += [heading, "", "| setting | default | meaning | in a recipe |", "|---|---|---|---|"]
+        lines += [*rows(owner, f"{name}." if name else ""), ""]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
