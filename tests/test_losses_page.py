@@ -3,6 +3,8 @@
 import re
 from pathlib import Path
 
+import torch
+
 from intnacl import IntNaClLoss
 from intnacl.losses.integrated import PRESETS
 
@@ -36,3 +38,15 @@ def test_the_defaults_it_quotes_are_the_defaults() -> None:
     config = IntNaClLoss().config
     assert len(quoted) == 7
     assert {name: repr(getattr(config, name)).replace("'", '"') for name in quoted} == quoted
+
+
+def test_its_example_keeps_adversarial_statistics_apart() -> None:
+    names: dict[str, object] = {}
+    torch.manual_seed(0)
+    exec(section("Readings").split("```python\n")[1].split("```")[0], names)
+    norm = names["model"][1]
+    assert norm.running_mean.all()
+    assert norm.adversarial.running_mean.all()
+    assert not torch.equal(norm.running_mean, norm.adversarial.running_mean)
+    assert all(parameter.grad is not None for parameter in names["model"].parameters())
+    assert norm.groups == names["CLEAN"]
