@@ -117,4 +117,4 @@ def show_dataset(
     with disk_errors(out):
         draw_gallery(columns, dataset.captions(chosen), out)
     print(dataset.summary())
-    print(f"wrote {out}")
+    print(f"written: {out}")

@@ -62,7 +62,7 @@ def nca(
     draw_spaces(spaces, figures, y, out / "nca.png")
     _write_json({"config": asdict(config), "spaces": figures}, out / "nca.json")
     _print_table(f"{dataset}: {len(X)} points, leave-one-out", figures)
-    print(f"Written: {out / 'nca.json'}, {out / 'nca.png'}")
+    print(f"written: {out / 'nca.json'}, {out / 'nca.png'}")
 
 
 def bounds(
@@ -143,7 +143,7 @@ def bounds(
     }
     title = "inside the O(·) of Theorems B.4 and 3.1: constants unknown, only ratios count"
     _print_rows(title, measured["order"], "M", columns)
-    print(f"Written: {out / 'bounds.json'}, {out / 'bounds.png'}")
+    print(f"written: {out / 'bounds.json'}, {out / 'bounds.png'}")
 
 
 def _make_folder(out: Path) -> None:

@@ -77,7 +77,14 @@ def supervised(flags: Flags = DEFAULTS) -> None:
     ```
     """
     from intnacl.commands import run_command
+    from intnacl.errors import InputError
 
+    for name in ("preset", "num_positives", "lam", "alpha"):
+        if getattr(flags, name) is not None:
+            flag = name.replace("_", "-")
+            raise InputError(
+                f"--{flag} is of contrastive losses, and supervised training has none: leave it out."
+            )
     sys.exit(run_command(flags, {"objective": "supervised"}))
 
 
@@ -106,7 +113,7 @@ def bench(
         auto, cpu, cuda, cuda:1 …
     steps
         Steps that are timed, three times over: the table has the median and the range. By default 50 on a
-        GPU, 1 elsewhere.
+        GPU, 1 elsewhere, where a row takes minutes.
     out
         A JSON file for the figures, written anew after every row.
     """
