@@ -80,7 +80,9 @@ def find_pictures(folder: Path, classes: tuple[str, ...]) -> list[tuple[Path, in
             f"{folder} mixes pictures ({flat[0].name}, …) and class folders ({labelled[0].name}, …)."
         )
     if not flat and not labelled:
-        raise InputError(f"{folder} holds no pictures and no class folders.")
+        raise InputError(
+            f"{folder} holds no pictures and no class folders: put some in, or give another folder."
+        )
     return [(path, -1) for path in flat] + [pair for sub in labelled for pair in _of_class(sub, classes)]
 
 
