@@ -34,7 +34,7 @@ def test_a_failure_leaves_no_file_and_keeps_the_old_one(tmp_path: Path) -> None:
 def test_a_file_is_written_with_the_folders_above_it_or_named(tmp_path: Path) -> None:
     aside.write_file(tmp_path / "sub" / "a", b"whole")
     assert (tmp_path / "sub" / "a").read_bytes() == b"whole"
-    with pytest.raises(InputError, match=r"sub/a/b could not be written: Not a directory\. .*make room"):
+    with pytest.raises(InputError, match=r"sub/a/b could not be written: a file stands .* Move it"):
         aside.write_file(tmp_path / "sub" / "a" / "b", b"")
 
 
@@ -86,3 +86,14 @@ def test_the_lock_lets_one_in_at_a_time(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     assert most == 1
+
+
+@pytest.mark.parametrize("name", ["file", "file/below"])
+def test_a_file_in_the_way_of_a_folder_is_told(name: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    wanted = tmp_path / name
+    with (
+        pytest.raises(InputError, match=f"{name} could not be written: a file stands"),
+        aside.disk_errors(wanted),
+    ):
+        wanted.mkdir(parents=True, exist_ok=True)

@@ -101,7 +101,7 @@ def test_what_is_no_results_folder_is_named(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match=r"file/out/plan.json could not be written: Not a directory"):
+    with pytest.raises(InputError, match=r"file/out/plan.json could not be written: a file stands"):
         record.write(tmp_path / "file" / "out", make_plan([table()], [0]), scale="paper", overrides={})
 
 

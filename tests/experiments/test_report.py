@@ -251,7 +251,7 @@ def test_a_browser_reads_what_is_no_number() -> None:
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     fill(tmp_path, make_plan([table()], [0]), shifted())
     (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match=r"file/out/.* could not be written: Not a directory"):
+    with pytest.raises(InputError, match=r"file/out/.* could not be written: a file stands"):
         write_report(tmp_path, tmp_path / "file" / "out")
     (tmp_path / "out" / "report.md").mkdir(parents=True)
     with pytest.raises(InputError, match=r"report.md could not be written: Is a directory"):

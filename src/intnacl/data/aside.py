@@ -55,8 +55,8 @@ def disk_errors(path: Path) -> Iterator[None]:
         yield
     except (FileExistsError, NotADirectoryError) as error:
         raise InputError(
-            f"{path} could not be written: a file stands where a folder is needed. Move it, or choose another "
-            "place with --out."
+            f"{path} could not be written: a file stands where a folder is needed. Move it, or choose "
+            "another place with --out."
         ) from error
     except (OSError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
