@@ -9,7 +9,7 @@ from intnacl.experiments.tables import Settings, Table
 TINY: dict[str, Any] = {
     "dataset": "digits", "evaluation.transfer": (), "train.epochs": 1, "train.batch_size": 128,
     "train.monitor_epochs": 0, "probe.solver": "lbfgs", "probe.max_iter": 10,
-    "evaluation.images": 100, "evaluation.eps": (0.002,), "evaluation.attacks": ("fgsm", "pgd"),
+    "evaluation.eps": (0.002,), "evaluation.attacks": ("fgsm", "pgd"),
 }  # fmt: skip
 
 
