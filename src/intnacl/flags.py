@@ -28,37 +28,37 @@ class Flags:
     Parameters
     ----------
     dataset
-        A name of `intnacl datasets`; digits by default.
+        A data set that `intnacl datasets` lists; by default digits.
     root
-        Folder of the data sets; by default $INTNACL_DATA, else ~/.cache/intnacl.
+        Data folder; by default $INTNACL_DATA, else ~/.cache/intnacl.
     preset
         simclr, debiased, hardneg, debiased_hardneg, adv, intcl or intnacl.
     epochs
         Passes over the data set.
     batch_size
-        Pictures of a batch, over all ranks.
+        Images per batch, over all ranks.
     lr
         Learning rate.
     num_positives
-        M, the positives of a picture.
+        M, the number of positives per image.
     lam
-        λ, the picture's own share in a mixed view.
+        λ, the weight of the image itself in a mixed view.
     alpha
         α, the weight of the robust term.
     seed
-        Of weights, batches and views.
+        Random seed for weights, batches and views.
     device
         auto, cpu, cuda, cuda:1 …
     out
-        Run folder; by default one below runs/ that is named after the run.
+        Run folder; by default a folder in runs/ named after the run.
     config
-        A TOML file of settings, below the flags.
+        A TOML file of settings; flags override it.
     recipe
-        paper, tinyimagenet or digits; by default the data set's.
+        paper, tinyimagenet or digits; by default the recipe of the data set.
     set_
-        Any setting of docs/settings.md by its dotted name: loss.temperature=0.2 encoder.name=resnet34 …
+        Any setting in docs/settings.md by its dotted name: loss.temperature=0.2 encoder.name=resnet34 …
     max_minutes
-        Stop cleanly after so many minutes; the same command goes on later.
+        Save and stop after this many minutes; the same command resumes.
     """
 
     dataset: str | None = None

@@ -9,7 +9,7 @@ datasets = App(name="datasets")
 
 @datasets.default
 def list_datasets(*, root: Path | None = None) -> None:
-    """List the data sets with their sizes, and where their files are looked for.
+    """List the data sets, their sizes, and the folder where their files are expected.
 
     **Examples**
 
@@ -21,7 +21,7 @@ def list_datasets(*, root: Path | None = None) -> None:
     Parameters
     ----------
     root
-        Folder of the data sets; by default $INTNACL_DATA, else ~/.cache/intnacl.
+        Data folder; by default $INTNACL_DATA, else ~/.cache/intnacl.
     """
     from rich.console import Console
     from rich.table import Table
@@ -55,7 +55,7 @@ def show_dataset(
     run: Path | None = None,
     seed: int = 0,
 ) -> None:
-    """Draw pictures of a data set beside what training sees of them, and tell its size and checksum.
+    """Draw images of a data set next to their training views, and print its size and checksum.
 
     **Examples**
 
@@ -69,31 +69,31 @@ def show_dataset(
     Parameters
     ----------
     name
-        A name of `intnacl datasets`, such as cifar100 or folder:PATH.
+        A data set that `intnacl datasets` lists, such as cifar100 or folder:PATH.
     out
-        The picture to write: .png, .jpg, .pdf or .svg.
+        File to write: .png, .jpg, .pdf or .svg.
     split
         train or test.
     root
-        Folder of the data sets; by default $INTNACL_DATA, else ~/.cache/intnacl.
+        Data folder; by default $INTNACL_DATA, else ~/.cache/intnacl.
     size
-        Side to which folder: and parquet: resize (32).
+        Side length to which images of folder: and parquet: are resized (32).
     strict
-        Refuse broken pictures instead of skipping them.
+        Refuse broken images instead of skipping them.
     rows
-        How many pictures to draw, spread over the data set.
+        How many images to draw, spread over the data set.
     augment
         Recipe of the views: paper, simclr, crop_flip or none.
     extra
-        How many further views.
+        How many extra views.
     mixed
         How many mixed views.
     lam
-        The picture's own share in a mixed view.
+        λ, the weight of the image itself in a mixed view.
     eps
         Radius of the adversarial view, in pixels of [0, 1]; 0 leaves it out.
     run
-        A run whose encoder makes the adversarial view; by default the one with which training begins.
+        A run whose encoder makes the adversarial view; by default the untrained encoder.
     seed
         Seed of the views, and of that encoder.
     """

@@ -15,10 +15,10 @@ def probe(
     root: Path | None = None,
     device: str = "auto",
 ) -> None:
-    """Train a linear layer on a run's frozen features: its own data set, or others (transfer).
+    """Train a linear probe on a run's frozen features, on its own data set or on others (transfer).
 
-    The last epoch counts, on all test pictures. A change of the encoder's weights or batch norm statistics is
-    an error. What is measured is kept below RUN/parts, and not measured twice.
+    Reports the last epoch's accuracy on all test images, and fails if the encoder's weights or batch norm
+    statistics change. Results are stored in RUN/parts; the same measurement is not repeated.
 
     **Examples**
 
@@ -35,13 +35,13 @@ def probe(
     run
         A run folder with a trained encoder.
     dataset
-        Data sets with pictures of the run's size; the run's own by default.
+        Data sets with images of the run's size; by default the run's own.
     protocol
-        run (the settings of the run's configuration), quick, clae or hcl.
+        run (the probe settings of the run's configuration), quick, clae or hcl.
     epochs
-        Passes over the features, instead of the protocol's.
+        Passes over the features; by default the protocol's.
     root
-        Folder of the data sets; by default the run's own.
+        Data folder; by default the run's own.
     device
         auto, cpu, cuda, cuda:1 …
     """
@@ -58,7 +58,7 @@ def knn(
     root: Path | None = None,
     device: str = "auto",
 ) -> None:
-    """Classify a run's frozen features by their weighted nearest neighbours: nothing is trained.
+    """Classify a run's frozen features by weighted nearest neighbours, without training.
 
     **Examples**
 
@@ -72,11 +72,11 @@ def knn(
     run
         A run folder with a trained encoder.
     dataset
-        Data sets with pictures of the run's size; the run's own by default.
+        Data sets with images of the run's size; by default the run's own.
     k
-        Neighbours; by default 200, or the pictures of a class where they are fewer.
+        Number of neighbours; by default 200, or the images per class if fewer.
     root
-        Folder of the data sets; by default the run's own.
+        Data folder; by default the run's own.
     device
         auto, cpu, cuda, cuda:1 …
     """
@@ -95,7 +95,7 @@ def attack(
     root: Path | None = None,
     device: str = "auto",
 ) -> None:
-    """Attack a classifier in [0, 1] pixels, judged in float32: accuracy over eps, worst case, pictures.
+    """Attack a run's classifier in [0, 1] pixels, scored in float32: accuracy by eps, worst case, examples.
 
     **Examples**
 
@@ -109,17 +109,17 @@ def attack(
     Parameters
     ----------
     run
-        A run folder with a trained encoder; it is probed first where it has not been.
+        A run folder with a trained encoder; it is probed first if necessary.
     dataset
-        Data sets with pictures of the run's size; the run's own by default.
+        Data sets with images of the run's size; by default the run's own.
     eps
         Radii of the ball, in pixels of [0, 1].
     attacks
         fgsm, pgd (the paper's), pgd_tuned (step eps/4, 40 steps) and autoattack.
     images
-        Attack a fixed random selection of so many test pictures; all by default.
+        Attack a fixed random selection of this many test images; by default all.
     root
-        Folder of the data sets; by default the run's own.
+        Data folder; by default the run's own.
     device
         auto, cpu, cuda, cuda:1 …
     """
@@ -129,7 +129,7 @@ def attack(
 
 
 def export(run: Path, *, format: str = "safetensors", out: Path | None = None) -> None:
-    """Write a run's encoder for other programs, with a model card that tells protocol and figures.
+    """Export a run's encoder for other programs, with a model card that states protocol and results.
 
     **Examples**
 

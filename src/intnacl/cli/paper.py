@@ -28,10 +28,10 @@ def reproduce(
     max_minutes: float | None = None,
     set_: Annotated[tuple[str, ...], MANY, Parameter(name="--set")] = (),
 ) -> None:
-    """Do the runs behind the paper's tables and figures, or behind those of a grid of your own.
+    """Perform the runs for the paper's tables and figures, or for your own grid.
 
-    Runs that several tables share are done once. Finished ones are skipped, half-done ones go on, failed ones
-    are tried again and then listed. Several processes on the same --out share the work.
+    A run that several tables share is done once. Finished runs are skipped, interrupted runs resume, failed
+    runs are retried and then listed. Several processes with the same --out share the work.
 
     **Examples**
 
@@ -47,37 +47,37 @@ def reproduce(
     Parameters
     ----------
     table
-        Names of `--list`; 2, 3 and 4 are the main tables.
+        Tables or figures by their names in `--list`; 2, 3 and 4 are the main tables.
     row
-        Only the runs behind rows of these labels, or "GROUP, LABEL"s.
+        Only rows with these labels; where labels repeat, write "GROUP, LABEL".
     all_
         Every table and figure.
     list_
         Show the tables with their runs and estimated GPU time.
     dry_run
-        Print the configurations of the runs, one JSON object a line.
+        Print the configurations of the runs, one JSON object per line.
     trials
-        How many seeds: 0, 1, …
+        Number of seeds: 0, 1, …
     seeds
-        These seeds instead.
+        Use exactly these seeds.
     scale
-        paper, or tiny: the same tables on the digits, which checks the machinery and nothing else.
+        paper, or tiny: the same tables on the digits, only to check the machinery.
     config
-        A TOML file with tables of your own.
+        A TOML file with your own tables.
     root
-        Folder of the data sets; by default $INTNACL_DATA, else ~/.cache/intnacl.
+        Data folder; by default $INTNACL_DATA, else ~/.cache/intnacl.
     out
         Results folder, shared by all machines.
     device
         auto, cpu, cuda, cuda:1 …
     workers
-        Runs at a time: by default one a GPU, or one on the CPU; 0 runs them in this process.
+        Runs in parallel: by default one per GPU, or one on the CPU; 0 runs them in this process.
     ray
         Address of a Ray cluster: auto, or HOST:PORT.
     max_minutes
-        Stop cleanly after so many minutes; the same command goes on later.
+        Save and stop after this many minutes; the same command resumes.
     set_
-        Settings of every run by their dotted names, such as augment.strength=0.5.
+        Change settings of every run by dotted name, such as augment.strength=0.5.
     """
     from intnacl.commands import exit_code
     from intnacl.experiments import reproduce as experiments
@@ -98,9 +98,9 @@ def reproduce(
 
 
 def report(results: Path = Path("results"), *, out: Path | None = None) -> None:
-    """Write the report of a results folder: measured values beside the published ones.
+    """Write the report of a results folder: measured next to published values.
 
-    Writes report.html (one page that needs no other file), report.md, report.tex, results.csv, and figures as
+    Writes report.html (one self-contained page), report.md, report.tex, results.csv, and figures as
     SVG and PNG.
 
     **Examples**

@@ -17,7 +17,7 @@ def nca(
 ) -> None:
     """Learn a space by Neighbourhood Components Analysis and compare it with PCA and scikit-learn's NCA.
 
-    Prints leave-one-out accuracy and seconds; writes OUT/nca.json and the picture OUT/nca.png.
+    Prints leave-one-out accuracy and seconds; writes OUT/nca.json and the plot OUT/nca.png.
 
     **Examples**
 
@@ -34,13 +34,13 @@ def nca(
     n_components
         Dimensions of the learned space.
     max_iter
-        Iterations of L-BFGS, or epochs with a batch size.
+        Iterations of L-BFGS, or epochs if --batch-size is given.
     batch_size
-        Points a minibatch; the whole set when left out.
+        Points per minibatch; by default the whole set.
     device
         auto, cpu or cuda.
     seed
-        Of starts and batches.
+        Random seed for initial values and batches.
     out
         Folder for the results.
     """
@@ -78,8 +78,8 @@ def bounds(
 ) -> None:
     """Measure the theory's inequalities on a synthetic mixture with known classes, over n, m, M and ε.
 
-    Prints the measured deviation beside the bounds, and the O(·) terms of Theorems 3.1 and B.4;
-    writes OUT/bounds.json and the picture OUT/bounds.png.
+    Prints the measured deviation next to the bounds, and the O(·) terms of Theorems 3.1 and B.4;
+    writes OUT/bounds.json and the plot OUT/bounds.png.
 
     **Examples**
 
@@ -92,19 +92,19 @@ def bounds(
     Parameters
     ----------
     classes
-        K, equally likely; the share of a class is 1/K.
+        Number of classes K, all equally likely.
     points
-        Points of a class.
+        Points per class.
     dimensions
-        Of the features.
+        Dimensions of the features.
     spread
-        Noise around the class centres; larger mixes the classes.
+        Noise around the class centres; larger values mix the classes.
     delta
         Probability with which Theorems 3.1 and B.4 may fail.
     draws
-        Draws a setting.
+        Random draws per setting.
     seed
-        Of the mixture and the draws.
+        Random seed for the mixture and the draws.
     out
         Folder for the results.
     """

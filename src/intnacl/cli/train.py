@@ -10,7 +10,7 @@ DEFAULTS = Flags()
 
 
 def pretrain(flags: Flags = DEFAULTS) -> None:
-    """Train an encoder with any loss of the family; the same command on the same --out goes on.
+    """Train an encoder with any loss of the family; the same command with the same --out resumes.
 
     **Examples**
 
@@ -34,9 +34,9 @@ def run(
     seeds: Annotated[tuple[int, ...], MANY] = (),
     transfer: Annotated[tuple[str, ...], MANY] = (),
 ) -> None:
-    """Pretrain, probe and attack in one go: result.json and report.html; the same command goes on.
+    """Pretrain, probe and attack in one go; writes result.json and report.html. The same command resumes.
 
-    With no argument it compares SimCLR with IntNaCl on the embedded digits: about two minutes on two cores.
+    Without arguments, compares SimCLR with IntNaCl on the embedded digits: about two minutes on two cores.
 
     **Examples**
 
@@ -51,11 +51,11 @@ def run(
     Parameters
     ----------
     compare
-        Presets to run side by side; simclr and intnacl where no loss or data set is named.
+        Presets to compare; by default simclr and intnacl if neither a loss nor a data set is given.
     seeds
-        Seeds of a comparison, or of the one run that is named; --seed, or 0, by default.
+        Seeds to run; by default --seed, or 0.
     transfer
-        Further data sets to probe and attack.
+        More data sets to probe and attack.
     """
     from intnacl.commands import compare_command, is_comparison, run_command
 
@@ -66,7 +66,7 @@ def run(
 
 
 def supervised(flags: Flags = DEFAULTS) -> None:
-    """Train the same encoder end to end with labels, then probe and attack it as a contrastive one.
+    """Train the same encoder end to end with labels, then probe and attack it like a contrastive one.
 
     **Examples**
 
@@ -95,7 +95,7 @@ def bench(
     steps: int | None = None,
     out: Path | None = None,
 ) -> None:
-    """Time a training step for losses of the family, with memory, hardware and versions.
+    """Time a training step of several losses; report memory, hardware and versions.
 
     **Examples**
 
@@ -108,14 +108,14 @@ def bench(
     Parameters
     ----------
     only
-        Only rows whose names hold one of these texts.
+        Only rows whose names contain one of these texts.
     device
         auto, cpu, cuda, cuda:1 …
     steps
-        Steps that are timed, three times over: the table has the median and the range. By default 50 on a
-        GPU, 1 elsewhere, where a row takes minutes.
+        Steps per measurement. Each is repeated three times; the table shows median and range. By default 50
+        on a GPU and 1 on a CPU, where a row takes minutes.
     out
-        A JSON file for the figures, written anew after every row.
+        JSON file for the results, rewritten after every row.
     """
     from intnacl.commands import bench_command
 
