@@ -16,9 +16,9 @@ from intnacl.config import RECIPES, RunConfig
 PAGE = Path(__file__).parent / "settings.md"
 OPENING = """# Settings
 
-Everything that a run depends on, by its dotted name: `--set loss.temperature=0.2 encoder.name=resnet34` on
-the command line of `run`, `pretrain`, `supervised` and `reproduce`, or, for the first three, a TOML file as
-`--config`:
+This page lists everything that a run depends on, by dotted name. Change a setting on the command line of
+`run`, `pretrain`, `supervised` or `reproduce`, such as `--set loss.temperature=0.2 encoder.name=resnet34`.
+The first three commands also take a TOML file as `--config`:
 
 ```toml
 dataset = "folder:~/pictures"
@@ -31,10 +31,10 @@ epochs = 200
 batch_size = 128
 ```
 
-Lists are written with commas: `--set evaluation.eps=0.002,0.0314`. Of several values the last one holds, in
-this order: the default, the recipe of the data set, the file, `--preset`, flags and `--set`. A preset
-decides settings of `loss` ([losses.md](losses.md#special-cases) has them), a recipe those of the last
-column; data sets without a recipe of their own take `paper`. What came of it is in the run's `config.json`.
+Write lists with commas: `--set evaluation.eps=0.002,0.0314`. Later values override earlier ones, in this
+order: the default, the recipe of the data set, the file, `--preset`, flags and `--set`. A preset changes
+settings of `loss` ([losses.md](losses.md#special-cases) lists them), a recipe those in the last column. Data
+sets without their own recipe use `paper`. The run's `config.json` holds the final values.
 """
 
 

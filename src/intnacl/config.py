@@ -33,15 +33,15 @@ class EvaluationConfig:
     """What is measured after training."""
 
     transfer: tuple[str, ...] = ()
-    """Further data sets to probe."""
+    """More data sets to probe and attack."""
     eps: tuple[float, ...] = (0.002,)
     """Attack radii in pixels of [0, 1]; the first is the one of `accuracy` in result.json."""
     attacks: tuple[str, ...] = ("fgsm", "pgd")
     """fgsm, pgd (the paper's), pgd_tuned, autoattack."""
     fgsm_eps: tuple[float, ...] = ()
-    """Further radii, for FGSM alone, which costs little."""
+    """More radii for FGSM alone, which is cheap."""
     images: int | None = None
-    """How many test pictures are attacked; None: all."""
+    """How many test images are attacked; None: all."""
 
     @property
     def rounds(self) -> tuple[tuple[float, tuple[str, ...]], ...]:
@@ -61,13 +61,13 @@ class RunConfig:
     objective: str = "contrastive"
     """contrastive or supervised."""
     dataset: str = "digits"
-    """A name of `intnacl datasets`."""
+    """A data set that `intnacl datasets` lists."""
     root: str | None = None
     """Folder of the data sets; None: $INTNACL_DATA, else ~/.cache/intnacl."""
     size: int | None = None
-    """Side to which `folder:` and `parquet:` resize; None: 32."""
+    """Side length to which images of `folder:` and `parquet:` are resized; None: 32."""
     seed: int = 0
-    """Of weights, batches and views."""
+    """Random seed for weights, batches and views."""
     loss: LossConfig = field(default_factory=LossConfig)
     augment: AugmentConfig = field(default_factory=AugmentConfig)
     adversary: AdversaryConfig = field(default_factory=AdversaryConfig)

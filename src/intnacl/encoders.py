@@ -33,7 +33,7 @@ class EncoderConfig:
     norm: str = "per_view"
     """"per_view": each view has statistics of its own; "joint": all clean views share theirs; "none"."""
     adversarial_momentum: float = 0.01
-    """Of the running statistics of the adversarial batch norm."""
+    """Momentum of the running statistics of the adversarial batch norm."""
     sync: bool = False
     """Whether batch norm takes its statistics over all ranks."""
     mean: tuple[float, float, float] = (0.5, 0.5, 0.5)

@@ -1,4 +1,4 @@
-"""What may happen to a picture, how strongly and how often: settings of `augment`, some with a name."""
+"""What may happen to an image, how strongly and how often: settings of `augment`, some with a name."""
 
 import math
 from dataclasses import dataclass
@@ -19,32 +19,32 @@ def _check_interval(name: str, interval: tuple[float, float] | None, top: float)
 
 @dataclass(frozen=True, kw_only=True)
 class AugmentConfig:
-    """What may happen to a picture, how strongly and how often. The defaults are the `paper` recipe."""
+    """What may happen to an image, how strongly and how often. The defaults are the `paper` recipe."""
 
     crop_scale: tuple[float, float] | None = (0.08, 1.0)
-    """Area of the crop over area of the picture, from and to; None: no crop."""
+    """Area of the crop over area of the image, from and to; None: no crop."""
     crop_ratio: tuple[float, float] = (3 / 4, 4 / 3)
     """Width over height of the crop, from and to."""
     flip_p: float = 0.5
-    """How often a picture is mirrored."""
+    """Probability of a horizontal flip."""
     strength: float = 1.0
     """s: multiplies the four numbers of `jitter`."""
     jitter: tuple[float, float, float, float] = (0.8, 0.8, 0.8, 0.2)
     """Brightness, contrast, saturation, hue."""
     jitter_p: float = 0.8
-    """How often colours are jittered."""
+    """Probability of colour jitter."""
     grayscale_p: float = 0.2
-    """How often a picture turns grey."""
+    """Probability of conversion to grey."""
     blur_p: float = 0.0
-    """How often a picture is blurred."""
+    """Probability of blur."""
     blur_sigma: tuple[float, float] = (0.1, 2.0)
     """Width of the blur in pixels, from and to."""
     blur_kernel: int = 3
-    """Taps of the blur, odd; SimCLR takes a tenth of the picture's side."""
+    """Taps of the blur, odd; SimCLR takes a tenth of the image's side."""
     solarize_p: float = 0.0
-    """How often a picture is solarised."""
+    """Probability of solarisation."""
     solarize_threshold: float = 0.5
-    """Pixels from here on are inverted."""
+    """Pixels at or above this value are inverted."""
 
     def __post_init__(self) -> None:
         for name in ("flip_p", "jitter_p", "grayscale_p", "blur_p", "solarize_p"):

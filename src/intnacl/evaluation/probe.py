@@ -29,7 +29,7 @@ class ProbeConfig:
     epochs: int = 1000
     """Passes over the features (adam)."""
     batch_size: int = 256
-    """Samples of a batch (adam)."""
+    """Samples per batch (adam)."""
     lr: float = 3e-4
     """Learning rate (adam)."""
     l2: float = 0.0

@@ -31,9 +31,9 @@ class AdversaryConfig:
     eps: float = 0.015
     """Radius in pixels of [0, 1]."""
     steps: int = 1
-    """Sign steps, of 2·eps / steps each if several."""
+    """Number of sign steps; if several, each of size 2·eps / steps."""
     random_start: bool = False
-    """Whether the first gradient is taken at a random place in the ball."""
+    """Whether the first gradient is taken at a random point of the ball."""
     clamp: bool = False
     """Whether the view is kept in [0, 1]."""
     negatives: str = "g0"

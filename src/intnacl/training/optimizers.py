@@ -21,15 +21,15 @@ class OptimizerConfig:
     lr: float = 3e-4
     """Learning rate."""
     weight_decay: float = 0.0
-    """Of adam added to the gradient, of adamw apart from it."""
+    """With adam added to the gradient, with adamw decoupled from it."""
     momentum: float = 0.9
-    """Of sgd and lars."""
+    """Momentum of sgd and lars."""
     schedule: str = "constant"
     """constant, or cosine to zero; both after a linear warm-up."""
     warmup_epochs: float = 0.0
     """Epochs in which the rate first rises linearly to `lr`."""
     clip: float | None = None
-    """Largest norm of the gradient; None: as it is."""
+    """Gradients are clipped to this norm; None: no clipping."""
 
     def __post_init__(self) -> None:
         check_choice("optimizer", self.optimizer, BUILDERS)

@@ -37,9 +37,9 @@ class TrainConfig(OptimizerConfig):
     epochs: int = 100
     """Passes over the data set."""
     batch_size: int = 256
-    """Pictures of a batch, over all ranks."""
+    """Images per batch, over all ranks."""
     accumulate: int = 1
-    """Batches of one update; each is contrasted within itself."""
+    """Batches per update; each batch supplies its own negatives."""
     precision: str = "auto"
     """bf16, fp16, fp32 or fp64; auto: bf16 on a GPU, fp32 elsewhere."""
     compile: bool | None = None
@@ -47,13 +47,13 @@ class TrainConfig(OptimizerConfig):
     cuda_graph: bool | None = None
     """Whether an update is one captured CUDA graph; None: on a GPU."""
     monitor_epochs: int = 10
-    """Epochs between looks at the kNN accuracy; 0: never."""
+    """Epochs between measurements of kNN accuracy; 0: never."""
     save_minutes: float = 5.0
-    """Minutes between checkpoints; there is one at the end in any case."""
+    """Minutes between checkpoints; one is always written at the end."""
     save_steps: int | None = None
-    """Updates between checkpoints, besides."""
+    """Also save after this many updates; None: off."""
     keep: int = 2
-    """How many of the last checkpoints stay, besides the best by the monitor."""
+    """How many recent checkpoints to keep, in addition to the best by kNN."""
     tensorboard: bool = False
     """Whether the log is written for TensorBoard too."""
 
