@@ -31,7 +31,7 @@ class EncoderConfig:
     init: str = "default"
     """"default": PyTorch's; "he": He-normal convolutions, as torchvision's ResNets have."""
     norm: str = "per_view"
-    """"per_view": each view has statistics of its own; "joint": all clean views share theirs; "none"."""
+    """"per_view": each view has its own statistics; "joint": all clean views share theirs; "none"."""
     adversarial_momentum: float = 0.01
     """Momentum of the running statistics of the adversarial batch norm."""
     sync: bool = False

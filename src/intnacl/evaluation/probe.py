@@ -22,7 +22,7 @@ from intnacl.evaluation.precision import exact_matmul
 
 @dataclass(frozen=True, kw_only=True)
 class ProbeConfig:
-    """How the linear layer is trained; the defaults are those of the code that the paper builds on (CLAE)."""
+    """How the linear probe is trained; the defaults are those of the code that the paper builds on (CLAE)."""
 
     solver: str = "adam"
     """"adam": minibatches for `epochs`; "lbfgs": the full batch for `max_iter` iterations."""
