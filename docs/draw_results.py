@@ -79,17 +79,17 @@ def note(runs: list[Run]) -> str:
     days = sorted({p["date"] for p in protocols})
     when = days[0] if days[0] == days[-1] else f"{days[0]} to {days[-1]}"
     return (
-        "CIFAR-100, ResNet-18, 100 epochs, a linear layer on frozen features; percent of the "
-        f"{pictures(found, 'pgd')} test pictures (AutoAttack: of {pictures(found, 'autoattack')}), "
-        "attacks at ε = 0.002 in pixels of [0, 1]; PGD is the paper's, of 10 steps and 2 starts, PGD tuned "
-        "has 40 steps; minutes are those of pretraining. Mean ± standard deviation over the seeds, in "
+        "CIFAR-100, ResNet-18, 100 epochs, a linear probe on frozen features; percent of the "
+        f"{images(found, 'pgd')} test images (AutoAttack: of {images(found, 'autoattack')}), "
+        "attacks at ε = 0.002 in pixels of [0, 1]; PGD is the paper's (10 steps, 2 starts), PGD tuned "
+        "takes 40 steps; minutes are those of pretraining. Mean ± standard deviation over the seeds, in "
         "brackets the paper's mean of five trials; "
         f"–: not measured yet. Measured on one {' and one '.join(made)}, {when}."
     )
 
 
-def pictures(results: list[dict[str, Any]], attack: str) -> str:
-    """How many pictures an attack was run on."""
+def images(results: list[dict[str, Any]], attack: str) -> str:
+    """How many images an attack was run on."""
     counts = {a["images"] for result in results for a in result["attacks"] if a["name"] == attack}
     return " or ".join(f"{count:,}" for count in sorted(counts))
 
