@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from intnacl.data import load
-from intnacl.data.augment import RECIPES, AugmentConfig, augment
+from intnacl.data.augment import augment
+from intnacl.data.recipes import RECIPES, AugmentConfig
 
 Summary = dict[str, Tensor]
 

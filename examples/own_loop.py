@@ -13,7 +13,7 @@ from torch import nn
 from intnacl import IntNaClLoss
 from intnacl.attacks import adversarial_view
 from intnacl.data import load
-from intnacl.data.augment import AugmentConfig
+from intnacl.data.recipes import AugmentConfig
 from intnacl.data.views import make_views
 from intnacl.evaluation.knn import KnnConfig, evaluate
 

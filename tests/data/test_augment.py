@@ -8,17 +8,8 @@ import torch
 from scipy.stats import ks_2samp
 
 from intnacl.data import draws
-from intnacl.data.augment import (
-    BRIGHTNESS,
-    CONTRAST,
-    HUE,
-    RECIPES,
-    SATURATION,
-    UNIFORMS,
-    apply,
-    augment,
-    draw,
-)
+from intnacl.data.augment import BRIGHTNESS, CONTRAST, HUE, SATURATION, UNIFORMS, apply, augment, draw
+from intnacl.data.recipes import RECIPES
 from intnacl.errors import InputError
 
 T = pytest.importorskip("torchvision.transforms.v2")

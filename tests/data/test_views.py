@@ -1,8 +1,9 @@
 import pytest
 import torch
 
-from intnacl.data.augment import RECIPES, augment
+from intnacl.data.augment import augment
 from intnacl.data.batches import batch_indices, rank_rows
+from intnacl.data.recipes import RECIPES
 from intnacl.data.views import make_views, mix
 from intnacl.errors import InputError
 

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from intnacl.data.augment import AugmentConfig
+from intnacl.data.recipes import AugmentConfig
 from intnacl.encoders import EncoderConfig
 from intnacl.losses.integrated import PRESETS, LossConfig
 from intnacl.training.distributed import Ranks

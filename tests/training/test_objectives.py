@@ -5,7 +5,8 @@ import torch
 from pieces import contrastive, pictures
 
 from intnacl.attacks import adversarial_view
-from intnacl.data.augment import AugmentConfig, augment
+from intnacl.data.augment import augment
+from intnacl.data.recipes import AugmentConfig
 from intnacl.data.views import make_views
 from intnacl.encoders import EncoderConfig
 from intnacl.errors import InputError

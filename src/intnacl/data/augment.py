@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from intnacl.data import draws
-from intnacl.data.recipes import RECIPES, AugmentConfig
+from intnacl.data.recipes import AugmentConfig
 from intnacl.data.transforms import (
     Planes,
     blend,
@@ -28,7 +28,6 @@ from intnacl.data.transforms import (
 )
 from intnacl.errors import InputError
 
-__all__ = ["RECIPES", "UNIFORMS", "AugmentConfig", "Params", "apply", "augment", "draw"]
 TRIES = 10
 UNIFORMS = 2 * TRIES + 2 + 1 + 9 + 1 + 2 + 1  # crop tries, crop corner, flip, jitter, grey, blur, solarise
 BRIGHTNESS, CONTRAST, SATURATION, HUE = range(4)

@@ -13,7 +13,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from intnacl.data.augment import AugmentConfig, augment
+from intnacl.data.augment import augment
+from intnacl.data.recipes import AugmentConfig
 from intnacl.errors import InputError
 
 

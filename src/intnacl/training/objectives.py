@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from intnacl.attacks import adversarial_view
 from intnacl.data import draws
-from intnacl.data.augment import AugmentConfig, augment
+from intnacl.data.augment import augment
+from intnacl.data.recipes import AugmentConfig
 from intnacl.data.views import Views, make_views
 from intnacl.encoders import ContrastiveModel, Encoder, EncoderConfig, build_model
 from intnacl.errors import InputError, check_choice
