@@ -15,8 +15,6 @@ from intnacl.config import RunConfig, resolve
 from intnacl.data import load
 from intnacl.errors import InputError, InputWarning
 from intnacl.stages import (
-    KnnMonitor,
-    build_monitor,
     build_objective,
     default_folder,
     open_folder,
@@ -275,46 +273,11 @@ def test_objectives_by_name(tmp_path: Path) -> None:
     unlabelled = load(f"npz:{tmp_path / 'plain.npz'}")
     with pytest.raises(InputError, match="has no labels: supervised training needs them"):
         build_objective(config(objective="supervised"), unlabelled, ALONE)
-    assert build_monitor(config(train__monitor_epochs=1), unlabelled, ALONE) is None
 
 
 def test_supervised_training_runs_to_its_end(tmp_path: Path) -> None:
     assert run(tmp_path, objective="supervised") is None
     assert "accuracy" in json.loads((tmp_path / "log.jsonl").read_text().splitlines()[0])
-
-
-def sorted_by_class(folder: Path, count: int) -> str:
-    """A data set whose first pictures are all of one class, and which has no test split."""
-    rng = np.random.default_rng(0)
-    images = rng.integers(0, 255, (count, 8, 8, 3), dtype=np.uint8)
-    np.savez(folder / "own.npz", images=images, labels=np.sort(rng.integers(0, 3, count)))
-    return f"npz:{folder / 'own.npz'}"
-
-
-def test_without_a_test_split_the_run_goes_on_unwatched(tmp_path: Path) -> None:
-    name = sorted_by_class(tmp_path, 40)
-    with pytest.warns(InputWarning, match="the kNN accuracy is not watched: .*test"):
-        assert run(tmp_path / "run", dataset=name, recipe="digits", train__monitor_epochs=1,
-                   train__batch_size=20, encoder__name="small") is None  # fmt: skip
-
-
-def test_the_monitor_sees_all_classes_of_a_sorted_set(tmp_path: Path) -> None:
-    own = load(sorted_by_class(tmp_path, 15_000))
-    monitor = KnnMonitor(own, own, CPU)
-    assert len(monitor.train[0]) == 10_000
-    assert len(monitor.test[0]) == 2_000
-    assert set(monitor.train[1].tolist()) == set(monitor.test[1].tolist()) == {0, 1, 2}
-    assert monitor.config.k == 200
-
-
-def test_the_monitor_measures_knn_accuracy() -> None:
-    made = build_monitor(config(train__monitor_epochs=1), load("digits"), ALONE)
-    assert made is not None
-    assert made.config.k == 144
-    pixels = torch.nn.Flatten()
-    assert made(pixels)["knn"] > 80
-    assert build_monitor(config(train__monitor_epochs=1), load("digits"), Ranks(1, 2, CPU)) is None
-    assert build_monitor(config(), load("digits"), ALONE) is None
 
 
 @pytest.mark.parametrize(

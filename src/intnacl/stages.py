@@ -6,22 +6,18 @@ A run folder is the whole record: `config.json`, `log.jsonl`, `checkpoints/`, `e
 
 import json
 import os
-import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 
-import torch
-from torch import Tensor, nn
-
 from intnacl.config import RunConfig, differences, from_dict, to_dict
 from intnacl.data import load
 from intnacl.data.aside import disk_errors, take_lock, write_file
 from intnacl.data.datasets import Dataset
-from intnacl.errors import InputError, InputWarning
-from intnacl.evaluation import knn
+from intnacl.errors import InputError
 from intnacl.losses.integrated import PRESETS, LossConfig
+from intnacl.monitor import build_monitor
 from intnacl.training.curves import draw_curves
 from intnacl.training.distributed import Ranks, barrier
 from intnacl.training.journal import Journal
@@ -150,39 +146,6 @@ def read_config(folder: Path) -> RunConfig:
         return from_dict(json.loads(path.read_bytes()))
     except (ValueError, AttributeError) as error:
         raise InputError(f"{path} is damaged, or of another version: {error}") from error
-
-
-class KnnMonitor:
-    """The kNN accuracy of the encoder in training, on at most 10,000 training and 2,000 test pictures."""
-
-    def __init__(self, train: Dataset, test: Dataset, device: torch.device) -> None:
-        self.train, self.test = _sample(train, 10_000), _sample(test, 2_000)
-        self.config = knn.suited(len(self.train[0]), len(train.classes))
-        self.device = device
-
-    def __call__(self, encoder: nn.Module) -> dict[str, float]:
-        """{"knn": percent}."""
-        figures = knn.evaluate(encoder, self.train, self.test, self.config, device=self.device)
-        return {"knn": figures["accuracy"]}
-
-
-def _sample(dataset: Dataset, count: int) -> tuple[Tensor, Tensor]:
-    """Pictures from all over the set, since some sets are sorted by class."""
-    assert dataset.labels is not None
-    chosen = dataset.spread(count)
-    return dataset.images[chosen], dataset.labels[chosen]
-
-
-def build_monitor(config: RunConfig, train: Dataset, here: Ranks) -> KnnMonitor | None:
-    """The monitor of a labelled set with a test split, on the rank that looks at it; else none."""
-    if train.labels is None or not config.train.monitor_epochs or not here.main:
-        return None
-    try:
-        test = load(config.dataset, "test", config.root, size=config.size)
-    except InputError as error:
-        warnings.warn(f"the kNN accuracy is not watched: {error}", InputWarning, stacklevel=2)
-        return None
-    return KnnMonitor(train, test, here.device) if test.labels is not None else None
 
 
 def default_folder(config: RunConfig) -> Path:
