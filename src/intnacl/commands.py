@@ -13,9 +13,10 @@ from intnacl.data.aside import disk_errors
 from intnacl.errors import InputError
 from intnacl.flags import Flags
 from intnacl.measure.parts import file_name, write_json
-from intnacl.stages import ENCODER, default_folder, loss_name, pretrain
+from intnacl.stages import default_folder, loss_name, pretrain
 from intnacl.training.distributed import Ranks, pick_device, ranks
 from intnacl.training.stopping import Stop
+from intnacl.weights import ENCODER
 
 COMPARED = ("simclr", "intnacl")  # where nothing is named
 EXIT_CODES = {"terminate": 75, "interrupt": 130}  # sysexits' EX_TEMPFAIL: try again later; Ctrl-C's
@@ -52,6 +53,7 @@ def compare_command(
 ) -> int:
     """Run presets side by side; returns the exit code."""
     from intnacl.measure.comparison import compare, print_comparison, summarize, write_comparison
+    from intnacl.measure.page import PAGE
 
     with ranks(flags.device) as here, Stop(flags.max_minutes) as stop:
         configs = compared_configs(flags, presets, here, more)
@@ -61,10 +63,10 @@ def compare_command(
         reason = compare(configs, seeds, folder, here, stop, print if here.main else _silent)
     if here.main and reason is None:
         summary = summarize(folder, labels, seeds)
-        write_comparison(summary, folder)
+        picture, figures = write_comparison(summary, folder)
         print_comparison(summary)
-        pages = f"{folder}/{_braces(labels)}-seed{_braces(seeds)}/report.html"
-        print(f"written: {folder / 'comparison.png'}, {folder / 'comparison.json'}, {pages}")
+        pages = f"{folder}/{_braces(labels)}-seed{_braces(seeds)}/{PAGE}"
+        print(f"written: {picture}, {figures}, {pages}")
     return _end(reason, here)
 
 

@@ -17,8 +17,7 @@ from intnacl.measure.card import MARK, model_card
 from intnacl.measure.result import collect
 from intnacl.measure.subject import Subject, open_subject
 from intnacl.resnets import RESNETS
-from intnacl.stages import ENCODER
-from intnacl.weights import clean_state
+from intnacl.weights import ENCODER, clean_state
 
 Exported = tuple[str, bytes, str]
 """The name of the encoder's file, its content, and code that uses it."""

@@ -18,16 +18,17 @@ from intnacl.data.datasets import Dataset
 from intnacl.errors import InputError
 from intnacl.losses.integrated import PRESETS, LossConfig
 from intnacl.monitor import build_monitor
+from intnacl.training.checkpoint import CHECKPOINTS
 from intnacl.training.curves import draw_curves
 from intnacl.training.distributed import Ranks, barrier
-from intnacl.training.journal import Journal
+from intnacl.training.journal import LOG, Journal
 from intnacl.training.objectives import Contrastive, Objective, Supervised
 from intnacl.training.steps import DTYPES, memory_errors
 from intnacl.training.stopping import Stop
 from intnacl.training.trainer import Trainer
-from intnacl.weights import save_encoder
+from intnacl.weights import ENCODER, save_encoder
 
-ENCODER, CONFIG = "encoder.safetensors", "config.json"
+CONFIG, CURVES = "config.json", "curves.png"
 
 
 def pretrain(config: RunConfig, folder: Path, here: Ranks, stop: Stop) -> str | None:
@@ -79,8 +80,8 @@ def _train(config: RunConfig, folder: Path, here: Ranks, stop: Stop) -> str | No
     ) as journal:
         reason = trainer.run(stop, journal)
     if reason is None and here.main:
-        with disk_errors(folder / "curves.png"):
-            draw_curves(journal.path, folder / "curves.png")
+        with disk_errors(folder / CURVES):
+            draw_curves(journal.path, folder / CURVES)
         save_encoder(objective.encoder, config.encoder, train.images.shape[-1], folder / ENCODER)
     barrier(here)  # a run is done for all when its files are
     return reason
@@ -126,8 +127,8 @@ def open_folder(folder: Path, config: RunConfig) -> bool:
 
 def _undo_unless_trained(folder: Path) -> None:
     """Take a folder back in which nothing was trained, so that the corrected command may have it."""
-    log = folder / "log.jsonl"
-    if (folder / "checkpoints").exists() or (log.exists() and log.stat().st_size):
+    log = folder / LOG
+    if (folder / CHECKPOINTS).exists() or (log.exists() and log.stat().st_size):
         return
     log.unlink(missing_ok=True)
     (folder / CONFIG).unlink(missing_ok=True)

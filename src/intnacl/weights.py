@@ -13,6 +13,7 @@ from intnacl.data.aside import write_file
 from intnacl.encoders import Encoder, EncoderConfig, build_model
 from intnacl.errors import InputError
 
+ENCODER = "encoder.safetensors"  # in a run's folder
 KEY = "intnacl"
 
 
@@ -65,9 +66,9 @@ def _reading(path: str | Path) -> Iterator[Path]:
     from safetensors import SafetensorError
 
     path = Path(path)
-    file = path / "encoder.safetensors" if path.is_dir() else path
+    file = path / ENCODER if path.is_dir() else path
     if not file.exists():
-        raise InputError(f"{file} does not exist: give a finished run's folder or an encoder.safetensors.")
+        raise InputError(f"{file} does not exist: give a finished run's folder or an {ENCODER}.")
     try:
         yield file
     except InputError:  # such as a missing timm

@@ -21,9 +21,11 @@ from intnacl.errors import InputError
 from intnacl.experiments.lock import hold
 from intnacl.experiments.plan import Job
 from intnacl.measure.result import RESULT
-from intnacl.stages import ENCODER
+from intnacl.training.checkpoint import CHECKPOINTS, saved
 from intnacl.training.distributed import ranks
+from intnacl.training.journal import LOG
 from intnacl.training.stopping import Stop
+from intnacl.weights import ENCODER
 
 FAILURE, OUTPUT = "failure.json", "output.txt"
 CONTENT = {"accuracy": dict, "attacks": list, "time_s": dict, "protocol": dict, "config": dict}  # of a result
@@ -134,13 +136,13 @@ def _run(job: Job, results: Path, folder: Path, device: str, stop: Stop) -> str 
 
 def inherit(parent: Path, folder: Path) -> None:
     """Give a run that has no state of its own the last one of its parent, and the log so far."""
-    states = sorted((parent / "checkpoints").glob("step-*"))
-    place = folder / "checkpoints"
-    if not states or any(place.glob("step-*")) or (folder / ENCODER).exists():
+    states = saved(parent / CHECKPOINTS)
+    place = folder / CHECKPOINTS
+    if not states or saved(place) or (folder / ENCODER).exists():
         return
     place.mkdir(exist_ok=True)
-    if (parent / "log.jsonl").exists():
-        shutil.copyfile(parent / "log.jsonl", folder / "log.jsonl")
+    if (parent / LOG).exists():
+        shutil.copyfile(parent / LOG, folder / LOG)
     with new_folder(place / states[-1].name) as partial:
         for file in states[-1].iterdir():
             _link(file, partial / file.name)
@@ -156,7 +158,7 @@ def _link(source: Path, target: Path) -> None:
 def _tidy(job: Job, folder: Path) -> None:
     """A finished run keeps its encoder; its training states only where a longer run may go on from them."""
     (folder / FAILURE).unlink(missing_ok=True)
-    states = sorted((folder / "checkpoints").glob("step-*"))
+    states = saved(folder / CHECKPOINTS)
     for state in states[:-1] if job.goes_on else states:
         shutil.rmtree(state, ignore_errors=True)
 

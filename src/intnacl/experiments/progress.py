@@ -10,7 +10,8 @@ from typing import Any
 from intnacl.experiments.attempts import failure, finished, run_folder
 from intnacl.experiments.lock import holder
 from intnacl.experiments.plan import Job
-from intnacl.training.journal import records
+from intnacl.stages import CONFIG
+from intnacl.training.journal import LOG, records
 
 SHOWN = 12
 
@@ -40,7 +41,7 @@ def state_of(job: Job, results: Path) -> State:
     noted = failure(folder)
     if noted and noted["given_up"]:
         return State(name=job.name, status="failed", detail=last_line(noted["error"]))
-    begun = (folder / "config.json").exists()
+    begun = (folder / CONFIG).exists()
     return State(
         name=job.name, status="begun" if begun else "waiting", detail=_epochs(job, folder) if begun else ""
     )
@@ -53,7 +54,7 @@ def last_line(error: str) -> str:
 
 
 def _epochs(job: Job, folder: Path) -> str:
-    log = records(folder / "log.jsonl")
+    log = records(folder / LOG)
     return f"epoch {log[-1]['epoch'] if log else 0}/{job.config.train.epochs}"
 
 

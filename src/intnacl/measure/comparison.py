@@ -65,11 +65,13 @@ def summarize(folder: Path, labels: Sequence[str], seeds: Sequence[int]) -> dict
     }  # fmt: skip
 
 
-def write_comparison(summary: dict[str, Any], folder: Path) -> None:
-    """comparison.json and comparison.png."""
-    write_json(summary, folder / "comparison.json")
-    with disk_errors(folder / "comparison.png"):
-        draw_comparison(summary).savefig(folder / "comparison.png", dpi=140)
+def write_comparison(summary: dict[str, Any], folder: Path) -> tuple[Path, Path]:
+    """Write its picture and its figures; returns their paths."""
+    picture, figures = folder / "comparison.png", folder / "comparison.json"
+    write_json(summary, figures)
+    with disk_errors(picture):
+        draw_comparison(summary).savefig(picture, dpi=140)
+    return picture, figures
 
 
 def print_comparison(summary: dict[str, Any]) -> None:

@@ -12,6 +12,7 @@ from intnacl.measure.robust import examples
 from intnacl.measure.subject import Subject
 from intnacl.stages import loss_name
 from intnacl.training.curves import learning_curves
+from intnacl.training.journal import LOG
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -87,7 +88,7 @@ def attacked_pictures(subject: Subject, name: str, eps: float) -> "Figure":
 
 
 def _learning(subject: Subject) -> str | None:
-    log = subject.folder / "log.jsonl"
+    log = subject.folder / LOG
     return inline_svg(lambda: learning_curves(log), "learning curves") if log.exists() else None
 
 

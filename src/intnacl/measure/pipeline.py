@@ -12,9 +12,10 @@ from intnacl.measure.probes import run_knn, run_probe
 from intnacl.measure.result import write_result
 from intnacl.measure.robust import plans, run_attacks
 from intnacl.measure.subject import Subject, load_labelled, open_subject
-from intnacl.stages import ENCODER, pretrain
+from intnacl.stages import pretrain
 from intnacl.training.distributed import Ranks
 from intnacl.training.stopping import Stop
+from intnacl.weights import ENCODER
 
 Say = Callable[[str], None]
 

@@ -8,7 +8,7 @@ from intnacl.measure import robust
 from intnacl.measure.parts import Part, all_parts, digest, plain, write_json
 from intnacl.measure.subject import FEATURE_BATCH, Subject
 from intnacl.stages import read_config
-from intnacl.training.journal import records
+from intnacl.training.journal import LOG, records
 
 RESULT = "result.json"
 ROW = ("name", "eps", "steps", "step_size", "restarts", "images", "accuracy", "clean")
@@ -131,7 +131,7 @@ def _figures(part: Part) -> dict[str, Any]:
 
 def _times(subject: Subject) -> dict[str, float]:
     """Seconds of each stage, summed over its parts."""
-    log = records(subject.folder / "log.jsonl")
+    log = records(subject.folder / LOG)
     times: dict[str, float] = {"pretrain": log[-1]["seconds"] if log else 0.0}
     for kind in ("probe", "hcl_probe", "knn", "attack"):
         for part in _parts(subject, kind):

@@ -13,8 +13,9 @@ from intnacl.encoders import Encoder
 from intnacl.errors import InputError
 from intnacl.evaluation.features import extract_pair
 from intnacl.evaluation.precision import exact_float32
-from intnacl.stages import ENCODER, read_config
-from intnacl.weights import from_pretrained, read_header
+from intnacl.stages import read_config
+from intnacl.training.checkpoint import CHECKPOINTS, saved
+from intnacl.weights import ENCODER, from_pretrained, read_header
 
 FEATURE_BATCH = 512  # pictures of a forward pass
 RESIZED = ("folder", "parquet")  # data sets that take the size of their pictures from us
@@ -113,6 +114,6 @@ def _checked(dataset: Dataset, image_size: int | None) -> Dataset:
 
 
 def _unfinished(folder: Path) -> str:
-    if any((folder / "checkpoints").glob("step-*")):
+    if saved(folder / CHECKPOINTS):
         return f"{folder} is not trained to its end yet: run its `intnacl pretrain` or `run` again to go on."
     return f"{folder} has no {ENCODER}: train it first, `intnacl pretrain --out {folder} …`."

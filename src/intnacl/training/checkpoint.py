@@ -22,6 +22,7 @@ from torch import Tensor
 from intnacl.data.aside import disk_errors, new_folder
 from intnacl.errors import InputWarning
 
+CHECKPOINTS = "checkpoints"  # their folder in a run's
 MODEL, OPTIMIZER, STATE = "model.safetensors", "optimizer.pt", "state.json"
 LOAD_ERRORS = (OSError, ValueError, KeyError, TypeError, RuntimeError, UnpicklingError, SafetensorError)
 
@@ -62,7 +63,7 @@ def _save_optimizer(state: dict[str, Any], path: Path) -> None:
 
 def newest(folder: Path, device: torch.device | str = "cpu") -> Checkpoint | None:
     """The newest whole checkpoint below `folder`, or None; damaged ones are named in a warning."""
-    for path in reversed(_all(folder)):
+    for path in reversed(saved(folder)):
         reason = _damage(path)
         if reason is None:
             try:
@@ -89,12 +90,12 @@ def prune(folder: Path, keep: int, best: int | None, step: int) -> None:
 
     Those beyond `step` are damaged: they do not count. What a kill left half-written goes as well.
     """
-    old = [path for path in _all(folder) if _step(path) <= step][:-keep]
+    old = [path for path in saved(folder) if _step(path) <= step][:-keep]
     for path in [*(path for path in old if _step(path) != best), *folder.glob(".step-*")]:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def _all(folder: Path) -> list[Path]:
+def saved(folder: Path) -> list[Path]:
     """Checkpoints in the order of their steps."""
     return sorted(path for path in folder.glob("step-*") if path.name.removeprefix("step-").isdecimal())
 

@@ -8,12 +8,14 @@ from typing import Any
 from intnacl.data.aside import disk_errors, write_file
 from intnacl.errors import missing_extra
 
+LOG = "log.jsonl"
+
 
 class Journal:
     """Records of a run by epoch. Only the main rank has one that writes; others are silent."""
 
     def __init__(self, folder: Path, *, epochs: int, active: bool = True, tensorboard: bool = False) -> None:
-        self.path = folder / "log.jsonl"
+        self.path = folder / LOG
         self.epochs, self.active = epochs, active
         self._bar = _bar(epochs) if active and sys.stderr.isatty() else None
         self._board = _board(folder) if active and tensorboard else None

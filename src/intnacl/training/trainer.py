@@ -218,7 +218,7 @@ class Trainer:
             self._diverged(f"weights are not finite after step {self._step - 1}", self._step - 1, bad[0])
 
     def _diverged(self, what: str, step: int, details: str) -> NoReturn:
-        folder = self.folder / "checkpoints"
+        folder = self.folder / checkpoints.CHECKPOINTS
         kept = f"The last good checkpoint in {folder} stays." if folder.exists() else "Nothing was saved yet."
         raise DivergedError(
             f"{what} (epoch {step // self.updates + 1}): {details}. {kept} "
@@ -253,7 +253,7 @@ class Trainer:
         return any_rank(by_step or best_now or minutes >= self.config.save_minutes, self.here)
 
     def _save(self) -> None:
-        folder = self.folder / "checkpoints"
+        folder = self.folder / checkpoints.CHECKPOINTS
         self._check_weights()
         if self.here.main:
             info = {"seconds": self._seconds, "sums": self._sums, "best": self._best}
@@ -268,7 +268,7 @@ class Trainer:
         barrier(self.here)
 
     def _resume(self, journal: Journal) -> None:
-        found = checkpoints.newest(self.folder / "checkpoints", self.here.device)
+        found = checkpoints.newest(self.folder / checkpoints.CHECKPOINTS, self.here.device)
         self._check_shared(found.step if found else 0)
         journal.rewind(found.step if found else 0)
         if found is None:
