@@ -2,7 +2,6 @@
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 
 def nca(
@@ -44,6 +43,7 @@ def nca(
     out
         Folder for the results.
     """
+    from intnacl.measure.parts import write_json
     from intnacl.theory.comparison import ComparisonConfig, learn_spaces, load_table, measure
     from intnacl.theory.figures import draw_spaces
 
@@ -60,8 +60,8 @@ def nca(
     spaces = learn_spaces(X, y, config)
     figures = measure(spaces, y)
     draw_spaces(spaces, figures, y, out / "nca.png")
-    _write_json({"config": asdict(config), "spaces": figures}, out / "nca.json")
-    _print_table(f"{dataset}: {len(X)} points, leave-one-out", figures)
+    write_json({"config": asdict(config), "spaces": figures}, out / "nca.json")
+    _print_rows(f"{dataset}: {len(X)} points, leave-one-out", figures)
     print(f"written: {out / 'nca.json'}, {out / 'nca.png'}")
 
 
@@ -108,6 +108,7 @@ def bounds(
     out
         Folder for the results.
     """
+    from intnacl.measure.parts import write_json
     from intnacl.theory.figures import draw_bounds
     from intnacl.theory.sweep import SweepConfig, sweep
 
@@ -123,7 +124,7 @@ def bounds(
     _make_folder(out)
     measured = sweep(config)
     draw_bounds(measured, out / "bounds.png")
-    _write_json({"config": asdict(config), **measured}, out / "bounds.json")
+    write_json({"config": asdict(config), **measured}, out / "bounds.json")
     columns = {
         "|L_Unbiased − L_Debiased|": "gap",
         "mean Δ": "spread",
@@ -132,7 +133,7 @@ def bounds(
     }
     for name in ("n", "m", "M"):
         title = f"deviation from the unbiased loss over {name}, measured and bounded"
-        _print_rows(title, measured[name], name, columns)
+        _print_rows(title, _chosen(measured[name], name, columns), digits=4)
     columns = {
         "negatives": "negatives",
         "debiasing": "positives",
@@ -142,7 +143,7 @@ def bounds(
         "3.1": "plain",
     }
     title = "inside the O(·) of Theorems B.4 and 3.1: constants unknown, only ratios count"
-    _print_rows(title, measured["order"], "M", columns)
+    _print_rows(title, _chosen(measured["order"], "M", columns), digits=4)
     print(f"written: {out / 'bounds.json'}, {out / 'bounds.png'}")
 
 
@@ -154,25 +155,15 @@ def _make_folder(out: Path) -> None:
         out.mkdir(parents=True, exist_ok=True)
 
 
-def _write_json(content: dict[str, Any], path: Path) -> None:
-    import json
-
-    path.write_text(json.dumps(content, indent=2) + "\n")
-
-
-def _print_rows(title: str, rows: list[dict[str, float]], name: str, columns: dict[str, str]) -> None:
+def _chosen(rows: list[dict[str, float]], name: str, columns: dict[str, str]) -> dict[str, dict[str, float]]:
     """The columns, heading -> key, of rows that differ in `name`."""
-    table = {f"{name} = {row['value']}": {head: row[key] for head, key in columns.items()} for row in rows}
-    _print_table(title, table, digits=4)
+    return {f"{name} = {row['value']}": {head: row[key] for head, key in columns.items()} for row in rows}
 
 
-def _print_table(title: str, rows: dict[str, dict[str, float]], digits: int = 2) -> None:
+def _print_rows(title: str, rows: dict[str, dict[str, float]], digits: int = 2) -> None:
     """One line a row, one column a figure."""
-    from rich.console import Console
-    from rich.table import Table
+    from intnacl.measure.tables import print_table
 
     columns = list(next(iter(rows.values())))
-    table = Table("", *columns, title=title)
-    for name, figures in rows.items():
-        table.add_row(name, *(f"{figures[column]:.{digits}f}" for column in columns))
-    Console().print(table)
+    lines = [[name, *(f"{row[column]:.{digits}f}" for column in columns)] for name, row in rows.items()]
+    print_table(title, ["", *columns], lines)
