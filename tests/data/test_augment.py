@@ -296,3 +296,10 @@ def test_a_captured_graph_draws_anew_at_every_replay(patches):
         step.fill_(number)
         graph.replay()
         assert torch.allclose(out, augment(images, RECIPES["paper"], **key), atol=1e-5)
+
+
+@pytest.mark.parametrize("ratio", [(50.0, 50.0), (0.02, 0.02), (1e300, 1e300)])
+def test_a_ratio_that_no_box_in_the_picture_has_still_leaves_a_pixel(ratio):
+    params = drawn(replace(RECIPES["paper"], crop_ratio=ratio), 4, 8, 8)
+    assert params.height.min() >= 1
+    assert params.width.min() >= 1

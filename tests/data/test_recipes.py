@@ -23,6 +23,8 @@ def test_strength_multiplies_the_four_jitters():
         ({"blur_p": float("nan")}, r"blur_p=nan must be a probability"),
         ({"crop_scale": (0.5, 2.0)}, r"crop_scale=\(0.5, 2.0\).*<= 1"),
         ({"crop_ratio": (2.0, 1.0)}, r"crop_ratio=\(2.0, 1.0\) must be \(low, high\)"),
+        ({"crop_ratio": (1.0, float("inf"))}, r"crop_ratio=\(1.0, inf\) must be \(low, high\)"),
+        ({"jitter": (float("nan"), 0.1, 0.1, 0.1)}, r"jitter=\(nan, 0.1.*four numbers >= 0"),
         ({"blur_sigma": (0.0, 1.0)}, r"blur_sigma=\(0.0, 1.0\).*0 < low"),
         ({"strength": -1.0}, r"strength=-1.0 must be a number >= 0"),
         ({"strength": 3.0}, r"hue=0.6.* must be at most 0.5"),

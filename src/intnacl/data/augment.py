@@ -159,9 +159,9 @@ def _fallback(config: AugmentConfig, height: int, width: int, like_B: Tensor) ->
     low, high = config.crop_ratio if config.crop_scale is not None else (0, math.inf)
     tall, wide = height, width
     if width < low * height:
-        tall = round(width / low)
+        tall = max(1, round(width / low))
     elif width > high * height:
-        wide = round(height * high)
+        wide = max(1, round(height * high))
     shape, device = like_B.shape[:1], like_B.device
     return (
         torch.full(shape, tall, dtype=torch.int64, device=device),

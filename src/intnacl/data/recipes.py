@@ -12,7 +12,7 @@ def _check_range(name: str, value: float, low: float, high: float, wanted: str) 
 
 
 def _check_interval(name: str, interval: tuple[float, float] | None, top: float) -> None:
-    if interval is not None and not 0 < interval[0] <= interval[1] <= top:
+    if interval is not None and not (0 < interval[0] <= interval[1] <= top and interval[1] < math.inf):
         limit = f" <= {top}" if top < math.inf else ""
         raise InputError(f"{name}={interval!r} must be (low, high) with 0 < low <= high{limit}.")
 
@@ -52,7 +52,7 @@ class AugmentConfig:
         for name, top in (("crop_scale", 1.0), ("crop_ratio", math.inf), ("blur_sigma", math.inf)):
             _check_interval(name, getattr(self, name), top)
         _check_range("strength", self.strength, 0, math.inf, "a number >= 0")
-        if len(self.jitter) != 4 or min(self.jitter) < 0:
+        if len(self.jitter) != 4 or not all(0 <= value < math.inf for value in self.jitter):
             raise InputError(f"jitter={self.jitter!r} must be four numbers >= 0.")
         _check_range(
             "strength times the jitter of hue", self.factors[3], 0, 0.5, "at most 0.5, half the circle"
