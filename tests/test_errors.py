@@ -2,7 +2,7 @@
 
 import pytest
 
-from intnacl.errors import InputError, check_choice, missing_extra
+from intnacl.errors import InputError, check_choice, check_count, missing_extra
 
 
 def test_check_choice_passes_a_known_value() -> None:
@@ -30,6 +30,16 @@ def test_check_choice_lists_some_of_many_and_quotes_names_with_commas() -> None:
     many = ["A, M = 1", *(f"row{i:02}" for i in range(29))]
     with pytest.raises(InputError, match=r"Choose one of: 'A, M = 1', row00, row01.*row18, 10 more\.$"):
         check_choice("row", "zzz", many)
+
+
+@pytest.mark.parametrize("value", [-1, 2**31, 10**30])
+def test_check_count_names_value_and_range(value: int) -> None:
+    with pytest.raises(
+        InputError, match=rf"epochs={value} must be a whole number from 0 to 2,147,483,647\.$"
+    ):
+        check_count("epochs", value, 0)
+    check_count("epochs", 0, 0)
+    check_count("epochs", 2**31 - 1)
 
 
 def test_missing_extra_says_what_to_install() -> None:

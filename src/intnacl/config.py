@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from intnacl.data.draws import check_seed
 from intnacl.data.recipes import RECIPES as AUGMENTATIONS
 from intnacl.data.recipes import AugmentConfig
 from intnacl.encoders import EncoderConfig
@@ -78,8 +79,7 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         check_choice("objective", self.objective, ("contrastive", "supervised"))
-        if not -(2**63) <= self.seed < 2**63:
-            raise InputError(f"seed={self.seed} is out of range: it must fit into 64 bits, with its sign.")
+        check_seed(self.seed)
 
 
 # How the recipes read what the paper leaves open, so that its baselines come out (docs/reproduction.md).

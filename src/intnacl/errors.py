@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 
 LISTED = 20  # choices that an error lists at most
+MOST = 2**31 - 1  # of whatever is counted
 
 
 class InputError(ValueError):
@@ -29,6 +30,12 @@ def check_choice(argument: str, value: str, choices: Iterable[str]) -> None:
         if len(shown) < len(known):
             listed.append(f"{len(known) - len(shown)} more")
         raise InputError(f"{argument}={value!r} is unknown{hint} Choose one of: {', '.join(listed)}.")
+
+
+def check_count(argument: str, value: int, low: int = 1, high: int = MOST) -> None:
+    """Raise unless `value` is from `low` to `high`: a count that memory, and torch's integers, may hold."""
+    if not low <= value <= high:
+        raise InputError(f"{argument}={value!r} must be a whole number from {low} to {high:,}.")
 
 
 def missing_extra(package: str, extra: str, purpose: str) -> InputError:

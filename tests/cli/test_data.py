@@ -75,3 +75,11 @@ def test_datasets_show_skips_broken_pictures_or_refuses_them(tmp_path: Path) -> 
     strict = intnacl("datasets", "show", name, "--root", str(tmp_path), "--out", out, "--strict")
     assert strict.returncode == 2
     assert strict.stderr.startswith(f"intnacl: {message}. Repair or remove them")
+
+
+def test_a_seed_beyond_64_bits_is_one_line(tmp_path: Path) -> None:
+    result = intnacl("datasets", "show", "--seed", str(2**64), "--out", str(tmp_path / "grid.png"))
+    assert result.returncode == 2
+    assert (
+        result.stderr == f"intnacl: seed={2**64} is out of range: it must fit into 64 bits, with its sign.\n"
+    )

@@ -9,6 +9,7 @@ from command_line import intnacl
 from intnacl.cli import app, main, program
 from intnacl.errors import InputError, InputWarning, LostRankError
 
+FULL = "out of memory: ask for less, or take a machine with more."
 COMMANDS = [name for name in app if not name.startswith("-")]
 
 
@@ -46,19 +47,37 @@ def test_help_loads_no_more_than_it_needs() -> None:
     assert result.returncode == 0, result.stderr
 
 
-@pytest.mark.parametrize(("error", "code"), [(InputError("eps=8"), 2), (LostRankError("rank 1"), 1)])
-def test_an_error_for_the_user_is_one_line(
-    error: Exception, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def _fail_with(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
     def _fail() -> None:
         raise error
 
     monkeypatch.setattr(program, "app", _fail)
     monkeypatch.setattr(program, "_set_up_warnings", lambda: None)
+    main()
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "line"),
+    [
+        (InputError("eps=8"), 2, "eps=8"),
+        (LostRankError("rank 1"), 1, "rank 1"),
+        (MemoryError(), 1, FULL),
+        (RuntimeError("Storage size calculation overflowed with sizes=[9]"), 1, FULL),
+    ],
+)  # fmt: skip
+def test_an_error_for_the_user_is_one_line(
+    error: Exception, code: int, line: str, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
     with pytest.raises(SystemExit) as ended:
-        main()
+        _fail_with(error, monkeypatch)
     assert ended.value.code == code
-    assert capsys.readouterr().err == f"intnacl: {error}\n"
+    assert capsys.readouterr().err == f"intnacl: {line}\n"
+
+
+def test_an_error_of_the_program_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(RuntimeError, match="shapes"):
+        _fail_with(RuntimeError("shapes differ"), monkeypatch)
 
 
 def test_a_warning_for_the_user_hides_our_code() -> None:

@@ -63,5 +63,20 @@ def test_without_augmentation_the_views_are_the_originals() -> None:
 def test_wrong_wishes_are_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"grid\.txt' is no picture: end its name in one of \.png"):
         draw_gallery({"red": flat(1)}, ["a"], tmp_path / "grid.txt")
-    with pytest.raises(InputError, match="extra=-1, mixed=2"):
+    with pytest.raises(InputError, match="extra=-1 must be a whole number from 0 to 250"):
         view_columns(flat(1, 2, 3), RECIPES["paper"], extra=-1)
+
+
+@pytest.mark.parametrize("seed", [2**63, -(2**63) - 1, 10**30])
+def test_a_seed_that_no_draw_takes_is_refused(seed: int) -> None:
+    with pytest.raises(InputError, match=f"seed={seed} is out of range: it must fit into 64 bits"):
+        view_columns(flat(10, 20, 30), RECIPES["none"], seed=seed)
+
+
+@pytest.mark.parametrize(
+    ("rows", "wanted", "named"),
+    [(3, {"extra": 2**31}, "extra=2147483648"), (3, {"extra": 2**64}, "extra="), (300, {}, "rows=300")],
+)
+def test_more_than_a_picture_can_hold_is_refused(rows: int, wanted: dict[str, int], named: str) -> None:
+    with pytest.raises(InputError, match=f"{named}.* must be a whole number from 0 to 250"):
+        view_columns(flat(*[0] * rows), RECIPES["none"], **wanted)

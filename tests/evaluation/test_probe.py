@@ -168,3 +168,10 @@ def test_bad_data_are_errors(encoder, data, features):
     features[0][5, 5] = torch.nan
     with pytest.raises(InputError, match="nan"):
         fit(*features)
+
+
+@pytest.mark.parametrize("name", ["epochs", "batch_size", "max_iter"])
+@pytest.mark.parametrize("value", [0, -1, 2**31, 2**64])
+def test_counts_out_of_range_are_named(name: str, value: int) -> None:
+    with pytest.raises(InputError, match=f"{name}={value} must be a whole number from 1 to"):
+        ProbeConfig(**{name: value})

@@ -132,8 +132,9 @@ def test_a_time_limit_ends_in_how_to_go_on(capsys: Output, tmp_path: Path) -> No
 def test_seeds() -> None:
     assert seeds_of(3, ()) == (0, 1, 2)
     assert seeds_of(5, (4, 2, 4)) == (4, 2)
-    with pytest.raises(InputError, match="trials=0 runs nothing"):
-        seeds_of(0, ())
+    for trials in (0, -1, 1001, 2**64):
+        with pytest.raises(InputError, match=f"trials={trials} must be a whole number from 1 to 1,000"):
+            seeds_of(trials, ())
 
 
 @pytest.mark.parametrize(("name", "key"), [("grid", "mine grid"), ("paper", "mine paper.toml")])

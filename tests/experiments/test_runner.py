@@ -137,7 +137,8 @@ def test_devices_of_workers(
 @pytest.mark.parametrize(
     ("device", "workers", "message"),
     [
-        ("cpu", -1, "workers=-1: give 1 or more"),
+        ("cpu", -1, "workers=-1 must be a whole number from 0 to 1,024"),
+        ("cpu", 2**64, f"workers={2**64} must be a whole number from 0 to 1,024"),
         ("gpu", None, "device='gpu' is unknown: take auto, cpu"),
         ("cuda:2", None, "device='cuda:2': this machine has 2 GPUs"),
     ],

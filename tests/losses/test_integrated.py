@@ -302,6 +302,7 @@ def test_compiles_to_one_graph_with_its_backward(preset: str) -> None:
         ({"alpha": -1.0}, r"alpha=-1.0.*0 or more"),
         ({"temperature": 0.0}, r"temperature=0.0.*above 0"),
         ({"temperature": math.nan}, r"temperature=nan"),
+        ({"temperature": 1e-300}, r"temperature=1e-300.*1e-30 at least"),
         ({"tau_plus": 1.0}, r"tau_plus=1.0.*below 1"),
         ({"beta": -0.5}, r"beta=-0.5.*0 or more"),
         ({"temperature": "0.5"}, r"temperature='0.5' is of type str: give a plain number"),

@@ -39,7 +39,7 @@ def test_probe_takes_several_data_sets_and_protocols(tmp_path: Path) -> None:
     assert len(clae.figures["curve"]) == 20  # the run's epochs: 200 on TinyImageNet, 1000 elsewhere
     (hcl,) = probe_command(folder, (), "hcl", 1, "cpu")
     assert hcl.kind == "hcl_probe"
-    with pytest.raises(InputError, match="epochs=0 must be positive"):
+    with pytest.raises(InputError, match="epochs=0 must be a whole number from 1 to"):
         probe_command(folder, (), "hcl", 0, "cpu")
     with pytest.raises(InputError, match="protocol='slow' is unknown"):
         probe_command(folder, (), "slow", None, "cpu")

@@ -194,3 +194,11 @@ def test_a_gpu_gives_the_same_map() -> None:
         NCA(2, device=device, max_iter=5, random_state=0).fit(X, y).components_ for device in ("cpu", "cuda")
     ]
     np.testing.assert_allclose(*maps, rtol=1e-4, atol=1e-6)
+
+
+def test_a_batch_beyond_all_integers_is_the_whole_set() -> None:
+    X, y = load_iris(return_X_y=True)
+    whole, beyond = (
+        NCA(2, batch_size=size, max_iter=3, random_state=0, device="cpu").fit(X, y) for size in (150, 2**64)
+    )
+    np.testing.assert_array_equal(whole.components_, beyond.components_)

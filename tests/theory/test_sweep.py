@@ -65,7 +65,7 @@ def test_is_plain_numbers_and_repeats(measured: dict) -> None:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"classes": 1}, "classes=1.*2 or more"),
+        ({"classes": 1}, "classes=1 must be a whole number from 2 to"),
         ({"draws": 1}, "draws=1"),
         ({"spread": -1.0}, "spread=-1.0.*0 or more"),
         ({"spread": math.nan}, "spread=nan"),
@@ -75,3 +75,10 @@ def test_is_plain_numbers_and_repeats(measured: dict) -> None:
 def test_bad_settings_are_named(settings: dict[str, float], words: str) -> None:
     with pytest.raises(InputError, match=words):
         SweepConfig(**settings)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["classes", "points", "dimensions", "draws"])
+@pytest.mark.parametrize("value", [0, -1, 2**31, 2**64])
+def test_counts_out_of_range_are_named(name: str, value: int) -> None:
+    with pytest.raises(InputError, match=f"{name}={value} must be a whole number from"):
+        SweepConfig(**{name: value})

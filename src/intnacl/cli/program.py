@@ -22,7 +22,8 @@ for command in (
 
 
 def main() -> None:
-    """Run the command line; a user's mistake ends in one clear line and exit code 2, a lost rank in 1.
+    """Run the command line; a user's mistake ends in one clear line and exit code 2, a lost rank or a
+    lack of memory in 1.
 
     A closed pipe ends it without a word.
     """
@@ -36,6 +37,13 @@ def main() -> None:
         sys.exit(2)
     except LostRankError as error:
         print(f"intnacl: {error}", file=sys.stderr)
+        sys.exit(1)
+    except (MemoryError, RuntimeError) as error:
+        from intnacl.training.steps import is_out_of_memory
+
+        if not is_out_of_memory(error):
+            raise
+        print("intnacl: out of memory: ask for less, or take a machine with more.", file=sys.stderr)
         sys.exit(1)
     except BrokenPipeError:  # whoever read our output has left, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -11,6 +11,8 @@ Shapes: B rows, K numbers a row, Q = ceil(K / 4) counter blocks a row.
 import torch
 from torch import Tensor
 
+from intnacl.errors import InputError
+
 _MASK = 0xFFFFFFFF
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _WEYL = (0x9E3779B9, 0xBB67AE85)
@@ -52,6 +54,12 @@ def words(seed: int, step: int | Tensor, view: int | Tensor, rows_B: Tensor, cou
     shape = (len(rows_B), len(block_Q))
     out_BQ4 = torch.stack([word.expand(shape) for word in out], dim=-1)
     return out_BQ4.flatten(1)[:, :count]
+
+
+def check_seed(seed: int) -> None:
+    """Raise unless the seed is an int64."""
+    if not -(2**63) <= seed < 2**63:
+        raise InputError(f"seed={seed} is out of range: it must fit into 64 bits, with its sign.")
 
 
 def uniform(seed: int, step: int | Tensor, view: int | Tensor, rows_B: Tensor, count: int) -> Tensor:

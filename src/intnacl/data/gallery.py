@@ -9,12 +9,14 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from intnacl.data.draws import check_seed
 from intnacl.data.recipes import AugmentConfig
 from intnacl.data.views import make_views
-from intnacl.errors import InputError
+from intnacl.errors import InputError, check_count
 
 FORMATS = (".png", ".jpg", ".pdf", ".svg")
 CELL_INCHES = 1.1
+MOST = 250  # rows, or views of a kind: matplotlib draws at most 2¹⁶ pixels along a side
 GAP = 1 / 16  # between pictures, as a part of their side
 
 
@@ -42,8 +44,9 @@ def view_columns(
     images: Tensor, config: AugmentConfig, *, seed: int = 0, extra: int = 1, mixed: int = 2, lam: float = 0.5
 ) -> dict[str, Tensor]:
     """Title -> pictures: the originals (R,3,H,W) and what a training step would see of them."""
-    if min(extra, mixed) < 0:
-        raise InputError(f"extra={extra}, mixed={mixed}: give 0 or more of each.")
+    check_seed(seed)
+    for name, count in (("rows", len(images)), ("extra", extra), ("mixed", mixed)):
+        check_count(name, count, 0, MOST)
     rows = torch.arange(len(images))
     views = make_views(images, config, seed=seed, step=0, rows=rows, extra=extra, mixed=mixed, lam=lam)
     columns = {"original": images, "anchor": views.plain[0], "positive": views.plain[1]}

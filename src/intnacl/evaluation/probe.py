@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from intnacl.errors import InputError, check_choice
+from intnacl.errors import InputError, check_choice, check_count
 from intnacl.evaluation.features import extract_pair
 from intnacl.evaluation.logistic import Problem, adam, count_correct, lbfgs, pad_columns
 from intnacl.evaluation.precision import exact_matmul
@@ -45,9 +45,10 @@ class ProbeConfig:
 
     def __post_init__(self) -> None:
         check_choice("solver", self.solver, SOLVERS)
-        for name in ("epochs", "batch_size", "lr", "max_iter"):
-            if not getattr(self, name) > 0:
-                raise InputError(f"{name}={getattr(self, name)!r} must be positive.")
+        for name in ("epochs", "batch_size", "max_iter"):
+            check_count(name, getattr(self, name))
+        if not self.lr > 0:
+            raise InputError(f"lr={self.lr!r} must be positive.")
         if not self.l2 >= 0:
             raise InputError(f"l2={self.l2!r} must not be negative.")
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from intnacl.config import to_dict
-from intnacl.errors import InputError
+from intnacl.errors import InputError, check_count
 from intnacl.experiments import record
 from intnacl.experiments.attempts import failure, finished, run_folder
 from intnacl.experiments.cost import plan_seconds
@@ -55,9 +55,10 @@ class Request:
 
 def seeds_of(trials: int, seeds: Sequence[int]) -> tuple[int, ...]:
     """The seeds that are named, else 0, 1, … for so many trials."""
-    if not seeds and trials < 1:
-        raise InputError(f"trials={trials} runs nothing: give 1 or more.")
-    return tuple(dict.fromkeys(seeds)) or tuple(range(trials))
+    if seeds:
+        return tuple(dict.fromkeys(seeds))
+    check_count("trials", trials, high=1000)
+    return tuple(range(trials))
 
 
 def plan_of(request: Request, tables: Sequence[Table]) -> Plan:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from intnacl.errors import InputError
+from intnacl.errors import InputError, check_count
 from intnacl.experiments.attempts import TRIES, attempt, finished, given_up
 from intnacl.experiments.plan import Job
 from intnacl.experiments.progress import Progress
@@ -23,6 +23,7 @@ from intnacl.training.distributed import read_device
 from intnacl.training.stopping import Stop
 
 POLL_S = 0.5
+MOST_WORKERS = 1024
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,8 +138,8 @@ def _end(workers: list[BaseProcess]) -> None:
 
 def local_devices(device: str, workers: int | None) -> list[str]:
     """The device of each worker: every GPU has one unless told otherwise, the CPU one in all."""
-    if workers is not None and workers < 0:
-        raise InputError(f"workers={workers}: give 1 or more, or 0 to run in this process.")
+    if workers is not None:
+        check_count("workers", workers, 0, MOST_WORKERS)  # 0 runs in this process
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     count = torch.cuda.device_count()

@@ -41,7 +41,7 @@ CHOICES = {
 RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
     "lam": (lambda v: 0 <= v <= 1, "from 0 to 1"),
     "alpha": (lambda v: v >= 0, "0 or more"),
-    "temperature": (lambda v: v > 0, "above 0"),
+    "temperature": (lambda v: v >= 1e-30, "above 0, by 1e-30 at least"),  # 1/t fits into a float32
     "tau_plus": (lambda v: 0 <= v < 1, "from 0 to below 1"),
     "beta": (lambda v: v >= 0, "0 or more"),
 }

@@ -225,12 +225,12 @@ class NCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
 
     def _adam(self, x_BF: Tensor, c_B: Tensor, rng: np.random.RandomState) -> tuple[float, int]:
         optimiser = torch.optim.Adam(self.encoder_.train().parameters(), self.learning_rate)
-        losses = [x_BF.new_zeros(())]
+        losses, size = [x_BF.new_zeros(())], min(self.batch_size or 2, len(x_BF))
         for epoch in range(self.max_iter):
             # At a constant rate the noise of small batches undoes what the first epochs learned.
             optimiser.param_groups[0]["lr"] = self.learning_rate * (1 - epoch / self.max_iter)
             order_B = torch.as_tensor(rng.permutation(len(x_BF)), device=x_BF.device)
-            batches = [rows for rows in torch.split(order_B, self.batch_size or 2) if len(rows) > 1]
+            batches = [rows for rows in torch.split(order_B, size) if len(rows) > 1]
             losses = [self._adam_step(optimiser, x_BF[rows], c_B[rows]) for rows in batches]
         return torch.stack(losses).mean().item(), self.max_iter
 

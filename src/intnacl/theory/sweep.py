@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from intnacl.errors import InputError
+from intnacl.errors import InputError, check_count
 from intnacl.theory.bounds import (
     debiasing_gap,
     deviation_tail,
@@ -61,12 +61,8 @@ class SweepConfig:
     """Of the mixture and the draws."""
 
     def __post_init__(self) -> None:
-        if self.classes < 2:
-            raise InputError(f"classes={self.classes}: τ⁺ = 1/classes would be 1; take 2 or more.")
-        if self.points < 1 or self.dimensions < 1 or self.draws < 2:
-            raise InputError(
-                f"points={self.points}, dimensions={self.dimensions}, draws={self.draws} are too few."
-            )
+        for name, least in (("classes", 2), ("points", 1), ("dimensions", 1), ("draws", 2)):
+            check_count(name, getattr(self, name), least)
         if not 0 < self.delta < 1:
             raise InputError(f"delta={self.delta} is a probability: it must lie strictly between 0 and 1.")
         if not -(2**63) <= self.seed < 2**63 - 1:  # torch's range; the sample's seed is the next one

@@ -139,7 +139,9 @@ def memory_errors() -> Iterator[None]:
 
 def is_out_of_memory(error: Exception) -> bool:
     """Whether memory ran out; torch has an exception of its own for the GPU's alone."""
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error)
+    told = ("can't allocate memory", "Storage size calculation overflowed")
+    known = isinstance(error, torch.OutOfMemoryError | MemoryError)
+    return known or any(text in str(error) for text in told)
 
 
 @contextmanager
