@@ -10,6 +10,7 @@ input gradients to zero and so reports robustness that is not there.
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -98,76 +99,70 @@ def pgd(
     _check_schedule(step_size, steps, restarts)
     if batch_size is not None and batch_size < 1:
         raise InputError(f"batch_size={batch_size!r} must be at least 1, or None for all samples at once.")
-    size = batch_size or max(1, len(x))
+    target = _Target(model, loss, batch_size or max(1, len(x)))
     with plain_gradients(x.device):
         x, y = x.detach().clone(), y.clone()
         low, high = (x - eps).clamp(min=0), (x + eps).clamp(max=1)
-        worst, worst_score = x.clone(), _scores(model, x, y, loss, size)
+        worst, worst_score = x.clone(), target.scores(x, y)
         for _ in range(restarts):
             start = (x + eps * _uniform_like(x, generator)).clamp(low, high) if random_start else x
             standing = worst_score.isposinf().logical_not().nonzero().squeeze(1)
             if len(standing) == 0:
                 break
             box = (low[standing], high[standing])
-            end = _climb(
-                model, start[standing], y[standing], box, step_size, steps, loss, stop_when_fooled, size
-            )
-            score = _scores(model, end, y[standing], loss, size)
+            end = target.climb(start[standing], y[standing], box, step_size, steps, stop_when_fooled)
+            score = target.scores(end, y[standing])
             better = score > worst_score[standing]
             worst[standing[better]], worst_score[standing[better]] = end[better], score[better]
     return worst
 
 
-def _climb(
-    model: Model,
-    x: Tensor,
-    y: Tensor,
-    box: tuple[Tensor, Tensor],
-    step_size: float,
-    steps: int,
-    loss: Loss,
-    stop_when_fooled: bool,
-    size: int,
-) -> Tensor:
-    """One restart's end. Fooled samples stay where they are, and cost nothing from then on."""
-    low, high = box
-    moving = torch.arange(len(x), device=x.device)
-    for _ in range(steps):
-        parts = [_step(model, x[rows], y[rows], step_size, loss) for rows in torch.split(moving, size)]
-        moved, fooled = (torch.cat(part) for part in zip(*parts, strict=True))
-        if stop_when_fooled:
-            moved, moving = moved[~fooled], moving[~fooled]
-        x[moving] = moved.clamp(low[moving], high[moving])
-        if len(moving) == 0:
-            break
-    return x
+class _Target(NamedTuple):
+    """What PGD attacks: a model, the loss that is to grow, and how many samples go through it at once."""
 
+    model: Model
+    loss: Loss
+    size: int
 
-def _step(model: Model, x: Tensor, y: Tensor, step_size: float, loss: Loss) -> tuple[Tensor, Tensor]:
-    """x + step_size·sign ∇ₓ loss, and which samples were fooled before it, from the same forward pass."""
-    fooled = torch.zeros(len(x), dtype=torch.bool, device=x.device)
+    def climb(
+        self, x: Tensor, y: Tensor, box: tuple[Tensor, Tensor], step_size: float, steps: int, stop: bool
+    ) -> Tensor:
+        """One restart's end. With `stop`, fooled samples stay where they are and cost nothing any more."""
+        low, high = box
+        moving = torch.arange(len(x), device=x.device)
+        for _ in range(steps):
+            parts = [self._step(x[rows], y[rows], step_size) for rows in torch.split(moving, self.size)]
+            moved, fooled = (torch.cat(part) for part in zip(*parts, strict=True))
+            if stop:
+                moved, moving = moved[~fooled], moving[~fooled]
+            x[moving] = moved.clamp(low[moving], high[moving])
+            if len(moving) == 0:
+                break
+        return x
 
-    def _objective(x: Tensor) -> Tensor:
-        logits = model(x)
-        fooled.copy_(_is_fooled(logits.detach(), y))
-        return loss(logits, y)
+    def _step(self, x: Tensor, y: Tensor, step_size: float) -> tuple[Tensor, Tensor]:
+        """x + step_size·sign ∇ₓ loss, and which samples were fooled before it, from the same forward pass."""
+        fooled = torch.zeros(len(x), dtype=torch.bool, device=x.device)
 
-    return x + step_size * input_gradient(_objective, x).sign(), fooled
+        def _objective(x: Tensor) -> Tensor:
+            logits = self.model(x)
+            fooled.copy_(_is_fooled(logits.detach(), y))
+            return self.loss(logits, y)
 
+        return x + step_size * input_gradient(_objective, x).sign(), fooled
 
-def _scores(model: Model, x: Tensor, y: Tensor, loss: Loss, size: int) -> Tensor:
-    batches = zip(torch.split(x, size), torch.split(y, size), strict=True)
-    return torch.cat([_score(model, *batch, loss) for batch in batches])
+    def scores(self, x: Tensor, y: Tensor) -> Tensor:
+        """How bad each candidate is, (B,): its loss, or +inf once fooled."""
+        batches = zip(torch.split(x, self.size), torch.split(y, self.size), strict=True)
+        return torch.cat([self._score(*batch) for batch in batches])
 
-
-def _score(model: Model, x: Tensor, y: Tensor, loss: Loss) -> Tensor:
-    """How bad a candidate is, (B,): its loss, or +inf once fooled."""
-    with torch.no_grad():
-        logits = model(x)
-        losses = loss(logits, y)
-        if losses.ndim == 0:
-            losses = torch.stack([loss(logits[i : i + 1], y[i : i + 1]) for i in range(len(x))])
-    return losses.masked_fill(_is_fooled(logits, y), torch.inf)
+    def _score(self, x: Tensor, y: Tensor) -> Tensor:
+        with torch.no_grad():
+            logits = self.model(x)
+            losses = self.loss(logits, y)
+            if losses.ndim == 0:
+                losses = torch.stack([self.loss(logits[i : i + 1], y[i : i + 1]) for i in range(len(x))])
+        return losses.masked_fill(_is_fooled(logits, y), torch.inf)
 
 
 def _is_fooled(logits: Tensor, y: Tensor) -> Tensor:
