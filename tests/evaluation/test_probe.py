@@ -175,3 +175,8 @@ def test_bad_data_are_errors(encoder, data, features):
 def test_counts_out_of_range_are_named(name: str, value: int) -> None:
     with pytest.raises(InputError, match=f"{name}={value} must be a whole number from 1 to"):
         ProbeConfig(**{name: value})
+
+
+def test_a_seed_beyond_64_bits_is_named() -> None:
+    with pytest.raises(InputError, match=f"seed={2**64} is out of range"):
+        ProbeConfig(seed=2**64)

@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from intnacl.data.draws import check_seed
 from intnacl.errors import InputError, check_choice, check_count
 from intnacl.evaluation.features import extract_pair
 from intnacl.evaluation.logistic import Problem, adam, count_correct, lbfgs, pad_columns
@@ -45,6 +46,7 @@ class ProbeConfig:
 
     def __post_init__(self) -> None:
         check_choice("solver", self.solver, SOLVERS)
+        check_seed(self.seed)
         for name in ("epochs", "batch_size", "max_iter"):
             check_count(name, getattr(self, name))
         if not self.lr > 0:
