@@ -1,5 +1,6 @@
 """The probe: its figures, its classifier, its settings, and what it refuses."""
 
+import re
 from copy import deepcopy
 from dataclasses import replace
 
@@ -180,3 +181,10 @@ def test_counts_out_of_range_are_named(name: str, value: int) -> None:
 def test_a_seed_beyond_64_bits_is_named() -> None:
     with pytest.raises(InputError, match=f"seed={2**64} is out of range"):
         ProbeConfig(seed=2**64)
+
+
+@pytest.mark.parametrize("name", ["lr", "l2"])
+@pytest.mark.parametrize("value", [-1.0, float("nan"), float("inf"), 1e300])
+def test_rates_out_of_range_are_named(name: str, value: float) -> None:
+    with pytest.raises(InputError, match=rf"{name}={re.escape(repr(value))} must be"):
+        ProbeConfig(**{name: value})

@@ -49,10 +49,10 @@ class ProbeConfig:
         check_seed(self.seed)
         for name in ("epochs", "batch_size", "max_iter"):
             check_count(name, getattr(self, name))
-        if not self.lr > 0:
-            raise InputError(f"lr={self.lr!r} must be positive.")
-        if not self.l2 >= 0:
-            raise InputError(f"l2={self.l2!r} must not be negative.")
+        if not 0 < self.lr <= 1e30:  # well inside float32
+            raise InputError(f"lr={self.lr!r} must be above 0, and at most 1e30.")
+        if not 0 <= self.l2 <= 1e30:
+            raise InputError(f"l2={self.l2!r} must be from 0 to 1e30.")
 
 
 class Classifier(nn.Module):
