@@ -49,10 +49,10 @@ class ProbeConfig:
         check_seed(self.seed)
         for name in ("epochs", "batch_size", "max_iter"):
             check_count(name, getattr(self, name))
-        if not 0 < self.lr <= 1e30:  # well inside float32
-            raise InputError(f"lr={self.lr!r} must be above 0, and at most 1e30.")
-        if not 0 <= self.l2 <= 1e30:
-            raise InputError(f"l2={self.l2!r} must be from 0 to 1e30.")
+        if not 0 < self.lr <= 3e38:  # which float32 holds
+            raise InputError(f"lr={self.lr!r} must be above 0, and at most 3e38.")
+        if not 0 <= self.l2 <= 3e38:
+            raise InputError(f"l2={self.l2!r} must be from 0 to 3e38.")
 
 
 class Classifier(nn.Module):

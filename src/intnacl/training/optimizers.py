@@ -35,8 +35,8 @@ class OptimizerConfig:
         check_choice("optimizer", self.optimizer, BUILDERS)
         check_choice("schedule", self.schedule, ("constant", "cosine"))
         for name in ("lr", "weight_decay", "momentum", "warmup_epochs"):
-            if not 0 <= getattr(self, name) <= 1e30:  # well inside float32
-                raise InputError(f"train.{name}={getattr(self, name)!r} must be a number from 0 to 1e30.")
+            if not 0 <= getattr(self, name) <= 3e38:  # which float32 holds
+                raise InputError(f"train.{name}={getattr(self, name)!r} must be a number from 0 to 3e38.")
         if self.clip is not None and not self.clip > 0:
             raise InputError(f"train.clip={self.clip!r} must be above 0, or left out.")
 
