@@ -3,9 +3,9 @@
     python benchmarks/augment.py                            # CPU, all cores
     python benchmarks/augment.py --device cuda --batch-sizes 512 4096 --dtype bfloat16
 
-All rows of one run see the same pictures and recipe. Bursts of all rows take turns and the best burst of each
+All rows of one run see the same images and recipe. Bursts of all rows take turns and the best burst of each
 counts, so that other work on the machine spoils the ratios least. torchvision per image is what published
-contrastive code does: PIL pictures in the workers of a DataLoader, one worker a core. torchvision v2 per
+contrastive code does: PIL images in the workers of a DataLoader, one worker a core. torchvision v2 per
 batch draws one set of parameters for the whole batch: a bound, not an alternative.
 """
 
@@ -28,7 +28,7 @@ Burst = Callable[[], float]  # makes batches for a while; returns views a second
 
 
 class PerImage(Dataset[Tensor]):
-    """One view of one picture by torchvision on PIL, as in a per-image data loader."""
+    """One view of one image by torchvision on PIL, as in a per-image data loader."""
 
     def __init__(self, images: Tensor, config: AugmentConfig) -> None:
         import torchvision.transforms as T
@@ -206,7 +206,7 @@ def parse() -> argparse.Namespace:
     )
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--batch-sizes", type=int, nargs="+", default=[512])
-    parser.add_argument("--size", type=int, default=32, help="side of the pictures")
+    parser.add_argument("--size", type=int, default=32, help="side of the images")
     parser.add_argument("--recipe", default="paper", choices=["paper", "simclr"])
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"])
     parser.add_argument(

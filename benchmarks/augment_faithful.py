@@ -1,8 +1,8 @@
-"""Does a whole recipe draw from torchvision's distribution? Real pictures, several runs of each.
+"""Does a whole recipe draw from torchvision's distribution? Real images, several runs of each.
 
-    python benchmarks/augment_faithful.py --root DIR                  # 20,000 CIFAR-100 pictures
+    python benchmarks/augment_faithful.py --root DIR                  # 20,000 CIFAR-100 images
 
-Each run augments every picture once. For each statistic the table gives the distance between two torchvision
+Each run augments every image once. For each statistic the table gives the distance between two torchvision
 runs, between two of ours, and between one of ours and one of torchvision's, mean and largest over all pairs
 of runs. Where the last is no larger than the first, the two cannot be told apart by that statistic.
 """
@@ -22,7 +22,7 @@ Summary = dict[str, Tensor]
 
 
 def torchvision_run(images: Tensor, config: AugmentConfig, seed: int, pil: bool) -> Tensor:
-    """Every picture once through torchvision, one by one: on float tensors, or on PIL pictures."""
+    """Every image once through torchvision, one by one: on float tensors, or on PIL images."""
     from torchvision.transforms import v2
 
     steps = [
@@ -45,7 +45,7 @@ def our_run(images: Tensor, config: AugmentConfig, seed: int) -> Tensor:
 
 
 def summary(views: Tensor) -> Summary:
-    """Of a channel's pixels: mean, variance, histogram; of the pictures: their means and contrasts."""
+    """Of a channel's pixels: mean, variance, histogram; of the images: their means and contrasts."""
     pixels = views.transpose(0, 1).flatten(1)
     # torchvision's blur leaves some whites at 1 + 1e-7, which histc would not count.
     bins = torch.stack([torch.histc(channel.clamp(0, 1), 64, 0, 1) / channel.numel() for channel in pixels])
@@ -53,8 +53,8 @@ def summary(views: Tensor) -> Summary:
     return {
         "channel mean": pixels.mean(1),
         "channel variance": pixels.var(1),
-        "variance of the pictures' means": means.var(0),
-        "mean of the pictures' deviations": deviations.mean(0),
+        "variance of the images' means": means.var(0),
+        "mean of the images' deviations": deviations.mean(0),
         "histogram, total variation": bins,
     }
 
@@ -78,14 +78,14 @@ def main() -> None:
     parser.add_argument("--recipe", default="paper", choices=["paper", "simclr"])
     parser.add_argument("--images", type=int, default=20_000)
     parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--pil", action="store_true", help="torchvision on PIL pictures: 8 bits throughout")
+    parser.add_argument("--pil", action="store_true", help="torchvision on PIL images: 8 bits throughout")
     args = parser.parse_args()
 
     images = load(args.dataset, split="train", root=args.root).images[: args.images]
     config = RECIPES[args.recipe]
     theirs = [summary(torchvision_run(images, config, seed, args.pil)) for seed in range(args.runs)]
     ours = [summary(our_run(images, config, seed)) for seed in range(args.runs)]
-    print(f"{len(images)} pictures of {args.dataset}, recipe {args.recipe}, {args.runs} runs; mean, largest")
+    print(f"{len(images)} images of {args.dataset}, recipe {args.recipe}, {args.runs} runs; mean, largest")
     print(f"{'':34s} {'torchvision twice':>19s}  {'ours twice':>19s}  {'ours - torchvision':>19s}")
     for name in theirs[0]:
         pairs = (combinations(theirs, 2), combinations(ours, 2), product(ours, theirs))

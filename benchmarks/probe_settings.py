@@ -41,12 +41,12 @@ SETTINGS = {
     "1000 epochs, decay 1e-3": ProbeConfig(l2=1e-3),
     "L-BFGS, decay 1e-4": ProbeConfig(solver="lbfgs", l2=1e-4),
 }
-PASSES = 20  # over the pictures, augmented anew, that a probe on augmented pictures takes in turn
+PASSES = 20  # over the images, augmented anew, that a probe on augmented images takes in turn
 EPS = 0.002
 
 
 def augmented_features(subject: Subject, images: Tensor, config: AugmentConfig) -> Tensor:
-    """Features (PASSES·N, F) of augmented pictures, the encoder in eval mode."""
+    """Features (PASSES·N, F) of augmented images, the encoder in eval mode."""
     images = images.to(subject.device)
     encoder = subject.encoder.eval()
     rows = torch.arange(len(images), device=subject.device)
@@ -75,7 +75,7 @@ def problems(
         config = ProbeConfig(epochs=epochs or 1000 // PASSES)
         labels = train.labels.repeat(PASSES)
         yield (
-            f"1000 epochs, augmented pictures ({name})",
+            f"1000 epochs, augmented images ({name})",
             config,
             probe.fit(features, labels, test_features, test.labels, config),
         )

@@ -3,7 +3,7 @@
     python benchmarks/step.py --device cuda --workers 4 16
     python benchmarks/step.py --steps 2 --batch 32          # CPU, to see it work
 
-The scripts' way: torchvision on PIL pictures in the workers of a DataLoader, torchvision's ResNet-18 with
+The scripts' way: torchvision on PIL images in the workers of a DataLoader, torchvision's ResNet-18 with
 CIFAR's stem, two forward passes, the loss with its full matrix, Adam, all eager, in float32 (torch's
 defaults) and under bfloat16 autocast in channels_last. Ours is `intnacl bench`'s row of the same loss with
 the same batch norm.
@@ -23,7 +23,7 @@ from intnacl.config import resolve
 
 
 class Pairs(PerImage):
-    """Two views of one picture."""
+    """Two views of one image."""
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
         return super().__getitem__(index), super().__getitem__(index)

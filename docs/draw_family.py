@@ -57,7 +57,7 @@ def draw_path(axes: Axes) -> None:
             3.5,
             "SimCLR",
             r"$-\log\,\dfrac{\kappa^+}{\kappa^+ +\,N g_0}$",
-            "views of a picture are neighbours",
+            "views of an image are neighbours",
         ),
         (10.75, 5.0, "IntNaCl", whole, "the whole family"),
     ):
@@ -123,8 +123,8 @@ def draw_robustness(axes: Axes, x: float) -> None:
     write(axes, x + 2.5, 5.05, formula, 14)
     write(axes, x + 2.5, 4.35, "an attacked view stays a neighbour", 9.5, GREY)
     for left, name, note in (
-        (x + 0.2, r"$w=1$", "every picture alike"),
-        (x + 2.57, r"$w=\hat{w}(x)$", "hard pictures more"),
+        (x + 0.2, r"$w=1$", "every image alike"),
+        (x + 2.57, r"$w=\hat{w}(x)$", "hard images more"),
     ):
         box(axes, left, 2.8, 2.23, 1.2, ORANGE, 0.0)
         write(axes, left + 1.115, 3.6, name, 13)

@@ -2,7 +2,7 @@
 
     python examples/own_loop.py [--preset intnacl] [--epochs 15]
 
-Before and after, 1-nearest-neighbour accuracy on the test digits: with 100 labelled pictures, and with all.
+Before and after, 1-nearest-neighbour accuracy on the test digits: with 100 labelled images, and with all.
 """
 
 import argparse

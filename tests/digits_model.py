@@ -30,7 +30,7 @@ class SmallNet(nn.Module):
 
 @cache
 def digits() -> tuple[Tensor, Tensor]:
-    """1,797 uint8 pictures (N, 3, 8, 8) and their labels."""
+    """1,797 uint8 images (N, 3, 8, 8) and their labels."""
     data = load_digits()
     images = torch.from_numpy(data.images * 255 / 16).round().to(torch.uint8)
     return images[:, None].expand(-1, 3, -1, -1).contiguous(), torch.from_numpy(data.target).long()
@@ -54,6 +54,6 @@ def trained_model() -> nn.Sequential:
 
 
 def held_out(count: int = 400) -> tuple[Tensor, Tensor]:
-    """The last pictures, which the model did not see."""
+    """The last images, which the model did not see."""
     images, labels = digits()
     return images[-count:], labels[-count:]

@@ -90,7 +90,7 @@ def test_pgd_agrees_with_foolbox(model, batch, eps, step_size, steps):
 
 
 def test_pgd_from_zero_is_torchattacks_even_across_corners(model, batch):
-    """Without random start and early stop the iterations are the same, so the pictures agree too."""
+    """Without random start and early stop the iterations are the same, so the images agree too."""
     theirs = torchattacks_images("PGD", model, *batch, eps=0.1, alpha=0.3, steps=9, random_start=False)
     ours = pgd(model, *batch, 0.1, 0.3, 9, 1, random_start=False, stop_when_fooled=False)
     taken = (ours != batch[0]).flatten(1).any(dim=1)
@@ -135,7 +135,7 @@ def test_fooled_samples_cost_nothing(model, batch):
 
 @pytest.mark.parametrize("loss", [cross_entropy, torch.nn.functional.cross_entropy], ids=["each", "mean"])
 def test_batches_are_filled_with_those_that_stand(model, batch, loss):
-    """The same pictures whatever the batch size, in no more passes than the standing samples need."""
+    """The same images whatever the batch size, in no more passes than the standing samples need."""
     x, y = batch
     rows = []
 

@@ -1,4 +1,4 @@
-"""Encoders: heads, norms and seeds do what they say, and timm models fit small pictures."""
+"""Encoders: heads, norms and seeds do what they say, and timm models fit small images."""
 
 import builtins
 import math
@@ -160,7 +160,7 @@ def test_an_unknown_timm_model_gets_a_suggestion() -> None:
 
 
 def test_a_timm_model_that_cannot_take_the_pictures_is_named() -> None:
-    with pytest.raises(InputError, match=r"'timm:repvgg_a0' cannot take 32×32 pictures"):
+    with pytest.raises(InputError, match=r"'timm:repvgg_a0' cannot take 32×32 images"):
         model(name="timm:repvgg_a0", image_size=32)
 
 
@@ -182,5 +182,5 @@ def test_bad_settings_are_named(settings: dict, message: str) -> None:
 
 
 def test_a_timm_model_that_cannot_be_built_for_the_size_is_named() -> None:
-    with pytest.raises(InputError, match="'timm:nest_tiny' cannot take 8×8 pictures"):
+    with pytest.raises(InputError, match="'timm:nest_tiny' cannot take 8×8 images"):
         model(name="timm:nest_tiny", image_size=8)

@@ -1,4 +1,4 @@
-"""The kNN monitor: which pictures it looks at, what it measures, and when there is none."""
+"""The kNN monitor: which images it looks at, what it measures, and when there is none."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ def watched(epochs: int = 1, **settings: object) -> RunConfig:
 
 
 def sorted_by_class(folder: Path, count: int) -> str:
-    """A data set whose first pictures are all of one class, and which has no test split."""
+    """A data set whose first images are all of one class, and which has no test split."""
     rng = np.random.default_rng(0)
     images = rng.integers(0, 255, (count, 8, 8, 3), dtype=np.uint8)
     np.savez(folder / "own.npz", images=images, labels=np.sort(rng.integers(0, 3, count)))

@@ -19,7 +19,7 @@ def label(value: object) -> str:
 
 
 def links(page: Path) -> list[tuple[str, str]]:
-    """(text, target) of the page's links and pictures, code blocks left out."""
+    """(text, target) of the page's links and images, code blocks left out."""
     text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
     return sorted(set(re.findall(r"\[([^\]]*)\]\(([^)\s]+)\)", text)))
 

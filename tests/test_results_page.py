@@ -90,6 +90,6 @@ def test_the_figure_is_the_records(page, views: dict[str, View]) -> None:
     drawn, drawn_pixels = opened(page.figure(views["figure1"]))
     assert drawn == kept
     assert page.values(with_another_value(views["figure1"], 0.02)) != kept
-    # Versions of matplotlib set text a little differently; a picture of something else is further away.
+    # Versions of matplotlib set text a little differently; an image of something else is further away.
     assert np.corrcoef(drawn_pixels.ravel(), kept_pixels.ravel())[0, 1] > 0.4
     assert np.corrcoef(drawn_pixels[:, ::-1].ravel(), kept_pixels.ravel())[0, 1] < 0.2

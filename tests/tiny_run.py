@@ -63,7 +63,7 @@ def measured(tmp_path: Path) -> Subject:
 def write_pictures(
     root: Path, *, side: int = 8, classes: tuple[str, ...] = ("cat", "dog"), count: int = 6
 ) -> str:
-    """A `folder:` data set of random pictures; its name."""
+    """A `folder:` data set of random images; its name."""
     import numpy as np
     from PIL import Image
 

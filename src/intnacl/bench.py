@@ -1,7 +1,7 @@
 """How fast a step is: milliseconds, memory and the share of the data path, for losses of the family.
 
 Timed are whole updates as training runs them (views, adversarial view, forward, backward, optimiser) on
-pictures that lie on the device.
+images that lie on the device.
 """
 
 import platform

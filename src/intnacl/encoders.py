@@ -3,7 +3,7 @@
 Normalisation lives inside, so that attacks act on pixels. Every batch norm is a `ViewBatchNorm`: it can keep
 the views of a step apart and hold a second set of layers for adversarial views.
 
-Shapes: B pictures, V views of them, F features, D embedding size.
+Shapes: B images, V views of them, F features, D embedding size.
 """
 
 import math
@@ -17,7 +17,7 @@ from intnacl.errors import InputError, check_choice, missing_extra
 from intnacl.norms import Groups, arrange, convert
 from intnacl.resnets import RESNETS, ResNet, SmallNet
 
-SMALL = 64  # pictures up to this side get another stem in timm's models
+SMALL = 64  # images up to this side get another stem in timm's models
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +73,7 @@ class Encoder(nn.Module):
 
 
 class ContrastiveModel(nn.Module):
-    """An encoder under a projection head: V·B stacked pictures -> embeddings (V·B, D)."""
+    """An encoder under a projection head: V·B stacked images -> embeddings (V·B, D)."""
 
     def __init__(self, config: EncoderConfig, *, image_size: int = 32, adversarial: bool = False) -> None:
         super().__init__()
@@ -129,7 +129,7 @@ def _backbone(config: EncoderConfig, image_size: int) -> nn.Module:
 
 
 def _timm_backbone(name: str, image_size: int) -> nn.Module:
-    """Any timm model without its classifier, its stem adapted to pictures of up to 64 pixels."""
+    """Any timm model without its classifier, its stem adapted to images of up to 64 pixels."""
     try:
         import timm
     except ImportError:
@@ -148,7 +148,7 @@ def _timm_backbone(name: str, image_size: int) -> nn.Module:
 
 
 def timm_options(name: str, image_size: int) -> dict[str, Any]:
-    """What a timm model must be told of small pictures; convolutional ones get another stem instead."""
+    """What a timm model must be told of small images; convolutional ones get another stem instead."""
     import timm
 
     if name.startswith(("vit_", "deit", "beit", "eva")):
@@ -158,7 +158,7 @@ def timm_options(name: str, image_size: int) -> dict[str, Any]:
 
 
 def _output_width(model: nn.Module, name: str, image_size: int) -> int:
-    """F, from a pass over one black picture: some models' `num_features` is not what they return."""
+    """F, from a pass over one black image: some models' `num_features` is not what they return."""
     training = model.training
     try:
         with torch.no_grad():
@@ -167,13 +167,13 @@ def _output_width(model: nn.Module, name: str, image_size: int) -> int:
         raise _unsuited(name, image_size, error) from error
     model.train(training)
     if features.ndim != 2:
-        raise InputError(f"encoder 'timm:{name}' returns {tuple(features.shape)}, not one row a picture.")
+        raise InputError(f"encoder 'timm:{name}' returns {tuple(features.shape)}, not one row an image.")
     return int(features.shape[1])
 
 
 def _unsuited(name: str, image_size: int, error: Exception) -> InputError:
     return InputError(
-        f"encoder 'timm:{name}' cannot take {image_size}×{image_size} pictures ({error}): "
+        f"encoder 'timm:{name}' cannot take {image_size}×{image_size} images ({error}): "
         "choose a model that suits them, such as timm:resnet18."
     )
 

@@ -5,7 +5,7 @@
 forwards one pass for the statistics and one to apply them, backwards as much again, by the kernels of
 `norm_kernels`.
 
-Shapes: V views of P rows each (the places of a view's pictures), C channels, S slots a view for partial sums.
+Shapes: V views of P rows each (the places of a view's images), C channels, S slots a view for partial sums.
 """
 
 from typing import Any, NamedTuple

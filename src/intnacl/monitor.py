@@ -14,7 +14,7 @@ from intnacl.training.distributed import Ranks
 
 
 class KnnMonitor:
-    """The kNN accuracy of the encoder in training, on at most 10,000 training and 2,000 test pictures."""
+    """The kNN accuracy of the encoder in training, on at most 10,000 training and 2,000 test images."""
 
     def __init__(self, train: Dataset, test: Dataset, device: torch.device) -> None:
         self.train, self.test = _sample(train, 10_000), _sample(test, 2_000)
@@ -28,7 +28,7 @@ class KnnMonitor:
 
 
 def _sample(dataset: Dataset, count: int) -> tuple[Tensor, Tensor]:
-    """Pictures from all over the set, since some sets are sorted by class."""
+    """Images from all over the set, since some sets are sorted by class."""
     assert dataset.labels is not None
     chosen = dataset.spread(count)
     return dataset.images[chosen], dataset.labels[chosen]

@@ -3,7 +3,7 @@
 A step stacks its views to one batch, so that convolutions run once over all of them; only batch norm must
 know where one view ends and the next begins.
 
-Shapes: V views of B pictures, C channels.
+Shapes: V views of B images, C channels.
 """
 
 from collections.abc import Callable
@@ -43,7 +43,7 @@ class ViewBatchNorm(nn.BatchNorm2d):
         self.kernels = False
 
     def _check_input_dim(self, input: Tensor) -> None:
-        """Pictures and vectors alike."""
+        """Images and vectors alike."""
 
     def forward(self, x: Tensor) -> Tensor:
         """(V·B, C, …) -> the same shape."""
@@ -118,7 +118,7 @@ def _built_in(x: Tensor, layer: nn.BatchNorm2d, training: bool = True) -> Tensor
     if training and x.numel() == x.shape[1]:
         raise InputError(
             "batch norm gets one value a channel, which has no variance: raise --batch-size, or take a "
-            "smaller encoder or larger pictures."
+            "smaller encoder or larger images."
         )
     momentum = layer.momentum or 0.0
     statistics = (layer.running_mean, layer.running_var)

@@ -1,6 +1,6 @@
 """The adversarial view as `intnacl datasets show` draws it, and the networks that can make it.
 
-Shapes: R pictures, 3 channels, H and W a picture's rows and columns.
+Shapes: R images, 3 channels, H and W an image's rows and columns.
 """
 
 from pathlib import Path
@@ -15,9 +15,9 @@ from intnacl.weights import from_pretrained, read_header
 
 
 def adversarial_columns(network: nn.Module, anchors: Tensor, eps: float) -> dict[str, Tensor]:
-    """Title -> pictures: the adversarial views of anchors (R,3,H,W), and their changes around grey."""
+    """Title -> images: the adversarial views of anchors (R,3,H,W), and their changes around grey."""
     if len(anchors) < 2:
-        raise InputError("one picture has no adversarial view, which takes the others for negatives: eps=0.")
+        raise InputError("one image has no adversarial view, which takes the others for negatives: eps=0.")
     views = adversarial_view(network, anchors, eps)
     gain = 0.5 / eps
     return {"adversarial": views, f"change × {gain:.0f}": 0.5 + gain * (views - anchors)}
@@ -32,10 +32,8 @@ def untrained_model(dataset: str, image_size: int, seed: int) -> ContrastiveMode
 
 
 def trained_encoder(run: Path, image_size: int) -> Encoder:
-    """The encoder of a finished run, for pictures of the size that it was trained on."""
+    """The encoder of a finished run, for images of the size that it was trained on."""
     encoder, wanted = from_pretrained(run), int(read_header(run)["image_size"])
     if wanted != image_size:
-        raise InputError(
-            f"{run} was trained on {wanted}×{wanted} pictures, but these have side {image_size}."
-        )
+        raise InputError(f"{run} was trained on {wanted}×{wanted} images, but these have side {image_size}.")
     return encoder

@@ -1,6 +1,6 @@
-"""Backbones for small pictures: ResNets with the CIFAR stem, and a net for 8×8 digits.
+"""Backbones for small images: ResNets with the CIFAR stem, and a net for 8×8 digits.
 
-Shapes: B pictures, F features.
+Shapes: B images, F features.
 """
 
 import importlib.util
@@ -54,7 +54,7 @@ class Bottleneck(nn.Module):
 
 
 class ResNet(nn.Module):
-    """A ResNet for small pictures: 3×3 stride-1 stem, no max-pooling, features are the averages."""
+    """A ResNet for small images: 3×3 stride-1 stem, no max-pooling, features are the averages."""
 
     def __init__(self, block: type[Block] | type[Bottleneck], depths: tuple[int, int, int, int]) -> None:
         super().__init__()
@@ -82,7 +82,7 @@ class ResNet(nn.Module):
 
 
 class SmallNet(nn.Module):
-    """Three convolutions for 8×8 pictures on a CPU."""
+    """Three convolutions for 8×8 images on a CPU."""
 
     num_features = 128
 

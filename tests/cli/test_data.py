@@ -22,7 +22,7 @@ def test_datasets_lists_names_sizes_and_the_place_of_files(tmp_path: Path) -> No
 def test_datasets_show_draws_and_tells_the_checksum(tmp_path: Path) -> None:
     result = intnacl("datasets", "show", "digits", "--out", str(tmp_path / "grid.png"), "--rows", "4")
     assert result.returncode == 0, result.stderr
-    assert "1,442 pictures, 8×8, 10 classes; sha256 c6fcf5eb" in result.stdout
+    assert "1,442 images, 8×8, 10 classes; sha256 c6fcf5eb" in result.stdout
     assert (tmp_path / "grid.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -45,7 +45,7 @@ def test_datasets_show_has_the_adversarial_view_of_training(monkeypatch: pytest.
 def test_datasets_show_names_wrong_wishes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for words, message in {
         ("--eps", "8"): r"eps=8\.0 is out of range",
-        ("--rows", "1", "--mixed", "0"): "one picture has no adversarial view",
+        ("--rows", "1", "--mixed", "0"): "one image has no adversarial view",
         ("--run", str(tmp_path)): r"encoder\.safetensors does not exist",
     }.items():
         with pytest.raises(InputError, match=message):
@@ -68,10 +68,10 @@ def test_datasets_show_skips_broken_pictures_or_refuses_them(tmp_path: Path) -> 
         Image.new("RGB", (8, 8), (i, i, i)).save(tmp_path / "pets" / f"{i}.png")
     name, out = f"folder:{tmp_path / 'pets'}", str(tmp_path / "grid.png")
     skipping = intnacl("datasets", "show", name, "--root", str(tmp_path), "--out", out)
-    message = f"{name}, train: 1 of 4 pictures are broken: bad.png (empty)"
+    message = f"{name}, train: 1 of 4 images are broken: bad.png (empty)"
     assert skipping.returncode == 0
     assert skipping.stderr == f"intnacl: warning: {message}\n"
-    assert "3 pictures, 32×32, unlabelled, 1 broken skipped" in skipping.stdout
+    assert "3 images, 32×32, unlabelled, 1 broken skipped" in skipping.stdout
     strict = intnacl("datasets", "show", name, "--root", str(tmp_path), "--out", out, "--strict")
     assert strict.returncode == 2
     assert strict.stderr.startswith(f"intnacl: {message}. Repair or remove them")

@@ -1,4 +1,4 @@
-"""What the tests of data share: a root of their own, never the user's, and pictures as bytes."""
+"""What the tests of data share: a root of their own, never the user's, and images as bytes."""
 
 import io
 from collections.abc import Callable
@@ -17,7 +17,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def picture() -> Callable[..., bytes]:
-    """Noise of the given size, encoded; the seed tells pictures apart."""
+    """Noise of the given size, encoded; the seed tells images apart."""
     from PIL import Image
 
     def encode(seed: int = 0, size: tuple[int, int] = (8, 8), mode: str = "RGB", kind: str = "PNG") -> bytes:

@@ -142,7 +142,7 @@ def test_a_recipe_equals_torchvisions_operations_on_the_same_parameters(patches,
     theirs = torch.stack([by_torchvision(picture, config, params, i, size) for i, picture in enumerate(x)])
     ours = apply(patches[:200], params, config, size)
     assert (ours - theirs).abs().max() < 2 * LEVEL
-    assert torch.allclose(ours, apply(x, params, config, size), atol=1e-6)  # uint8 and float pictures alike
+    assert torch.allclose(ours, apply(x, params, config, size), atol=1e-6)  # uint8 and float images alike
 
 
 def test_solarise_is_last(patches):
@@ -165,7 +165,7 @@ def pipeline(strength):
 
 
 def statistics(x):
-    """Per picture: mean and variance of each channel."""
+    """Per image: mean and variance of each channel."""
     return torch.cat((x.mean((2, 3)), x.var((2, 3))), dim=1).numpy()
 
 

@@ -17,7 +17,7 @@ from intnacl.errors import InputError
 
 
 class Filler:
-    """Writes two 2×2 pictures of one value, and counts how often it was asked."""
+    """Writes two 2×2 images of one value, and counts how often it was asked."""
 
     def __init__(self, value: int = 7, labels: tuple[int, ...] = (0, 1)) -> None:
         self.value, self.labels, self.calls = value, labels, 0
@@ -104,7 +104,7 @@ def test_a_failure_leaves_nothing(root: Path, file: Path) -> None:
 
 
 def test_nothing_decoded_is_an_error(root: Path, file: Path) -> None:
-    with pytest.raises(InputError, match=r"no picture could be decoded; the first: x\.png: empty"):
+    with pytest.raises(InputError, match=r"no image could be decoded; the first: x\.png: empty"):
         cached(root, source(file), lambda out: ([], {"x.png": "empty"}))
     assert entries(root) == []
 

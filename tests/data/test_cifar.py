@@ -172,13 +172,13 @@ def test_a_truncated_file_is_named(cifar100: Path, keep: int) -> None:
     [
         (batch(data=pixels(4)[:, :3000]), r"shape \(N, 3072\) but uint8 \(4, 3000\)"),
         (batch(data=[1, 2]), r"but a list of 2"),
-        (batch(fine_labels=[0, 1]), r"4 pictures, but 'fine_labels' is a list of 2"),
+        (batch(fine_labels=[0, 1]), r"4 images, but 'fine_labels' is a list of 2"),
         (batch(fine_labels=[0, 1, 2, 10]), r"label 10 is not one of 0…9"),
         (batch(fine_labels=[0, 1, 2, -1]), r"label -1 is not one of 0…9"),
         (batch(fine_labels=[0, 1, 2, b"3"]), r"label b'3' is not one of"),
         (batch(labels_key=b"labels"), r"no entry 'fine_labels'"),
         ([1, 2], r"no entry 'data'"),
-        (batch(0), r"0 pictures"),
+        (batch(0), r"0 images"),
     ],
 )
 def test_wrong_content_is_named(cifar100: Path, content: object, message: str) -> None:

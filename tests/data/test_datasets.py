@@ -1,4 +1,4 @@
-"""`load`: one door to every data set, its checksum, and its manners with broken pictures and wrong names."""
+"""`load`: one door to every data set, its checksum, and its manners with broken images and wrong names."""
 
 import subprocess
 import sys
@@ -83,7 +83,7 @@ def test_the_checksum_is_of_the_content_alone(pets: Path, root: Path, tmp_path: 
 def test_broken_pictures_are_warned_about_or_refused(pets: Path) -> None:
     for i in range(7):
         (pets / "cat" / f"bad{i}.png").write_bytes(b"")
-    message = r"7 of 13 pictures are broken: cat.bad0\.png \(empty\), .*bad4\.png \(empty\) and 2 more"
+    message = r"7 of 13 images are broken: cat.bad0\.png \(empty\), .*bad4\.png \(empty\) and 2 more"
     for _ in range(2):  # the second time from the cache
         with pytest.warns(InputWarning, match=message):
             dataset = load(f"folder:{pets}", size=8)
@@ -91,7 +91,7 @@ def test_broken_pictures_are_warned_about_or_refused(pets: Path) -> None:
         assert len(dataset) == 6
         with pytest.raises(InputError, match=message + r"\. Repair or remove them, or load without strict"):
             load(f"folder:{pets}", size=8, strict=True)
-    assert "6 pictures, 8×8, 2 classes, 7 broken skipped; sha256" in dataset.summary()
+    assert "6 images, 8×8, 2 classes, 7 broken skipped; sha256" in dataset.summary()
 
 
 def test_wrong_requests_say_what_is_right(pets: Path, tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_wrong_requests_say_what_is_right(pets: Path, tmp_path: Path) -> None:
         load("folder")
     with pytest.raises(InputError, match=r"dataset='digits:x': write 'digits'"):
         load("digits:x")
-    with pytest.raises(InputError, match=r"size=32: digits has 8×8 pictures and is not resized"):
+    with pytest.raises(InputError, match=r"size=32: digits has 8×8 images and is not resized"):
         load("digits", size=32)
     with pytest.raises(InputError, match=r"size=0"):
         load(f"folder:{pets}", size=0)

@@ -1,4 +1,4 @@
-"""Folders of pictures: class folders, flat folders, splits, and what can be wrong with them."""
+"""Folders of images: class folders, flat folders, splits, and what can be wrong with them."""
 
 import os
 import sys
@@ -119,19 +119,17 @@ def test_a_changed_picture_is_seen(pets: Path, picture: Encode) -> None:
 def test_what_is_wrong_is_named(pets: Path, tmp_path: Path, picture: Encode) -> None:
     with pytest.raises(InputError, match=r"nowhere is not a folder"):
         get(tmp_path / "nowhere")
-    with pytest.raises(InputError, match=r"pets has no test split: put its pictures into .*train and .*test"):
+    with pytest.raises(InputError, match=r"pets has no test split: put its images into .*train and .*test"):
         get(pets, "test")
     put(pets / "loose.png", picture())
-    with pytest.raises(
-        InputError, match=r"pets mixes pictures \(loose\.png, …\) and class folders \(cat, …\)"
-    ):
+    with pytest.raises(InputError, match=r"pets mixes images \(loose\.png, …\) and class folders \(cat, …\)"):
         get(pets)
     (pets / "loose.png").unlink()
     (pets / "fish").mkdir()
-    with pytest.raises(InputError, match=r"class folder .*fish holds no picture"):
+    with pytest.raises(InputError, match=r"class folder .*fish holds no image"):
         get(pets)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(InputError, match=r"empty holds no pictures and no class folders"):
+    with pytest.raises(InputError, match=r"empty holds no images and no class folders"):
         get(tmp_path / "empty")
 
 

@@ -1,4 +1,4 @@
-"""The grid: every picture where it belongs, and a file that shows them."""
+"""The grid: every image where it belongs, and a file that shows them."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from intnacl.errors import InputError
 
 
 def flat(*values: int) -> torch.Tensor:
-    """One uniform 4×4 picture a value."""
+    """One uniform 4×4 image a value."""
     return torch.tensor(values, dtype=torch.uint8)[:, None, None, None].expand(-1, 3, 4, 4)
 
 
@@ -61,7 +61,7 @@ def test_without_augmentation_the_views_are_the_originals() -> None:
 
 
 def test_wrong_wishes_are_named(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"grid\.txt' is no picture: end its name in one of \.png"):
+    with pytest.raises(InputError, match=r"grid\.txt' is no image: end its name in one of \.png"):
         draw_gallery({"red": flat(1)}, ["a"], tmp_path / "grid.txt")
     with pytest.raises(InputError, match="extra=-1 must be a whole number from 0 to 250"):
         view_columns(flat(1, 2, 3), RECIPES["paper"], extra=-1)

@@ -1,4 +1,4 @@
-"""Decoding: whatever a picture's mode or shape, RGB squares come out, and broken ones are set apart."""
+"""Decoding: whatever an image's mode or shape, RGB squares come out, and broken ones are set apart."""
 
 import io
 from collections.abc import Callable
@@ -92,7 +92,7 @@ def test_broken_pictures_are_set_apart_and_the_order_kept(
     items = [Item(f"p{i}", data[i], i) for i in range(8)]
     items[2] = Item("empty", b"", 2)
     items[5] = Item("truncated", picture(5, size=(64, 64))[:300], 5)
-    items[6] = Item("text", b"not a picture at all", 6)
+    items[6] = Item("text", b"not an image at all", 6)
     out = io.BytesIO()
     labels, skipped = decode_all(items, len(items), out, size=8)
     assert labels == [0, 1, 3, 4, 7]

@@ -116,5 +116,5 @@ def test_mislabelled_lists_are_named(folder: Path, file: str, text: str, message
 
 def test_a_class_without_pictures_is_named(folder: Path) -> None:
     (folder / "wnids.txt").write_text("n01\nn99\n")
-    with pytest.raises(InputError, match=r"n99.images is missing or holds no picture"):
+    with pytest.raises(InputError, match=r"n99.images is missing or holds no image"):
         get(folder)

@@ -1,4 +1,4 @@
-"""Every operation against torchvision's on the same float picture, sample by sample."""
+"""Every operation against torchvision's on the same float image, sample by sample."""
 
 import pytest
 import torch
@@ -39,7 +39,7 @@ def joined(planes):
 
 
 def boxes(height, width):
-    """Corners, edges, single pixels, the whole picture, and random boxes: top, left, height, width."""
+    """Corners, edges, single pixels, the whole image, and random boxes: top, left, height, width."""
     fixed = [(0, 0, height, width), (0, 0, 1, 1), (height - 1, width - 1, 1, 1), (height - 2, 0, 2, width)]
     tall, wide = torch.randint(1, height + 1, (40,)), torch.randint(1, width + 1, (40,))
     top, left = (torch.rand(40) * (height - tall + 1)).long(), (torch.rand(40) * (width - wide + 1)).long()

@@ -49,7 +49,7 @@ def test_robustness_curve_starts_clean_and_is_sorted():
     fgsm, pgd, auto = figure.axes[0].lines
     assert list(auto.get_ydata()) == [87.5, 50]
     labels = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
-    assert labels == ["FGSM", "PGD", "AutoAttack, 8 pictures"]
+    assert labels == ["FGSM", "PGD", "AutoAttack, 8 images"]
     assert list(fgsm.get_xdata()) == [0, 0.01, 0.02]
     assert list(fgsm.get_ydata()) == [90, 60, 40]
     assert list(pgd.get_ydata()) == [90, 55]

@@ -274,7 +274,7 @@ def test_only_searches_are_in_tf32(model, data):
 
 
 def test_no_one_who_is_wrong_without_an_attack_is_right_under_it(monkeypatch):
-    """A search in TF32 may take a picture for right that is not, and move it to where it is."""
+    """A search in TF32 may take an image for right that is not, and move it to where it is."""
     images = torch.full((4, 3, 2, 2), 100, dtype=torch.uint8)
 
     class Threshold(nn.Module):

@@ -107,7 +107,7 @@ def test_no_published_value_beside_a_part_of_a_data_set(tmp_path: Path) -> None:
         result["protocol"]["images"]["tinyimagenet"] = {"train": 10_000, "test": 1_000}
         path.write_text(json.dumps(result))
     (view,), _ = collect(tmp_path)
-    assert view.departures == ["tinyimagenet has 10,000 + 1,000 pictures, not 100,000 + 10,000"]
+    assert view.departures == ["tinyimagenet has 10,000 + 1,000 images, not 100,000 + 10,000"]
     assert {cell.published for row in view.cells for cell in row} == {None}
 
 
@@ -133,7 +133,7 @@ def test_figures_of_a_result() -> None:
     assert (value("fgsm", 0.5), value("autoattack"), value("clean", dataset="cifar10")) == (None, None, None)
     assert value("minutes") == pytest.approx(1.4 / 60)
     row = next(row for row in result["attacks"] if row["name"] == "pgd")
-    for images in (8, 99_999, 16):  # further attacks, on fewer and on more pictures
+    for images in (8, 99_999, 16):  # further attacks, on fewer and on more images
         result["attacks"].insert(0, row | {"images": images, "accuracy": float(images)})
     assert value("pgd") == 99_999
     assert figure(None, "digits", {"metric": "clean", "eps": None}) is None

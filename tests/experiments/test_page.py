@@ -76,7 +76,7 @@ class Browser:
         )
 
     def shot(self, path: Path) -> None:
-        """Save a picture."""
+        """Save an image."""
         path.write_bytes(base64.b64decode(self("Page.captureScreenshot", format="png")["data"]))
 
 

@@ -49,5 +49,5 @@ def test_twenty_classes_of_tinyimagenet_are_not_tinyimagenet() -> None:
     whole = {"protocol": {"images": {"tinyimagenet": {"train": 100_000, "test": 10_000}}}}
     fewer_tests = {"protocol": {"images": {"tinyimagenet": {"train": 100_000, "test": 1000}}}}
     assert departures(config, fewer_tests) != []
-    assert departures(config, part) == ["tinyimagenet has 10,000 + 1,000 pictures, not 100,000 + 10,000"]
+    assert departures(config, part) == ["tinyimagenet has 10,000 + 1,000 images, not 100,000 + 10,000"]
     assert departures(config, whole) == []

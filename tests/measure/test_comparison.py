@@ -56,7 +56,7 @@ def test_only_what_the_configuration_asks_is_compared_and_all_of_it(tmp_path: Pa
     result = json.loads(path.read_text())
     result["config"]["evaluation"]["fgsm_eps"] = [0.05]
     row = next(row for row in result["attacks"] if row["name"] == "fgsm" and row["eps"] == 0.02)
-    few = row | {"images": 8, "accuracy": 1.0}  # someone's attack on other pictures
+    few = row | {"images": 8, "accuracy": 1.0}  # someone's attack on other images
     result["attacks"] += [row | {"eps": 0.05, "accuracy": 60.0}, row | {"eps": 0.03}, few]
     path.write_text(json.dumps(result))
     found = summarize(tmp_path, ["a"], [0])["losses"]["a"]

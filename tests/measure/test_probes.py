@@ -157,5 +157,5 @@ def test_a_data_set_whose_classes_changed_since(tmp_path: Path) -> None:
     check_classes(classifier, train, test)
     assert train.labels is not None
     more = replace(train, classes=(*train.classes, "ten"), labels=train.labels + 1)
-    with pytest.raises(InputError, match="has pictures of 11 classes, its stored classifier 10"):
+    with pytest.raises(InputError, match="has images of 11 classes, its stored classifier 10"):
         check_classes(classifier, more, test)

@@ -1,4 +1,4 @@
-"""Run folders that cannot be measured, and pictures that do not fit, end in a message with a remedy."""
+"""Run folders that cannot be measured, and images that do not fit, end in a message with a remedy."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -92,7 +92,7 @@ def test_pictures_of_another_size(tmp_path: Path) -> None:
         f"{split}_{k}": v for split in ("train", "test") for k, v in (("images", images), ("labels", labels))
     }
     np.savez(tmp_path / "big.npz", **splits)
-    message = r"has 16×16 pictures, but the encoder was trained on 8×8: choose a data set of that size"
+    message = r"has 16×16 images, but the encoder was trained on 8×8: choose a data set of that size"
     with pytest.raises(InputError, match=message):
         load_labelled(config(), f"npz:{tmp_path / 'big.npz'}", 8)
 

@@ -54,7 +54,7 @@ def test_attacks_are_rows_and_eps_columns(capsys: pytest.CaptureFixture[str]) ->
     ]
     print_attacks("digits", rows)
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert ["attack", "pictures", "0.02", "0.1"] in lines
+    assert ["attack", "images", "0.02", "0.1"] in lines
     assert ["PGD", "tuned", "8", "90.00", "10.00"] in lines
     assert ["FGSM", "8", "–", "20.00"] in lines
     assert ["none", "8", "95.00", "95.00"] in lines

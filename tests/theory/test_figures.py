@@ -1,4 +1,4 @@
-"""The pictures show what was measured."""
+"""The images show what was measured."""
 
 from pathlib import Path
 

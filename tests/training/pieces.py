@@ -19,7 +19,7 @@ ALONE = Ranks(0, 1, torch.device("cpu"))
 
 
 def pictures(count: int = 64) -> tuple[Tensor, Tensor]:
-    """Random 8×8 pictures and labels of 4 classes, always the same."""
+    """Random 8×8 images and labels of 4 classes, always the same."""
     generator = torch.Generator().manual_seed(7)
     images = torch.randint(0, 256, (count, 3, 8, 8), dtype=torch.uint8, generator=generator)
     return images, torch.arange(count) % 4

@@ -1,4 +1,4 @@
-"""Pictures in: data sets, and the views that a training step sees of them."""
+"""Images in: data sets, and the views that a training step sees of them."""
 
 from intnacl.data.datasets import Dataset, load
 

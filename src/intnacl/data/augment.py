@@ -50,7 +50,7 @@ class Params(NamedTuple):
 
 
 def draw(config: AugmentConfig, uniform_BU: Tensor, height: int, width: int) -> Params:
-    """Parameters from `UNIFORMS` uniform numbers a sample, for pictures of height × width.
+    """Parameters from `UNIFORMS` uniform numbers a sample, for images of height × width.
 
     Each parameter has its own columns whatever the recipe: switching one operation off leaves the others as
     they were.
@@ -79,7 +79,7 @@ def apply(
     size: tuple[int, int] | None = None,
     dtype: torch.dtype = torch.float32,
 ) -> Tensor:
-    """The pictures (uint8, or float in [0, 1]) under `params`: (B, 3, *size) in [0, 1], channels_last.
+    """The images (uint8, or float in [0, 1]) under `params`: (B, 3, *size) in [0, 1], channels_last.
 
     `size` defaults to the source's. Pixels are computed in float32 and rounded once, at the end, to `dtype`.
     """
@@ -108,9 +108,9 @@ def augment(
     size: tuple[int, int] | None = None,
     dtype: torch.dtype = torch.float32,
 ) -> Tensor:
-    """One view of each picture, a function of (seed, step, view, row): `draw`, then `apply`.
+    """One view of each image, a function of (seed, step, view, row): `draw`, then `apply`.
 
-    `rows` (B,) are the pictures' places in the global batch; `step` and `view` may be tensors on the device,
+    `rows` (B,) are the images' places in the global batch; `step` and `view` may be tensors on the device,
     so that a captured CUDA graph draws anew at every replay.
     """
     uniform_BU = draws.uniform(seed, step, view, rows, UNIFORMS)
@@ -155,7 +155,7 @@ def _crop_box(
 
 
 def _fallback(config: AugmentConfig, height: int, width: int, like_B: Tensor) -> tuple[Tensor, Tensor]:
-    """Height and width of the largest box whose ratio is allowed; of the picture when nothing is cropped."""
+    """Height and width of the largest box whose ratio is allowed; of the image when nothing is cropped."""
     low, high = config.crop_ratio if config.crop_scale is not None else (0, math.inf)
     tall, wide = height, width
     if width < low * height:
@@ -238,7 +238,7 @@ def _blur(planes: Planes, params: Params, kernel: int) -> Planes:
     H, W = planes.red.shape[1:]
     if kernel // 2 >= min(H, W):
         raise InputError(
-            f"blur_kernel={kernel} is too wide for pictures of {H}x{W}: at most {2 * min(H, W) - 1}."
+            f"blur_kernel={kernel} is too wide for images of {H}x{W}: at most {2 * min(H, W) - 1}."
         )
     sigma_B = torch.where(params.blur, params.sigma, 1e-3)
     rows_BHH, columns_BWW = gaussian_matrix(sigma_B, kernel, H), gaussian_matrix(sigma_B, kernel, W)

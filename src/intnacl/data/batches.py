@@ -1,10 +1,10 @@
-"""Which pictures make up the batch of a step: a pure function of (seed, step), any step to be had at once.
+"""Which images make up the batch of a step: a pure function of (seed, step), any step to be had at once.
 
 An epoch is a permutation of the data set, cut into batches; what does not fill a batch is left out
 (drop_last). The permutation is sorted by words of the counter-based generator, not drawn from torch's: it is
 the same on every device and under every version of torch.
 
-Shapes: B rows of the global batch, N pictures of the data set.
+Shapes: B rows of the global batch, N images of the data set.
 """
 
 from functools import lru_cache
@@ -15,14 +15,14 @@ from torch import Tensor
 from intnacl.data import draws
 from intnacl.errors import InputError
 
-STREAM = 0xFFFFFFFF  # in the generator's place of the view: no view of a picture has this number
+STREAM = 0xFFFFFFFF  # in the generator's place of the view: no view of an image has this number
 
 
 def steps_per_epoch(n: int, batch_size: int) -> int:
-    """How many whole batches N pictures give."""
+    """How many whole batches N images give."""
     if not 1 <= batch_size <= n:
         raise InputError(
-            f"batch_size={batch_size} does not fit a data set of n={n} pictures: take one from 1 to {n}."
+            f"batch_size={batch_size} does not fit a data set of n={n} images: take one from 1 to {n}."
         )
     return n // batch_size
 
@@ -54,7 +54,7 @@ def rank_rows(
         raise InputError(f"batch_size={batch_size} is the whole batch and must divide by the {world} ranks.")
     if halo >= batch_size:
         raise InputError(
-            f"{halo} mixed views need {halo} other pictures in the batch: batch_size={batch_size} must be "
+            f"{halo} mixed views need {halo} other images in the batch: batch_size={batch_size} must be "
             f"at least {halo + 1}."
         )
     assert 0 <= rank < world, (rank, world)

@@ -1,7 +1,7 @@
-"""Decoded pictures on disk, memory-mapped: one folder per data set, split and size.
+"""Decoded images on disk, memory-mapped: one folder per data set, split and size.
 
 An entry `KEY.FINGERPRINT/` holds `images.u8` and `labels.i64` (raw) and `entry.json` (shape, classes, broken
-pictures). The fingerprint covers names, sizes and times of the source files: a changed source has another.
+images). The fingerprint covers names, sizes and times of the source files: a changed source has another.
 """
 
 import hashlib
@@ -99,7 +99,7 @@ def _write(entry: Path, fill: Fill, source: Source) -> None:
         with (folder / "images.u8").open("wb") as out:
             labels, skipped = fill(out)
         if not labels:
-            raise InputError(f"{source.origin}: no picture could be decoded; the first: {_first(skipped)}.")
+            raise InputError(f"{source.origin}: no image could be decoded; the first: {_first(skipped)}.")
         np.array(labels, dtype=np.int64).tofile(folder / "labels.i64")
         shape = [len(labels), 3, source.size, source.size]
         facts = {"shape": shape, "labelled": min(labels) >= 0, "classes": source.classes, "skipped": skipped}

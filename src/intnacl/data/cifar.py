@@ -58,12 +58,12 @@ CIFAR = {
 
 
 def load_cifar10(request: Request) -> Pictures:
-    """60,000 pictures of 10 classes, 50,000 of them for training."""
+    """60,000 images of 10 classes, 50,000 of them for training."""
     return load_cifar(CIFAR["cifar10"], request)
 
 
 def load_cifar100(request: Request) -> Pictures:
-    """60,000 pictures of 100 classes (the fine labels), 50,000 of them for training."""
+    """60,000 images of 100 classes (the fine labels), 50,000 of them for training."""
     return load_cifar(CIFAR["cifar100"], request)
 
 
@@ -94,7 +94,7 @@ def _read_batch(
             f"{path}: 'data' is not a uint8 array of shape (N, {PIXELS}) but {_describe(pixels)}."
         )
     if not isinstance(labels, list) or len(labels) != len(pixels) or not labels:
-        raise InputError(f"{path}: {len(pixels)} pictures, but {layout.labels_key!r} is {_describe(labels)}.")
+        raise InputError(f"{path}: {len(pixels)} images, but {layout.labels_key!r} is {_describe(labels)}.")
     wrong = [label for label in labels if type(label) is not int or not 0 <= label < classes]
     if wrong:
         raise InputError(f"{path}: label {wrong[0]!r} is not one of 0…{classes - 1}.")

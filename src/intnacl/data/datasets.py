@@ -1,9 +1,9 @@
-"""Name -> uint8 pictures, labels and class names.
+"""Name -> uint8 images, labels and class names.
 
     from intnacl.data import load
     train = load("cifar100", split="train", root="~/data")
 
-Shapes: N pictures, 3 channels, H rows, W columns.
+Shapes: N images, 3 channels, H rows, W columns.
 """
 
 import hashlib
@@ -69,14 +69,14 @@ class Dataset:
         return digest.hexdigest()
 
     def spread(self, count: int) -> Tensor:
-        """Indices of `count` pictures (all, if there are fewer) at even distances."""
+        """Indices of `count` images (all, if there are fewer) at even distances."""
         if count < 1:
             raise InputError(f"rows={count} draws nothing: give 1 or more.")
         count = min(count, len(self))
         return torch.arange(count) * len(self) // count
 
     def captions(self, indices: Tensor) -> list[str]:
-        """Class names of these pictures; their indices where the set is unlabelled."""
+        """Class names of these images; their indices where the set is unlabelled."""
         if self.labels is None:
             return [f"no. {index}" for index in indices.tolist()]
         return [self.classes[label] for label in self.labels[indices].tolist()]
@@ -86,7 +86,7 @@ class Dataset:
         count, _, height, width = self.images.shape
         classes = f"{len(self.classes)} classes" if self.labels is not None else "unlabelled"
         broken = f", {len(self.skipped)} broken skipped" if self.skipped else ""
-        facts = f"{count:,} pictures, {height}×{width}, {classes}{broken}"
+        facts = f"{count:,} images, {height}×{width}, {classes}{broken}"
         return f"{self.name}, {self.split}: {facts}; sha256 {self.checksum}"
 
 
@@ -158,9 +158,9 @@ def load(
 ) -> Dataset:
     """Load one split ("train" or "test") of a data set, as uint8 images (N,3,H,W).
 
-    `name` is a key of `DATASETS`, followed by `:PATH` for one's own pictures. `root` is where named sets are
+    `name` is a key of `DATASETS`, followed by `:PATH` for one's own images. `root` is where named sets are
     looked for and caches are kept: by default $INTNACL_DATA, else ~/.cache/intnacl. `size` is the side to
-    which `folder:` and `parquet:` resize (32). Pictures that cannot be decoded are listed in `.skipped` and
+    which `folder:` and `parquet:` resize (32). Images that cannot be decoded are listed in `.skipped` and
     warned about; `strict` refuses them. `download=False` never touches the network.
     """
     kind, _, path = name.partition(":")
@@ -170,7 +170,7 @@ def load(
     if entry.takes_path != bool(path):
         raise InputError(f"dataset={name!r}: write {kind + ':PATH' if entry.takes_path else kind!r}.")
     if size is not None and size < 1:
-        raise InputError(f"size={size} is no picture's side: give 1 or more, such as 32.")
+        raise InputError(f"size={size} is no image's side: give 1 or more, such as 32.")
     request = Request(
         split=split,
         root=Path(root).expanduser() if root is not None else default_root(),
@@ -184,7 +184,7 @@ def load(
 def _checked(name: str, request: Request, pictures: Pictures, strict: bool) -> Dataset:
     height, width = pictures.images.shape[2:]
     if request.size is not None and (height, width) != (request.size, request.size):
-        raise InputError(f"size={request.size}: {name} has {height}×{width} pictures and is not resized.")
+        raise InputError(f"size={request.size}: {name} has {height}×{width} images and is not resized.")
     if pictures.skipped:
         message = _skipped_message(name, request.split, pictures)
         if strict:
@@ -198,6 +198,4 @@ def _skipped_message(name: str, split: str, pictures: Pictures, shown: int = 5) 
     more = len(pictures.skipped) - len(broken)
     rest = f" and {more} more" if more else ""
     total = len(pictures.skipped) + len(pictures.images)
-    return (
-        f"{name}, {split}: {len(pictures.skipped)} of {total} pictures are broken: {', '.join(broken)}{rest}"
-    )
+    return f"{name}, {split}: {len(pictures.skipped)} of {total} images are broken: {', '.join(broken)}{rest}"

@@ -6,7 +6,7 @@ import torch
 from intnacl.data.pictures import Pictures, Request
 
 CLASSES = tuple("0123456789")
-TEST_EVERY = 5  # of each class every fifth picture is for testing
+TEST_EVERY = 5  # of each class every fifth image is for testing
 
 
 def load_digits(request: Request) -> Pictures:
@@ -22,6 +22,6 @@ def load_digits(request: Request) -> Pictures:
 
 
 def in_test(labels: torch.Tensor) -> torch.Tensor:
-    """True for every fifth picture of each class, counted in the order of `labels` (N)."""
+    """True for every fifth image of each class, counted in the order of `labels` (N)."""
     seen_before = torch.nn.functional.one_hot(labels).cumsum(0).gather(1, labels[:, None])[:, 0] - 1
     return seen_before % TEST_EVERY == TEST_EVERY - 1

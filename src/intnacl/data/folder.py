@@ -1,6 +1,6 @@
-"""`folder:PATH`: a folder of pictures of any size.
+"""`folder:PATH`: a folder of images of any size.
 
-Class sub-folders give labels; pictures lying flat are unlabelled, for pretraining. Where there is a `train`
+Class sub-folders give labels; images lying flat are unlabelled, for pretraining. Where there is a `train`
 beside a `test` (or `val`, `validation`), or alone, each is such a folder, and others are passed over.
 """
 
@@ -16,7 +16,7 @@ SPLITS = {"train": ("train",), "test": ("test", "val", "validation")}
 
 
 def load_folder(request: Request) -> Pictures:
-    """Decode the split's pictures to squares of `size` (shorter side, then the centre), through the cache."""
+    """Decode the split's images to squares of `size` (shorter side, then the centre), through the cache."""
     assert request.path is not None
     folder, classes = find_split(request.path, request.split)
     files = find_pictures(folder, classes)
@@ -41,7 +41,7 @@ def find_split(path: Path, split: str) -> tuple[Path, tuple[str, ...]]:
     if not _has_splits(names):
         if split != "train":
             raise InputError(
-                f"{path} has no {split} split: put its pictures into {path / 'train'} and {path / 'test'}."
+                f"{path} has no {split} split: put its images into {path / 'train'} and {path / 'test'}."
             )
         return path, _class_names(path)
     found = {s: path / n for s, choices in SPLITS.items() for n in reversed(choices) if n in names}
@@ -72,16 +72,16 @@ def _class_name(folder: Path) -> str:
 
 
 def find_pictures(folder: Path, classes: tuple[str, ...]) -> list[tuple[Path, int]]:
-    """Each picture with its label, -1 where the folder is flat."""
+    """Each image with its label, -1 where the folder is flat."""
     flat = sorted(path for path in folder.iterdir() if is_picture(path) and path.is_file())
     labelled = subfolders(folder)
     if flat and labelled:
         raise InputError(
-            f"{folder} mixes pictures ({flat[0].name}, …) and class folders ({labelled[0].name}, …)."
+            f"{folder} mixes images ({flat[0].name}, …) and class folders ({labelled[0].name}, …)."
         )
     if not flat and not labelled:
         raise InputError(
-            f"{folder} holds no pictures and no class folders: put some in, or give another folder."
+            f"{folder} holds no images and no class folders: put some in, or give another folder."
         )
     return [(path, -1) for path in flat] + [pair for sub in labelled for pair in _of_class(sub, classes)]
 
@@ -97,5 +97,5 @@ def _of_class(folder: Path, classes: tuple[str, ...]) -> list[tuple[Path, int]]:
         raise InputError(f"{folder} is no class of the training folder, which has {', '.join(classes)}.")
     paths = sorted(path for path in _visible(folder) if is_picture(path) and path.is_file())
     if not paths:
-        raise InputError(f"the class folder {folder} holds no picture.")
+        raise InputError(f"the class folder {folder} holds no image.")
     return [(path, classes.index(_class_name(folder))) for path in paths]

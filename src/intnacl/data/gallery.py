@@ -1,6 +1,6 @@
-"""A labelled grid: one row a picture, one titled column for the originals and for each of their views.
+"""A labelled grid: one row an image, one titled column for the originals and for each of their views.
 
-Shapes: R rows, C columns, 3 channels, H and W a picture's rows and columns.
+Shapes: R rows, C columns, 3 channels, H and W an image's rows and columns.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,15 +17,15 @@ from intnacl.errors import InputError, check_count
 FORMATS = (".png", ".jpg", ".pdf", ".svg")
 CELL_INCHES = 1.1
 MOST = 250  # rows, or views of a kind: matplotlib draws at most 2¹⁶ pixels along a side
-GAP = 1 / 16  # between pictures, as a part of their side
+GAP = 1 / 16  # between images, as a part of their side
 
 
 def draw_gallery(columns: Mapping[str, Tensor], captions: Sequence[str], path: Path) -> None:
-    """Draw title -> pictures (R,3,H,W), uint8 or float in [0,1], with a caption for each row, to `path`."""
+    """Draw title -> images (R,3,H,W), uint8 or float in [0,1], with a caption for each row, to `path`."""
     from matplotlib.figure import Figure
 
     if path.suffix.lower() not in FORMATS:
-        raise InputError(f"out={str(path)!r} is no picture: end its name in one of {', '.join(FORMATS)}.")
+        raise InputError(f"out={str(path)!r} is no image: end its name in one of {', '.join(FORMATS)}.")
     stacked_CR = torch.stack([_uint8(pictures) for pictures in columns.values()])
     assert stacked_CR.shape[1] == len(captions), (stacked_CR.shape, len(captions))
     canvas, xs, ys = tile(stacked_CR)
@@ -43,7 +43,7 @@ def draw_gallery(columns: Mapping[str, Tensor], captions: Sequence[str], path: P
 def view_columns(
     images: Tensor, config: AugmentConfig, *, seed: int = 0, extra: int = 1, mixed: int = 2, lam: float = 0.5
 ) -> dict[str, Tensor]:
-    """Title -> pictures: the originals (R,3,H,W) and what a training step would see of them."""
+    """Title -> images: the originals (R,3,H,W) and what a training step would see of them."""
     check_seed(seed)
     for name, count in (("rows", len(images)), ("extra", extra), ("mixed", mixed)):
         check_count(name, count, 0, MOST)

@@ -1,6 +1,6 @@
 """`npz:PATH`: arrays saved by numpy.
 
-A file holds `images` and, if labelled, `labels` (training pictures only), or both splits as `train_images`,
+A file holds `images` and, if labelled, `labels` (training images only), or both splits as `train_images`,
 `train_labels`, `test_images`, `test_labels`; or PATH is a folder with `train.npz` and `test.npz`. `classes`
 may hold the names. Images are uint8 of shape (N,H,W,3), (N,3,H,W), or grey (N,H,W), (N,H,W,1), (N,1,H,W).
 """

@@ -1,6 +1,6 @@
 """`parquet:PATH`: a Hugging Face data set in parquet files.
 
-PATH is one file (training pictures), or a folder with `train*.parquet` and `test*.parquet` (or `val*`): in
+PATH is one file (training images), or a folder with `train*.parquet` and `test*.parquet` (or `val*`): in
 it, in its `data/`, or in sub-folders of these names. The image column is a struct of `bytes` and `path`, or
 plain bytes; class names come from the files' own metadata.
 """
@@ -22,7 +22,7 @@ ROWS = 512  # rows read at a time
 
 
 def load_parquet(request: Request) -> Pictures:
-    """Decode the split's pictures to squares of `size` (shorter side, then the centre), through the cache."""
+    """Decode the split's images to squares of `size` (shorter side, then the centre), through the cache."""
     assert request.path is not None
     files = find_files(request.path, request.split)
     others = [file for split in PREFIXES for file in _files_of(request.path, split)]

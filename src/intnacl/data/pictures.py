@@ -1,6 +1,6 @@
-"""From encoded pictures to one uint8 array: decoded in threads, cropped to a square, broken ones set apart.
+"""From encoded images to one uint8 array: decoded in threads, cropped to a square, broken ones set apart.
 
-Shapes: N pictures, 3 channels, H rows, W columns, S = side of the square.
+Shapes: N images, 3 channels, H rows, W columns, S = side of the square.
 """
 
 import io
@@ -23,7 +23,7 @@ from intnacl.errors import InputError
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-CHUNK = 512  # pictures in memory at a time
+CHUNK = 512  # images in memory at a time
 MOST_CLASSES = 1_000_000  # without names; a larger label is some other number: a date, an identifier
 SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"})
 
@@ -41,7 +41,7 @@ class Request:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Pictures:
-    """What a loader gives: images (N,3,H,W) uint8, labels (N) int64 or None, class names, broken pictures."""
+    """What a loader gives: images (N,3,H,W) uint8, labels (N) int64 or None, class names, broken images."""
 
     images: Tensor
     labels: Tensor | None
@@ -50,7 +50,7 @@ class Pictures:
 
 
 class Item(NamedTuple):
-    """One encoded picture: the name to show, its bytes or the file that holds them, its label (-1: none)."""
+    """One encoded image: the name to show, its bytes or the file that holds them, its label (-1: none)."""
 
     name: str
     data: bytes | Path
@@ -58,7 +58,7 @@ class Item(NamedTuple):
 
 
 class Broken(NamedTuple):
-    """Why a picture could not be decoded."""
+    """Why an image could not be decoded."""
 
     reason: str
 
@@ -71,7 +71,7 @@ def numbered_classes(count: int, origin: Path) -> tuple[str, ...]:
 
 
 def is_picture(path: Path) -> bool:
-    """Whether the file is named like a picture; hidden files (macOS writes `._cat.jpg`) are not."""
+    """Whether the file is named like an image; hidden files (macOS writes `._cat.jpg`) are not."""
     return path.suffix.lower() in SUFFIXES and not path.name.startswith(".")
 
 
@@ -103,11 +103,11 @@ def _rgb(image: "Image", kind: str | None) -> "Image":
 def decode_all(
     items: Iterable[Item], total: int, out: IO[bytes], *, size: int, exact: bool = False
 ) -> tuple[list[int], dict[str, str]]:
-    """Append the pixels (3,S,S) of all whole pictures to `out` in order; give their labels and the broken."""
+    """Append the pixels (3,S,S) of all whole images to `out` in order; give their labels and the broken."""
     labels: list[int] = []
     skipped: dict[str, str] = {}
     workers = min(16, os.cpu_count() or 1)
-    with ThreadPoolExecutor(workers) as pool, progress("decoding pictures", total) as advance:
+    with ThreadPoolExecutor(workers) as pool, progress("decoding images", total) as advance:
         for chunk in _chunks(items):
             for item, pixels in zip(chunk, pool.map(lambda i: _attempt(i, size, exact), chunk), strict=True):
                 if isinstance(pixels, Broken):
@@ -120,7 +120,7 @@ def decode_all(
 
 
 def _attempt(item: Item, size: int, exact: bool) -> npt.NDArray[np.uint8] | Broken:
-    # A file that cannot be read is the system's trouble, not a broken picture: it must not shrink a data set.
+    # A file that cannot be read is the system's trouble, not a broken image: it must not shrink a data set.
     data = _read(item.data) if isinstance(item.data, Path) else item.data
     try:
         return decode(data, size, exact=exact)

@@ -1,6 +1,6 @@
 """TinyImageNet from the official folder `tiny-imagenet-200`: 64×64, JPEG, some of them grey.
 
-Its own test pictures have no labels, so the split `test` is the official validation split, as usual.
+Its own test images have no labels, so the split `test` is the official validation split, as usual.
 """
 
 from pathlib import Path
@@ -62,7 +62,7 @@ def _class_names(folder: Path, wnids: list[str]) -> tuple[str, ...]:
 def _pictures_in(folder: Path) -> list[Path]:
     paths = sorted(path for path in folder.iterdir() if is_picture(path)) if folder.is_dir() else []
     if not paths:
-        raise InputError(f"{folder} is missing or holds no picture: unzip {URL} again.")
+        raise InputError(f"{folder} is missing or holds no image: unzip {URL} again.")
     return paths
 
 

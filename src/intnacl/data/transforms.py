@@ -1,4 +1,4 @@
-"""Batched picture operations, each sample with its own parameters: differentiable, one graph, no host sync.
+"""Batched image operations, each sample with its own parameters: differentiable, one graph, no host sync.
 
 Every operation follows torchvision's on float images in [0, 1]. Geometric ones are products with a matrix a
 sample for each axis; colour ones work on the three planes apart, so that a compiler can keep a sample's
@@ -27,7 +27,7 @@ def separable(images_BCHW: Tensor, rows_BOH: Tensor, columns_BPW: Tensor) -> Ten
     """Rows · X · Columnsᵀ for every sample and channel: (B, C, O, P).
 
     With the channels between the two axes, each product is one plain batched matrix product. It is in
-    the pictures' own type also under autocast: weights of eight bits would show in the pixels.
+    the images' own type also under autocast: weights of eight bits would show in the pixels.
     """
     B, C, H, W = images_BCHW.shape
     with torch.autocast(images_BCHW.device.type, enabled=False):
@@ -121,5 +121,5 @@ def solarise(planes: Planes, chosen_B: Tensor, threshold: float) -> Planes:
 
 
 def join(planes: Planes, dtype: torch.dtype) -> Tensor:
-    """One picture (B, 3, H, W) in [0, 1] of three planes, channels_last."""
+    """One image (B, 3, H, W) in [0, 1] of three planes, channels_last."""
     return torch.stack([plane.clamp(0, 1).to(dtype) for plane in planes], dim=-1).permute(0, 3, 1, 2)

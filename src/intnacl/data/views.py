@@ -1,4 +1,4 @@
-"""The views of a batch: anchor and positive, extra positives, and mixed pictures.
+"""The views of a batch: anchor and positive, extra positives, and mixed images.
 
 Several ranks see what one process sees: draws are keyed by the row's place in the global batch, and the
 mixing partner of row i in the j-th mixed view is row i − j of the global batch. A rank that holds a part of
@@ -19,11 +19,11 @@ from intnacl.errors import InputError
 
 
 class Views(NamedTuple):
-    """What a step sees of its pictures: each entry is (B, 3, H, W) in [0, 1]."""
+    """What a step sees of its images: each entry is (B, 3, H, W) in [0, 1]."""
 
     plain: list[Tensor]  # x0, x1
-    extra: list[Tensor]  # further views of the same pictures: NCA's M − 1 additional positives
-    mixed: list[Tensor]  # λ·x1 + (1−λ)·x1 of another picture: MIXNCA's M − 1 additional positives
+    extra: list[Tensor]  # further views of the same images: NCA's M − 1 additional positives
+    mixed: list[Tensor]  # λ·x1 + (1−λ)·x1 of another image: MIXNCA's M − 1 additional positives
 
 
 def mix(x: Tensor, lam: float, shift: int) -> Tensor:
@@ -60,10 +60,10 @@ def make_views(
     """All views of one step, augmented as one batch.
 
     Args:
-        images: (h + B, 3, H, W) uint8, or float in [0, 1]: this rank's pictures, after those of its halo.
+        images: (h + B, 3, H, W) uint8, or float in [0, 1]: this rank's images, after those of its halo.
         config: the augmentation of every view.
         seed, step: with `rows`, what the draws are a function of; `step` may be a tensor on the device.
-        rows: (h + B,) int64, the pictures' places in the global batch.
+        rows: (h + B,) int64, the images' places in the global batch.
         extra, mixed: how many views of each kind besides the two plain ones; the mixed are of the second.
         lam: λ of the mixed views.
         halo: h, at least `mixed`; 0 when this process holds the whole batch.
@@ -86,7 +86,7 @@ def _augmented(
     rows: Tensor,
     dtype: torch.dtype,
 ) -> list[Tensor]:
-    """Views 0 … count−1 of the pictures in one call: the number of kernels does not grow with the views."""
+    """Views 0 … count−1 of the images in one call: the number of kernels does not grow with the views."""
     view = torch.arange(count, device=rows.device).repeat_interleave(len(rows))
     stacked = augment(
         images.repeat(count, 1, 1, 1),
@@ -106,7 +106,7 @@ def _mixed(x: Tensor, count: int, lam: float, halo: int) -> list[Tensor]:
     if halo == 0:
         if count >= len(x):
             raise InputError(
-                f"{count} mixed views need {count} other pictures in the batch, which has {len(x)}: "
+                f"{count} mixed views need {count} other images in the batch, which has {len(x)}: "
                 f"take a batch of at least {count + 1}, or fewer mixed views."
             )
         return [mix(x, lam, shift) for shift in range(1, count + 1)]
@@ -116,4 +116,4 @@ def _mixed(x: Tensor, count: int, lam: float, halo: int) -> list[Tensor]:
 
 def _check_lam(lam: float) -> None:
     if not 0 <= lam <= 1:
-        raise InputError(f"lam={lam!r} must be in [0, 1]: it is the share of the picture itself.")
+        raise InputError(f"lam={lam!r} must be in [0, 1]: it is the share of the image itself.")

@@ -1,7 +1,7 @@
-"""The probe under the protocol of HCL (Robinson et al. 2021): augmented pictures, batch norm in train mode.
+"""The probe under the protocol of HCL (Robinson et al. 2021): augmented images, batch norm in train mode.
 
 The encoder's weights stay, but each training batch is normalised by its own statistics and moves the running
-ones, with which test pictures are then classified. That is kinder than a frozen encoder, so its figure may
+ones, with which test images are then classified. That is kinder than a frozen encoder, so its figure may
 stand beside the probe's for comparison, never in its place.
 """
 
@@ -31,7 +31,7 @@ def evaluate(
     *,
     device: torch.device | str = "cpu",
 ) -> tuple[Classifier, dict[str, Any]]:
-    """Train a linear layer on augmented pictures with minibatch Adam; figures as in `probe.fit`.
+    """Train a linear layer on augmented images with minibatch Adam; figures as in `probe.fit`.
 
     `augment(images, step)` maps uint8 (B, 3, H, W) on the device to pixels in [0, 1]. Accuracies use the
     running statistics as training moved them; afterwards the encoder has its own again, and

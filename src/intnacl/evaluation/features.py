@@ -97,9 +97,9 @@ def check_images(images: Tensor, labels: Tensor | None = None) -> None:
 
 
 def check_pair(train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor]) -> None:
-    """Raise unless both are labelled and their pictures have one size."""
+    """Raise unless both are labelled and their images have one size."""
     for images, labels in (train, test):
         check_images(images, labels)
     if train[0].shape[1:] != test[0].shape[1:]:
         sizes = f"{tuple(train[0].shape[1:])} and {tuple(test[0].shape[1:])}"
-        raise InputError(f"training and test pictures are {sizes}; both splits must have the same size.")
+        raise InputError(f"training and test images are {sizes}; both splits must have the same size.")

@@ -41,7 +41,7 @@ def draw_probe(curves: Mapping[str, Sequence[float]]) -> "Figure":
 def draw_robustness(attacks: Sequence[Mapping[str, Any]]) -> "Figure":
     """Accuracy over eps, a line for each attack, from rows of `robustness.evaluate`.
 
-    A curve begins at the clean accuracy of its own pictures.
+    A curve begins at the clean accuracy of its own images.
     """
     from matplotlib.figure import Figure
 
@@ -53,7 +53,7 @@ def draw_robustness(attacks: Sequence[Mapping[str, Any]]) -> "Figure":
     most = max((images for _, images in curves), default=0)
     for i, ((name, images), rows) in enumerate(curves.items()):
         points = [(0.0, rows[0]["clean"]), *sorted((row["eps"], row["accuracy"]) for row in rows)]
-        fewer = f", {images:,} pictures" if images < most else ""
+        fewer = f", {images:,} images" if images < most else ""
         axes.plot(
             *zip(*points, strict=True),
             color=COLORS[i % len(COLORS)],
@@ -69,7 +69,7 @@ def draw_robustness(attacks: Sequence[Mapping[str, Any]]) -> "Figure":
 
 
 def draw_examples(found: Mapping[str, Tensor], classes: Sequence[str], *, title: str) -> "Figure":
-    """Rows of clean images, perturbations and attacked images; the title over a picture is the prediction.
+    """Rows of clean images, perturbations and attacked images; the title over an image is the prediction.
 
     `found` comes from `robustness.examples`. Perturbations are shown as ½ + δ/(2·max|δ|): grey is no change.
     Right predictions are green, wrong ones red and starred.

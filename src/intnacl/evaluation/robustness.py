@@ -63,7 +63,7 @@ def examples(
     *,
     device: torch.device | str = "cpu",
 ) -> dict[str, Tensor]:
-    """What a picture grid shows of these images: clean and adversarial pixels, labels, both predictions."""
+    """What an image grid shows of these images: clean and adversarial pixels, labels, both predictions."""
     check_images(images, labels)
     with _judging(classifier, device), torch.no_grad():
         x, y = pixels(images, device), labels.to(device)

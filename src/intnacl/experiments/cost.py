@@ -1,27 +1,27 @@
 """Estimated GPU time, from costs that were measured on one H200 (bf16, CUDA graphs).
 
-Pretraining: 5.7 ms a step of 256 pairs of 32×32 pictures with ResNet-18, in proportion to the views of a
-picture and to its area; an adversarial view costs about as much as two. The probe with feature extraction:
-9 s for 1000 epochs on 50,000 pictures. Attacks: 20 s for the 73 passes of FGSM at five radii and both PGDs
-over 10,000 pictures, of which an attack goes on with those that still stand.
+Pretraining: 5.7 ms a step of 256 pairs of 32×32 images with ResNet-18, in proportion to the views of an
+image and to its area; an adversarial view costs about as much as two. The probe with feature extraction:
+9 s for 1000 epochs on 50,000 images. Attacks: 20 s for the 73 passes of FGSM at five radii and both PGDs
+over 10,000 images, of which an attack goes on with those that still stand.
 """
 
 from intnacl.config import RunConfig
 from intnacl.experiments.plan import Job
 
-STEP_S = 5.7e-3  # 256 pictures, two views of each
-VIEW_S = STEP_S / 2 / 256  # one view of a 32×32 picture, forward and backward
-PROBE_S = 9 / 1000 / 50_000  # one picture's features in one epoch
-ATTACK_S = 20 / 73 / 10_000  # one picture, forward and backward
+STEP_S = 5.7e-3  # 256 images, two views of each
+VIEW_S = STEP_S / 2 / 256  # one view of a 32×32 image, forward and backward
+PROBE_S = 9 / 1000 / 50_000  # one image's features in one epoch
+ATTACK_S = 20 / 73 / 10_000  # one image, forward and backward
 START_S = 40.0  # compiling
 PASSES = {"fgsm": 2, "pgd": 2 * 11, "pgd_tuned": 41, "autoattack": 1000}
-# Training pictures, test pictures, side over 32.
+# Training images, test images, side over 32.
 SIZES = {"cifar10": (50_000, 10_000, 1.0), "cifar100": (50_000, 10_000, 1.0),
          "tinyimagenet": (100_000, 10_000, 2.0), "digits": (1442, 355, 0.25)}  # fmt: skip
 
 
 def views(config: RunConfig) -> int:
-    """Views of a picture in a step, an adversarial one counted twice."""
+    """Views of an image in a step, an adversarial one counted twice."""
     if config.objective == "supervised":
         return 1
     extra = config.loss.num_positives - 1

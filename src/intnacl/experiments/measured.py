@@ -196,7 +196,7 @@ def cell_of(runs: dict[str, Run], config: RunConfig, column: Mapping[str, Any]) 
 
 
 def figure(result: Mapping[str, Any] | None, dataset: str, column: Mapping[str, Any]) -> float | None:
-    """The column's figure of a result, on the most pictures if on several; None: not measured."""
+    """The column's figure of a result, on the most images if on several; None: not measured."""
     if result is None:
         return None
     metric, eps = column["metric"], column["eps"]

@@ -209,7 +209,7 @@ def _united(group: list[_Request]) -> RunConfig:
 
 
 def _check_protocol(request: _Request, base: EvaluationConfig) -> None:
-    """A run has one first radius and one number of pictures: cells of others would show their figures."""
+    """A run has one first radius and one number of images: cells of others would show their figures."""
     own = request.config.evaluation
     pairs = (("eps", own.eps[:1], base.eps[:1]), ("images", own.images, base.images))
     for name, asked, taken in pairs:

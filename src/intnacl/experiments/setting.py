@@ -55,7 +55,7 @@ def _other_pictures(result: Mapping[str, Any]) -> Iterator[str]:
         counts = (images["train"], images["test"])
         whole = SIZES[dataset][:2] if dataset in SIZES else counts
         if counts != whole:
-            yield f"{dataset} has {counts[0]:,} + {counts[1]:,} pictures, not {whole[0]:,} + {whole[1]:,}"
+            yield f"{dataset} has {counts[0]:,} + {counts[1]:,} images, not {whole[0]:,} + {whole[1]:,}"
 
 
 def choices(config: RunConfig) -> list[str]:

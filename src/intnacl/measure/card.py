@@ -25,7 +25,7 @@ def model_card(config: RunConfig, result: dict[str, Any], usage: str) -> str:
         f"## Figures\n\n{_accuracy(config, result)}",
         _attacks(result),
         "## Protocol\n\nLinear probe: frozen encoder in eval mode, no augmentation, last epoch on all test "
-        "pictures. Attacks: ℓ∞ ball, pixels in [0, 1], judged in float32 without TF32; those of many steps "
+        "images. Attacks: ℓ∞ ball, pixels in [0, 1], judged in float32 without TF32; those of many steps "
         "search in TF32 on a GPU.\n\n"
         f"```json\n{json.dumps(result['protocol'], indent=1, ensure_ascii=False)}\n```",
         f"## Configuration\n\n```json\n{json.dumps(result['config'], indent=1, ensure_ascii=False)}\n```",
@@ -49,7 +49,7 @@ def _attacks(result: dict[str, Any]) -> str:
         for dataset in dict.fromkeys(row["dataset"] for row in result["attacks"])
         for row in best_rows(result, dataset)
     ]  # fmt: skip
-    heads = ["data set", "attack", "eps", "pictures", "accuracy, %", "clean, same pictures"]
+    heads = ["data set", "attack", "eps", "images", "accuracy, %", "clean, same images"]
     return _table(heads, rows) if rows else ""
 
 

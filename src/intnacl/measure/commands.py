@@ -94,7 +94,7 @@ def _probe(subject: Subject, name: str, protocol: str, epochs: int | None) -> Pa
 
 
 def _draw_attacks(subject: Subject, name: str, eps: float) -> None:
-    """Accuracy over eps from everything measured so far, and pictures at the largest eps."""
+    """Accuracy over eps from everything measured so far, and images at the largest eps."""
     rows = best_rows(collect(subject), name)
     _save(draw_robustness(rows), subject.folder / f"robustness-{file_name(name)}.png")
     _save(attacked_pictures(subject, name, eps), subject.folder / f"examples-{file_name(name)}.png")

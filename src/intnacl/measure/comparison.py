@@ -1,4 +1,4 @@
-"""Losses side by side: runs that differ in the loss alone, over some seeds, as a table and a picture."""
+"""Losses side by side: runs that differ in the loss alone, over some seeds, as a table and a figure."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -66,7 +66,7 @@ def summarize(folder: Path, labels: Sequence[str], seeds: Sequence[int]) -> dict
 
 
 def write_comparison(summary: dict[str, Any], folder: Path) -> tuple[Path, Path]:
-    """Write its picture and its figures; returns their paths."""
+    """Write its image and its figures; returns their paths."""
     picture, figures = folder / "comparison.png", folder / "comparison.json"
     write_json(summary, figures)
     with disk_errors(picture):
@@ -172,7 +172,7 @@ def _values(result: dict[str, Any]) -> dict[str, float]:
 
 
 def _attacks(result: dict[str, Any]) -> list[dict[str, Any]]:
-    """The attacks on as many pictures of the run's own data set as its configuration asks."""
+    """The attacks on as many images of the run's own data set as its configuration asks."""
     config = from_dict(result["config"])
     name, images = config.dataset, config.evaluation.images
     count = result["protocol"]["images"][name]["test"]
@@ -184,7 +184,7 @@ def _attacks(result: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _clean_of_attacked(result: dict[str, Any]) -> float:
-    """Where curves over eps begin: the accuracy on the attacked pictures, which may be some of all."""
+    """Where curves over eps begin: the accuracy on the attacked images, which may be some of all."""
     clean = result["accuracy"][result["config"]["dataset"]]["clean"]
     return float(next((row["clean"] for row in _attacks(result)), clean))
 

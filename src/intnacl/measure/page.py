@@ -1,4 +1,4 @@
-"""`report.html` of one run: its figures and pictures in one file that needs no other."""
+"""`report.html` of one run: its numbers and figures in one self-contained file."""
 
 import json
 from typing import TYPE_CHECKING, Any
@@ -49,9 +49,9 @@ def render(subject: Subject, result: dict[str, Any]) -> str:
 
 
 def best_rows(result: dict[str, Any], dataset: str) -> list[dict[str, Any]]:
-    """One row for each attack and eps on a data set: of several, the one over the most pictures.
+    """One row for each attack and eps on a data set: of several, the one over the most images.
 
-    Worst cases over other attacks on the same pictures all bound the true one: the lowest is nearest. One
+    Worst cases over other attacks on the same images all bound the true one: the lowest is nearest. One
     over a single attack is left out: beside those over several, FGSM's curve would pass for a worst case.
     """
     chosen: dict[tuple[str, float], dict[str, Any]] = {}
@@ -75,13 +75,13 @@ def _data_set(subject: Subject, name: str, result: dict[str, Any]) -> dict[str, 
     section["curve"] = inline_svg(lambda: draw_robustness(rows), f"accuracy over the attack's eps on {name}")
     eps = max(row["eps"] for row in rows)
     section["examples"] = inline_svg(
-        lambda: attacked_pictures(subject, name, eps), f"pictures of {name} before and after the attack"
+        lambda: attacked_pictures(subject, name, eps), f"images of {name} before and after the attack"
     )
     return section
 
 
 def attacked_pictures(subject: Subject, name: str, eps: float) -> "Figure":
-    """Some pictures of a data set before and after the paper's PGD."""
+    """Some images of a data set before and after the paper's PGD."""
     found, classes = examples(subject, name, named_attack("pgd", eps))
     title = f"PGD at eps {eps:.4g}; the title is the prediction, * a wrong one"
     return draw_examples(found, classes, title=title)

@@ -37,7 +37,7 @@ def run_probe(subject: Subject, name: str, config: ProbeConfig | None = None) ->
 
 
 def run_hcl_probe(subject: Subject, name: str, epochs: int | None = None) -> Part:
-    """HCL's probe (augmented pictures, batch norm in train mode), to be set beside the other."""
+    """HCL's probe (augmented images, batch norm in train mode), to be set beside the other."""
     config = augmented_probe.HCL
     epochs = config.epochs if epochs is None else epochs
     config = replace(config, epochs=epochs, seed=subject.config.probe.seed)
@@ -81,7 +81,7 @@ def load_classifier(subject: Subject, name: str) -> Classifier:
 
 
 def probe_settings(subject: Subject, name: str, config: ProbeConfig) -> dict[str, Any]:
-    """What a probe's figures depend on, apart from the pictures themselves."""
+    """What a probe's figures depend on, apart from the images themselves."""
     return {"dataset": name, "encoder": subject.checksum, "probe": asdict(config)}
 
 
@@ -92,7 +92,7 @@ def classifier_path(subject: Subject, name: str, config: ProbeConfig) -> Path:
 
 
 def _augmenter(subject: Subject) -> augmented_probe.Augment:
-    """The run's own views, one of each picture."""
+    """The run's own views, one of each image."""
     config = subject.config
 
     def _view(images: Tensor, step: int) -> Tensor:
@@ -112,7 +112,7 @@ def _pictures(train: Dataset, test: Dataset) -> dict[str, Any]:
 
 
 def checksums(train: Dataset, test: Dataset) -> dict[str, str]:
-    """What tells pictures and labels from others."""
+    """What tells images and labels from others."""
     return {"train": train.checksum, "test": test.checksum}
 
 
@@ -120,13 +120,13 @@ def measured_now(
     subject: Subject, kind: str, settings: dict[str, Any], work: Callable[[], dict[str, Any]], *,
     again: bool = False,
 ) -> Part:  # fmt: skip
-    """The part of these settings, measured again also where its pictures have changed since."""
+    """The part of these settings, measured again also where its images have changed since."""
     again = again or _is_stale(subject, kind, settings)
     return measured(subject.folder, kind, settings, subject.device, work, again=again)
 
 
 def _is_stale(subject: Subject, kind: str, settings: dict[str, Any]) -> bool:
-    """Whether a part is of other pictures than lie at its data set's path now; sets with a name stay."""
+    """Whether a part is of other images than lie at its data set's path now; sets with a name stay."""
     part = read_part(subject.folder, kind, settings)
     if part is None or ":" not in settings["dataset"] or "checksums" not in part.figures:
         return False
@@ -152,11 +152,11 @@ def _fits(path: Path, settings: dict[str, Any]) -> bool:
 
 
 def check_classes(classifier: Classifier, train: Dataset, test: Dataset) -> None:
-    """Raise unless a stored classifier has the classes of these pictures, up to the last that has any."""
+    """Raise unless a stored classifier has the classes of these images, up to the last that has any."""
     known = classifier.linear.out_features
     found = 1 + max(int(pair(part)[1].max()) for part in (train, test))
     if known != found:
         raise InputError(
-            f"dataset {test.name!r} has pictures of {found} classes, its stored classifier {known}: the data "
+            f"dataset {test.name!r} has images of {found} classes, its stored classifier {known}: the data "
             "set changed since; delete the classifier's file to probe it again."
         )

@@ -29,7 +29,7 @@ class Measured:
         self.attacks = [part for part in self.parts["attack"] if self._is_of_probed(part)]
 
     def _is_of_probed(self, attack: Part) -> bool:
-        """Whether it is on the pictures of the run's probe, if both tell which they were."""
+        """Whether it is on the images of the run's probe, if both tell which they were."""
         probe = self.probes.get(attack.settings["dataset"])
         probed = probe.figures["checksums"] if probe else None
         return bool(attack.figures.get("checksums", probed) == probed)

@@ -13,8 +13,8 @@ from intnacl.measure.parts import Part
 from intnacl.measure.probes import check_classes, checksums, load_classifier, measured_now
 from intnacl.measure.subject import Subject, pair
 
-BATCH = 512  # pictures of a pass through the model
-SHOWN = 8  # pictures of the grid
+BATCH = 512  # images of a pass through the model
+SHOWN = 8  # images of the grid
 
 
 def plan(names: Iterable[str], eps: float, images: int | None) -> tuple[AttackConfig, ...]:
@@ -64,7 +64,7 @@ def attack_settings(subject: Subject, name: str, attacks: tuple[AttackConfig, ..
 
 
 def examples(subject: Subject, name: str, attack: AttackConfig) -> tuple[dict[str, Tensor], tuple[str, ...]]:
-    """Some test pictures before and after an attack, and the names of their classes."""
+    """Some test images before and after an attack, and the names of their classes."""
     train, test = subject.load(name)
     classifier = load_classifier(subject, name)
     check_classes(classifier, train, test)

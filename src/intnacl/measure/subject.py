@@ -1,4 +1,4 @@
-"""What is measured: the encoder of a run folder, and labelled pictures that fit it."""
+"""What is measured: the encoder of a run folder, and labelled images that fit it."""
 
 import hashlib
 from dataclasses import dataclass, field, replace
@@ -17,8 +17,8 @@ from intnacl.stages import read_config
 from intnacl.training.checkpoint import CHECKPOINTS, saved
 from intnacl.weights import ENCODER, from_pretrained, read_header
 
-FEATURE_BATCH = 512  # pictures of a forward pass
-RESIZED = ("folder", "parquet")  # data sets that take the size of their pictures from us
+FEATURE_BATCH = 512  # images of a forward pass
+RESIZED = ("folder", "parquet")  # data sets that take the size of their images from us
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +43,7 @@ class Subject:
         return tuple(dict.fromkeys((self.config.dataset, *self.config.evaluation.transfer)))
 
     def load(self, name: str) -> tuple[Dataset, Dataset]:
-        """Training and test pictures of a data set."""
+        """Training and test images of a data set."""
         return load_labelled(self.config, name, self.image_size)
 
     def features(self, train: Dataset, test: Dataset) -> tuple[Tensor, Tensor]:
@@ -76,7 +76,7 @@ def open_subject(folder: Path, device: torch.device, root: Path | None = None) -
 
 
 def load_labelled(config: RunConfig, name: str, image_size: int | None) -> tuple[Dataset, Dataset]:
-    """Both splits of a data set, with labels, one list of classes, and pictures of the encoder's size."""
+    """Both splits of a data set, with labels, one list of classes, and images of the encoder's size."""
     own = name == config.dataset
     size = config.size if own else image_size if name.partition(":")[0] in RESIZED else None
     train, test = (
@@ -85,14 +85,14 @@ def load_labelled(config: RunConfig, name: str, image_size: int | None) -> tuple
     if train.classes != test.classes:
         missing = sorted(set(train.classes) ^ set(test.classes))
         raise InputError(
-            f"dataset {name!r}: its training and test pictures have different classes "
+            f"dataset {name!r}: its training and test images have different classes "
             f"({', '.join(missing[:5]) or 'in another order'}): give both the same class folders or names."
         )
     return train, test
 
 
 def pair(dataset: Dataset) -> tuple[Tensor, Tensor]:
-    """Pictures and labels, as the evaluators take them."""
+    """Images and labels, as the evaluators take them."""
     assert dataset.labels is not None
     return dataset.images, dataset.labels
 
@@ -107,7 +107,7 @@ def _checked(dataset: Dataset, image_size: int | None) -> Dataset:
     height, width = dataset.images.shape[2:]
     if image_size is not None and (height, width) != (image_size, image_size):
         raise InputError(
-            f"dataset {dataset.name!r} has {height}×{width} pictures, but the encoder was trained on "
+            f"dataset {dataset.name!r} has {height}×{width} images, but the encoder was trained on "
             f"{image_size}×{image_size}: choose a data set of that size, or folder:PATH, which is resized."
         )
     return dataset

@@ -33,7 +33,7 @@ def accuracy_rows(result: dict[str, Any]) -> list[list[str]]:
 
 
 def print_attacks(dataset: str, rows: Sequence[dict[str, Any]]) -> None:
-    """Attacks as rows, eps as columns; of several worst cases on the same pictures, the lowest."""
+    """Attacks as rows, eps as columns; of several worst cases on the same images, the lowest."""
     eps = sorted({row["eps"] for row in rows})
     table: dict[tuple[str, int], dict[float, float]] = {}
     for row in rows:
@@ -45,7 +45,7 @@ def print_attacks(dataset: str, rows: Sequence[dict[str, Any]]) -> None:
         for (name, images), found in table.items()
     ]
     print_table(
-        f"{dataset}: accuracy in percent over eps", ["attack", "pictures", *(f"{e:.4g}" for e in eps)], lines
+        f"{dataset}: accuracy in percent over eps", ["attack", "images", *(f"{e:.4g}" for e in eps)], lines
     )
 
 
@@ -59,7 +59,7 @@ def print_probes(parts: Iterable[Part]) -> None:
         ]
         for part in parts
     ]  # fmt: skip
-    heads = ["data set", "test pictures", "accuracy", "best epoch's", "on training", "seconds"]
+    heads = ["data set", "test images", "accuracy", "best epoch's", "on training", "seconds"]
     print_table("linear probe on frozen features, percent", heads, rows)
 
 

@@ -1,4 +1,4 @@
-"""The pictures of `intnacl nca` and `intnacl bounds`."""
+"""The figures of `intnacl nca` and `intnacl bounds`."""
 
 from pathlib import Path
 from typing import Any

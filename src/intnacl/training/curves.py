@@ -9,11 +9,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 NOT_DRAWN = {"epoch", "step", "lr", "images_per_s", "seconds"}
-PERCENT = {"knn": "kNN, test pictures", "accuracy": "accuracy, training"}
+PERCENT = {"knn": "kNN, test images", "accuracy": "accuracy, training"}
 
 
 def draw_curves(log: Path, out: Path) -> None:
-    """Draw `log.jsonl` to a picture."""
+    """Draw `log.jsonl` as a figure."""
     learning_curves(log).savefig(out, dpi=140)
 
 

@@ -1,6 +1,6 @@
 """From a batch to its loss: contrastive or supervised, each with its model.
 
-Shapes: B pictures of this rank's batch (after h halo rows, see `data.views`), C×H×W pixels.
+Shapes: B images of this rank's batch (after h halo rows, see `data.views`), C×H×W pixels.
 """
 
 from collections.abc import Callable
@@ -191,7 +191,7 @@ class Supervised(Objective):
         self.parts = {"logits": self.model, "views": self._views}
 
     def forward(self, images: Tensor, labels: Tensor | None, rows: Tensor, step: Tensor) -> dict[str, Tensor]:
-        """{"accuracy" in percent, "loss"} of the augmented pictures."""
+        """{"accuracy" in percent, "loss"} of the augmented images."""
         assert labels is not None
         logits = self.parts["logits"](self.parts["views"](images, rows, step)).float()
         correct = (logits.detach().argmax(1) == labels).float().mean()

@@ -44,7 +44,7 @@ class Stepper:
         self._captured_T: Tensor | None = None
 
     def __call__(self, index_kR: Tensor, first_batch: int) -> Tensor:
-        """One update on the pictures `index_kR`, batch `first_batch` of the run first: the terms (T,)."""
+        """One update on the images `index_kR`, batch `first_batch` of the run first: the terms (T,)."""
         self._index_kR.copy_(index_kR)
         self._clock.fill_(first_batch)
         if self._graph is None:

@@ -188,7 +188,7 @@ class Trainer:
         return terms_T
 
     def _indices(self, first: int) -> Tensor:
-        """This rank's pictures in the batches of an update: (k, R)."""
+        """This rank's images in the batches of an update: (k, R)."""
         size, device = self.config.batch_size, self.here.device
         batches = range(first, first + self.config.accumulate)
         return torch.stack(
