@@ -1,4 +1,4 @@
-"""Draw the images of docs/theory.md from the package's own functions: `python docs/draw_theory.py`."""
+"""Draw the figures of docs/theory.md from the package's own functions: `python docs/draw_theory.py`."""
 
 import math
 from pathlib import Path
