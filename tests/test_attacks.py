@@ -15,7 +15,9 @@ from intnacl.training.distributed import wrap_ddp
 
 EPS = 0.05
 # foolbox still imports from a scipy namespace that scipy wants to drop.
-foolbox_imports = pytest.mark.filterwarnings("ignore:Please import `gaussian_filter`:DeprecationWarning")
+foolbox_imports = pytest.mark.filterwarnings(
+    "ignore:Please (import|use) `gaussian_filter`:DeprecationWarning"
+)
 
 
 # (eps, step size, steps): a tuned one, and the paper's step and number of iterations at two radii.
