@@ -106,3 +106,16 @@ def test_from_pretrained_is_loaded_when_it_is_asked_for() -> None:
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert result.returncode == 0, result.stderr
+
+
+def test_the_loss_and_its_views_need_none_of_the_larger_packages() -> None:
+    code = (
+        "import sys\n"
+        "for name in ('safetensors', 'sklearn', 'matplotlib', 'rich', 'cyclopts', 'PIL', 'jinja2'):\n"
+        "    sys.modules[name] = None\n"
+        "from intnacl import IntNaClLoss\n"
+        "from intnacl.attacks import adversarial_view\n"
+        "from intnacl.data.views import mix\n"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert result.returncode == 0, result.stderr

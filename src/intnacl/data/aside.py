@@ -11,8 +11,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from safetensors import SafetensorError
-
 from intnacl.errors import InputError
 
 
@@ -58,7 +56,11 @@ def disk_errors(path: Path) -> Iterator[None]:
             f"{path} could not be written: a file stands where a folder is needed. Move it, or choose "
             "another place with --out."
         ) from error
-    except (OSError, SafetensorError) as error:
+    except Exception as error:
+        from safetensors import SafetensorError  # here, so that views can be made with torch alone
+
+        if not isinstance(error, OSError | SafetensorError):
+            raise
         reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
         raise InputError(
             f"{path} could not be written: {reason}. What was saved before is whole: make room or mend the "

@@ -66,7 +66,7 @@ def summarize(folder: Path, labels: Sequence[str], seeds: Sequence[int]) -> dict
 
 
 def write_comparison(summary: dict[str, Any], folder: Path) -> tuple[Path, Path]:
-    """Write its image and its figures; returns their paths."""
+    """Write its figure and its numbers; returns their paths."""
     picture, figures = folder / "comparison.png", folder / "comparison.json"
     write_json(summary, figures)
     with disk_errors(picture):
