@@ -36,7 +36,7 @@ def torchvision_run(images: Tensor, config: AugmentConfig, seed: int, pil: bool)
     unit = v2.ToDtype(torch.float32, scale=True)
     transform = v2.Compose([v2.ToPILImage(), *steps, v2.ToImage(), unit] if pil else [unit, *steps])
     torch.manual_seed(seed)
-    return torch.stack([torch.as_tensor(transform(picture)) for picture in images])
+    return torch.stack([torch.as_tensor(transform(image)) for image in images])
 
 
 def our_run(images: Tensor, config: AugmentConfig, seed: int) -> Tensor:

@@ -21,7 +21,7 @@ This page lists everything that a run depends on, by dotted name. Change a setti
 The first three commands also take a TOML file as `--config`:
 
 ```toml
-dataset = "folder:~/pictures"
+dataset = "folder:~/images"
 size = 64
 preset = "intnacl"
 augment = "simclr"          # a named augmentation, or a table [augment] of settings

@@ -32,7 +32,7 @@ def by_torch(x: Tensor, pair: tuple[nn.BatchNorm2d, nn.BatchNorm2d], groups: Gro
     return torch.cat([pair[attacked](part) for (_, attacked), part in zip(groups, parts, strict=True)])
 
 
-def pictures(views: int, dtype: torch.dtype = torch.float32) -> Tensor:
+def images(views: int, dtype: torch.dtype = torch.float32) -> Tensor:
     x = torch.randn(views * B, C, 5, 5, device=DEVICE, dtype=dtype) * 2 + 1
     return x.contiguous(memory_format=torch.channels_last).requires_grad_()
 
@@ -53,7 +53,7 @@ KINDS = {"norm": (False, False), "norm, ReLU": (True, False), "norm, shortcut, R
 def test_results_gradients_and_running_statistics_are_torchs(groups: Groups, relu: bool, added: bool) -> None:
     torch.manual_seed(0)
     views = sum(count for count, _ in groups)
-    x, shortcut = pictures(views), pictures(views) if added else None
+    x, shortcut = images(views), images(views) if added else None
     mine, torchs = norms(), norms()
     for a, b in zip(mine, torchs, strict=True):
         b.load_state_dict(a.state_dict())
@@ -83,7 +83,7 @@ def parameters(pair: tuple[nn.BatchNorm2d, nn.BatchNorm2d]) -> list[Tensor]:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_is_rounded_once(dtype: torch.dtype) -> None:
     torch.manual_seed(0)
-    x, (norm, _) = pictures(2, dtype), norms()
+    x, (norm, _) = images(2, dtype), norms()
     y, _ = norm_relu(x, norm, None, (CLEAN, CLEAN), relu=True)
     exact = torch.cat([F.batch_norm(p.float(), None, None, norm.weight, norm.bias, True) for p in x.chunk(2)])
     assert y.dtype == dtype
@@ -91,7 +91,7 @@ def test_half_precision_is_rounded_once(dtype: torch.dtype) -> None:
 
 
 def test_one_user_is_enough_and_frozen_parameters_get_nothing() -> None:
-    x, (norm, _) = pictures(2), norms()
+    x, (norm, _) = images(2), norms()
     norm.requires_grad_(False)
     y, _ = norm_relu(x, norm, None, (CLEAN, CLEAN), relu=True)
     g = torch.randn_like(y)
@@ -110,7 +110,7 @@ def test_vectors_are_rows_too() -> None:
 
 
 def test_equal_calls_give_equal_bytes() -> None:
-    x, (norm, _) = pictures(2), norms()
+    x, (norm, _) = images(2), norms()
     results = [norm_relu(x, norm, None, ((2, False),), relu=True)[0] for _ in range(2)]
     gradients = [torch.autograd.grad(y.square().sum(), x)[0] for y in results]
     assert torch.equal(*results)
@@ -118,7 +118,7 @@ def test_equal_calls_give_equal_bytes() -> None:
 
 
 def test_without_a_second_set_adversarial_views_train_the_first() -> None:
-    x, (norm, _), groups = pictures(2), norms(), (CLEAN, ATTACKED)
+    x, (norm, _), groups = images(2), norms(), (CLEAN, ATTACKED)
     y, _ = norm_relu(x, norm, None, groups, relu=True)
     found = torch.autograd.grad(y.square().sum(), [norm.weight, norm.bias])
     again = by_torch(x, (norm, norm), groups).relu()
@@ -155,7 +155,7 @@ def test_the_variance_survives_a_mean_of_thirty_deviations() -> None:
 
 def test_a_second_derivative_is_refused() -> None:
     """Kernels leave no trace for autograd: without a word the gradient would count as a constant."""
-    x, (norm, _) = pictures(2), norms()
+    x, (norm, _) = images(2), norms()
     y, _ = norm_relu(x, norm, None, (CLEAN, CLEAN), relu=True)
     (gradient,) = torch.autograd.grad(y.square().sum(), x, create_graph=True)
     with pytest.raises(RuntimeError, match="differentiate twice"):
@@ -173,7 +173,7 @@ class Wall(torch.autograd.Function):
 
 
 def test_no_gradient_in_is_no_gradient_out() -> None:
-    x, (norm, _) = pictures(2), norms()
+    x, (norm, _) = images(2), norms()
     y, _ = norm_relu(x, norm, None, (CLEAN, CLEAN), relu=True)
     assert torch.autograd.grad(Wall.apply(y).sum(), x, allow_unused=True) == (None,)
 
@@ -181,12 +181,12 @@ def test_no_gradient_in_is_no_gradient_out() -> None:
 @pytest.mark.parametrize("groups", [(CLEAN,) * 3, (CLEAN, (3, False)), (ATTACKED, CLEAN), ((2, True),)])
 def test_groups_that_kernels_do_not_know_are_refused(groups: Groups) -> None:
     with pytest.raises(AssertionError):
-        norm_relu(pictures(2), *norms(), groups, relu=True)
+        norm_relu(images(2), *norms(), groups, relu=True)
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
-def test_pictures_may_be_on_another_gpu_than_the_current_one() -> None:
-    x, norm = pictures(2).detach().to("cuda:1"), norms()[0].to("cuda:1")
+def test_images_may_be_on_another_gpu_than_the_current_one() -> None:
+    x, norm = images(2).detach().to("cuda:1"), norms()[0].to("cuda:1")
     assert torch.cuda.current_device() == 0
     y, _ = norm_relu(x, norm, None, ((2, False),), relu=True)
     torch.testing.assert_close(y, norm(x).relu(), rtol=1e-4, atol=1e-5)
@@ -195,7 +195,7 @@ def test_pictures_may_be_on_another_gpu_than_the_current_one() -> None:
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # NumPy's, who interprets
 def test_what_is_not_a_number_is_not_rectified_away() -> None:
     norm, _ = norms()
-    x = pictures(2).detach()
+    x = images(2).detach()
     x[0, 3, 1, 1], x[-1, 5, 2, 2] = torch.nan, torch.inf
     y, _ = norm_relu(x, norm, None, (CLEAN, CLEAN), relu=True)
     assert y[:B, 3].isnan().all()

@@ -331,7 +331,7 @@ def test_bad_images_are_an_error(model, batch):
 
 
 @pytest.mark.parametrize("change", [lambda x: x * 2 - 1, lambda x: x * 255, lambda x: x / 0])
-def test_pictures_outside_the_box_are_an_error(model, batch, change):
+def test_images_outside_the_box_are_an_error(model, batch, change):
     x, y = batch
     message = r"x has values from .*attacks need pixels in \[0, 1\]: normalise inside the model"
     with pytest.raises(InputError, match=message):
@@ -353,21 +353,21 @@ def embedder():
 
 
 @pytest.fixture
-def pictures():
+def images():
     return digits()[0][:24].double() / 255
 
 
-def test_the_view_is_one_sign_step_up_the_simclr_loss(embedder, pictures):
+def test_the_view_is_one_sign_step_up_the_simclr_loss(embedder, images):
     expected_model = deepcopy(embedder)
-    x = pictures.clone().requires_grad_()
+    x = images.clone().requires_grad_()
     z = expected_model(x)
     (gradient,) = torch.autograd.grad(simclr(z.detach(), z), x)
-    assert torch.equal(adversarial_view(embedder, pictures, EPS), pictures + EPS * gradient.sign())
+    assert torch.equal(adversarial_view(embedder, images, EPS), images + EPS * gradient.sign())
 
 
-def test_a_function_around_the_encoder_gives_the_same_view(embedder, pictures):
-    expected = adversarial_view(deepcopy(embedder), pictures, EPS)
-    assert torch.equal(adversarial_view(lambda x: embedder(x), pictures, EPS), expected)
+def test_a_function_around_the_encoder_gives_the_same_view(embedder, images):
+    expected = adversarial_view(deepcopy(embedder), images, EPS)
+    assert torch.equal(adversarial_view(lambda x: embedder(x), images, EPS), expected)
     assert all(parameter.grad is None and parameter.requires_grad for parameter in embedder.parameters())
 
 
@@ -382,51 +382,50 @@ def simclr(a, b, temperature=0.5):
     return torch.stack(rows).mean()
 
 
-def test_the_view_raises_the_simclr_loss(embedder, pictures):
+def test_the_view_raises_the_simclr_loss(embedder, images):
     with torch.no_grad():
-        z = embedder(pictures)
-        noise = pictures + EPS * torch.randn_like(pictures).sign()
+        z = embedder(images)
+        noise = images + EPS * torch.randn_like(images).sign()
         losses = [
-            simclr(z, embedder(x)).item()
-            for x in (adversarial_view(embedder, pictures, EPS), noise, pictures)
+            simclr(z, embedder(x)).item() for x in (adversarial_view(embedder, images, EPS), noise, images)
         ]
     assert losses[0] > losses[1] > losses[2] - 1e-3
 
 
 @pytest.mark.parametrize("steps", [1, 4])
 @pytest.mark.parametrize("start", [False, True])
-def test_views_stay_in_the_ball(embedder, pictures, steps, start):
-    begin = torch.rand_like(pictures) * 2 - 1 if start else None
-    moved = adversarial_view(embedder, pictures, 0.05, steps=steps, random_start=begin)
-    assert (moved - pictures).abs().max() <= 0.05 + 1e-12
+def test_views_stay_in_the_ball(embedder, images, steps, start):
+    begin = torch.rand_like(images) * 2 - 1 if start else None
+    moved = adversarial_view(embedder, images, 0.05, steps=steps, random_start=begin)
+    assert (moved - images).abs().max() <= 0.05 + 1e-12
     assert moved.min() < 0  # black pixels leave the box, as in the reference …
-    boxed = adversarial_view(embedder, pictures, 0.05, steps=steps, random_start=begin, clamp=True)
+    boxed = adversarial_view(embedder, images, 0.05, steps=steps, random_start=begin, clamp=True)
     assert boxed.min() >= 0  # … unless they are told not to
     assert boxed.max() <= 1
 
 
-def test_more_steps_find_a_larger_loss(embedder, pictures):
+def test_more_steps_find_a_larger_loss(embedder, images):
     embedder.eval()
-    z = embedder(pictures).detach()
+    z = embedder(images).detach()
     losses = [
-        simclr(z, embedder(adversarial_view(embedder, pictures, 0.1, steps=steps))).item() for steps in (1, 8)
+        simclr(z, embedder(adversarial_view(embedder, images, 0.1, steps=steps))).item() for steps in (1, 8)
     ]
     assert losses[1] > losses[0]
 
 
-def test_several_steps_by_hand(embedder, pictures):
-    other, x, eps = deepcopy(embedder), pictures, 0.05
+def test_several_steps_by_hand(embedder, images):
+    other, x, eps = deepcopy(embedder), images, 0.05
     fixed = None
     for _ in range(3):
         leaf = x.clone().requires_grad_()
         z = other(leaf)
         fixed = z.detach() if fixed is None else fixed
         (gradient,) = torch.autograd.grad(simclr(fixed, z), leaf)
-        x = torch.minimum(torch.maximum(x + 2 * eps / 3 * gradient.sign(), pictures - eps), pictures + eps)
-    assert torch.equal(adversarial_view(embedder, pictures, eps, steps=3), x)
+        x = torch.minimum(torch.maximum(x + 2 * eps / 3 * gradient.sign(), images - eps), images + eps)
+    assert torch.equal(adversarial_view(embedder, images, eps, steps=3), x)
 
 
-def test_the_view_leaves_parameters_alone(embedder, pictures):
+def test_the_view_leaves_parameters_alone(embedder, images):
     wanted = list(embedder.parameters())
     wanted[0].requires_grad_(False)
     grads = [torch.rand_like(p) for p in wanted]
@@ -436,24 +435,24 @@ def test_the_view_leaves_parameters_alone(embedder, pictures):
         if parameter.requires_grad:
             parameter.register_hook(lambda g: fired.append(g))
             parameter.register_post_accumulate_grad_hook(lambda p: fired.append(p))
-    view = adversarial_view(embedder, pictures, EPS)
+    view = adversarial_view(embedder, images, EPS)
     assert not view.requires_grad
     assert fired == []
     assert all(torch.equal(p.grad, g) for p, g in zip(wanted, grads, strict=True))
     assert [p.requires_grad for p in wanted] == [False] + [True] * (len(wanted) - 1)
 
 
-def test_parameters_want_gradients_again_after_an_error(embedder, pictures):
+def test_parameters_want_gradients_again_after_an_error(embedder, images):
     def fail(*_):
         raise KeyboardInterrupt
 
     embedder.head.register_forward_hook(fail)
     with pytest.raises(KeyboardInterrupt):
-        adversarial_view(embedder, pictures, EPS)
+        adversarial_view(embedder, images, EPS)
     assert all(p.requires_grad for p in embedder.parameters())
 
 
-def test_the_view_does_not_wake_ddp(pictures, embedder, tmp_path):
+def test_the_view_does_not_wake_ddp(images, embedder, tmp_path):
     """DDP counts hooks of the backward pass: one that fired in the attack would be one too many."""
     import torch.distributed as dist
 
@@ -464,10 +463,10 @@ def test_the_view_does_not_wake_ddp(pictures, embedder, tmp_path):
         wrapped.register_comm_hook(None, lambda _, bucket: (reduced.append(1), _done(bucket))[1])
         for _ in range(3):
             reduced.clear()
-            view = adversarial_view(embedder, pictures, EPS)
+            view = adversarial_view(embedder, images, EPS)
             assert reduced == []
             embedder.see(1, 1)
-            wrapped(torch.cat([pictures, view])).square().mean().backward()
+            wrapped(torch.cat([images, view])).square().mean().backward()
             assert reduced
             embedder.see(0, 1)
     finally:
@@ -480,8 +479,8 @@ def _done(bucket) -> torch.futures.Future[torch.Tensor]:
     return future
 
 
-def test_the_view_is_cut_off_from_the_callers_graph(embedder, pictures):
-    x = pictures.clone().requires_grad_()
+def test_the_view_is_cut_off_from_the_callers_graph(embedder, images):
+    x = images.clone().requires_grad_()
     assert not adversarial_view(embedder, x, EPS).requires_grad
 
 
@@ -494,13 +493,13 @@ def test_a_large_batch_does_not_round_gradients_to_zero_in_float16():
     assert (view == x).float().mean() < 3e-4  # ten times as many when the mean over rows is left as it is
 
 
-def test_bad_views_are_an_error(embedder, pictures):
+def test_bad_views_are_an_error(embedder, images):
     with pytest.raises(InputError, match=r"eps=1\.5 is out of range"):
-        adversarial_view(embedder, pictures, 1.5)
+        adversarial_view(embedder, images, 1.5)
     with pytest.raises(InputError, match="steps=0 must be at least 1"):
-        adversarial_view(embedder, pictures, EPS, steps=0)
+        adversarial_view(embedder, images, EPS, steps=0)
     with pytest.raises(InputError, match="divide uint8 images by 255"):
-        adversarial_view(embedder, (255 * pictures).byte(), EPS)
+        adversarial_view(embedder, (255 * images).byte(), EPS)
 
     class Two(nn.Module):
         def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -508,4 +507,4 @@ def test_bad_views_are_an_error(embedder, pictures):
             return z, z
 
     with pytest.raises(InputError, match="encoder returns a tuple: wrap it"):
-        adversarial_view(Two(), pictures, EPS)
+        adversarial_view(Two(), images, EPS)

@@ -120,7 +120,7 @@ def test_timm_models_by_name(name: str) -> None:
     assert net.eval().encoder(torch.rand(2, 3, 32, 32)).shape == (2, net.encoder.feature_dim)
 
 
-def test_timms_stem_is_adapted_to_small_pictures() -> None:
+def test_timms_stem_is_adapted_to_small_images() -> None:
     backbone = model(name="timm:resnet18", image_size=32).encoder.backbone
     assert backbone.conv1.stride == (1, 1)
     assert backbone.conv1.kernel_size == (3, 3)
@@ -159,7 +159,7 @@ def test_an_unknown_timm_model_gets_a_suggestion() -> None:
         model(name="timm:resnet81")
 
 
-def test_a_timm_model_that_cannot_take_the_pictures_is_named() -> None:
+def test_a_timm_model_that_cannot_take_the_images_is_named() -> None:
     with pytest.raises(InputError, match=r"'timm:repvgg_a0' cannot take 32×32 images"):
         model(name="timm:repvgg_a0", image_size=32)
 

@@ -22,7 +22,7 @@ def layer(groups: Groups, adversarial: bool = True) -> ViewBatchNorm:
     "groups",
     [((1, False),), ((1, False), (1, False)), ((2, False), (1, True)), ((1, False), (1, False), (1, True))],
 )
-@pytest.mark.parametrize("shape", [(5, 5), ()], ids=["pictures", "vectors"])
+@pytest.mark.parametrize("shape", [(5, 5), ()], ids=["images", "vectors"])
 def test_each_group_is_normalised_by_itself(groups: Groups, shape: tuple[int, ...]) -> None:
     views = sum(count for count, _ in groups)
     x = torch.randn(views * B, C, *shape, dtype=torch.float64) * 3 + 1

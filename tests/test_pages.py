@@ -54,7 +54,7 @@ def test_links_lead_somewhere(page: Path, target: str) -> None:
     assert not anchor or anchor in anchors(linked), f"{label(page)} links to {target}"
 
 
-def test_no_picture_is_left_over() -> None:
+def test_no_image_is_left_over() -> None:
     shown = {(page.parent / target).resolve() for page, target in LINKED}
     assert {path for path in (DOCS / "images").iterdir() if path.resolve() not in shown} == set()
 

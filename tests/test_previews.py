@@ -15,7 +15,7 @@ from intnacl.training.objectives import Contrastive
 from tiny_run import trained
 
 
-def pictures(count: int = 6) -> torch.Tensor:
+def images(count: int = 6) -> torch.Tensor:
     """Digits from all over the set."""
     digits = load("digits")
     return digits.images[digits.spread(count)]
@@ -28,14 +28,14 @@ def test_the_untrained_column_is_what_the_first_step_sees() -> None:
     )
     seen = []
     objective.parts["embed"] = lambda x: seen.append(x) or objective.model(x)
-    objective(pictures(), None, torch.arange(6), torch.tensor(0))
-    anchors = view_columns(pictures(), RECIPES["paper"], seed=3)["anchor"]
+    objective(images(), None, torch.arange(6), torch.tensor(0))
+    anchors = view_columns(images(), RECIPES["paper"], seed=3)["anchor"]
     columns = adversarial_columns(untrained_model("digits", 8, 3), anchors, config.adversary.eps)
     torch.testing.assert_close(columns["adversarial"], seen[0][-6:], rtol=0, atol=1e-6)
 
 
 def test_the_change_is_shown_around_grey() -> None:
-    anchors = pictures() / 255
+    anchors = images() / 255
     views, change = adversarial_columns(untrained_model("digits", 8, 0), anchors, 0.1).values()
     assert (views - anchors).abs().amax() == pytest.approx(0.1, abs=1e-6)
     torch.testing.assert_close(change, 0.5 + 5 * (views - anchors))
@@ -44,7 +44,7 @@ def test_the_change_is_shown_around_grey() -> None:
 
 def test_a_trained_encoder_makes_views_of_its_own(tmp_path: Path) -> None:
     folder = trained(tmp_path).folder
-    anchors = pictures() / 255
+    anchors = images() / 255
     encoder = trained_encoder(folder, 8)
     before = {name: value.clone() for name, value in encoder.state_dict().items()}
     views = adversarial_columns(encoder, anchors, 0.1)["adversarial"]
@@ -54,6 +54,6 @@ def test_a_trained_encoder_makes_views_of_its_own(tmp_path: Path) -> None:
         trained_encoder(folder, 32)
 
 
-def test_one_picture_has_no_negatives() -> None:
+def test_one_image_has_no_negatives() -> None:
     with pytest.raises(InputError, match="one image has no adversarial view"):
-        adversarial_columns(untrained_model("digits", 8, 0), pictures(1) / 255, 0.1)
+        adversarial_columns(untrained_model("digits", 8, 0), images(1) / 255, 0.1)

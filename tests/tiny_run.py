@@ -60,7 +60,7 @@ def measured(tmp_path: Path) -> Subject:
     return open_subject(tmp_path / "run", CPU)
 
 
-def write_pictures(
+def write_images(
     root: Path, *, side: int = 8, classes: tuple[str, ...] = ("cat", "dog"), count: int = 6
 ) -> str:
     """A `folder:` data set of random images; its name."""

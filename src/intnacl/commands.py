@@ -63,10 +63,10 @@ def compare_command(
         reason = compare(configs, seeds, folder, here, stop, print if here.main else _silent)
     if here.main and reason is None:
         summary = summarize(folder, labels, seeds)
-        picture, figures = write_comparison(summary, folder)
+        drawing, figures = write_comparison(summary, folder)
         print_comparison(summary)
         pages = f"{folder}/{_braces(labels)}-seed{_braces(seeds)}/{PAGE}"
-        print(f"written: {picture}, {figures}, {pages}")
+        print(f"written: {drawing}, {figures}, {pages}")
     return _end(reason, here)
 
 

@@ -59,7 +59,7 @@ def test_datasets_show_names_an_out_that_cannot_be_written(tmp_path: Path) -> No
         app(["datasets", "show", "--rows", "2", "--mixed", "0", "--eps", "0", "--out", str(out)])
 
 
-def test_datasets_show_skips_broken_pictures_or_refuses_them(tmp_path: Path) -> None:
+def test_datasets_show_skips_broken_images_or_refuses_them(tmp_path: Path) -> None:
     from PIL import Image
 
     (tmp_path / "pets").mkdir()

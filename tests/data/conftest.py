@@ -16,7 +16,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def picture() -> Callable[..., bytes]:
+def image() -> Callable[..., bytes]:
     """Noise of the given size, encoded; the seed tells images apart."""
     from PIL import Image
 

@@ -26,8 +26,8 @@ def drawn(config, count=COUNT, height=32, width=32, seed=0):
 def crops(scale, ratio, height, width, count=COUNT):
     from torchvision.transforms import RandomResizedCrop
 
-    picture = torch.empty(3, height, width)
-    return torch.tensor([RandomResizedCrop.get_params(picture, scale, ratio) for _ in range(count)])
+    image = torch.empty(3, height, width)
+    return torch.tensor([RandomResizedCrop.get_params(image, scale, ratio) for _ in range(count)])
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +73,7 @@ def test_the_fallback_is_torchvisions_central_crop(height, width):
         assert (ours == value).all()
 
 
-def test_no_crop_is_the_whole_picture_whatever_its_shape():
+def test_no_crop_is_the_whole_image_whatever_its_shape():
     params = drawn(RECIPES["none"], 3, 8, 64)
     assert [value.tolist() for value in params[:4]] == [[0] * 3, [0] * 3, [8] * 3, [64] * 3]
 
@@ -115,10 +115,10 @@ def test_one_operation_less_leaves_the_draws_of_the_others():
     assert torch.equal(full.flip, less.flip)
 
 
-def by_torchvision(picture, config, params, i, size):
+def by_torchvision(image, config, params, i, size):
     """The same parameters through torchvision's functions, one sample."""
     box = [int(value[i]) for value in params[:4]]
-    x = F.resized_crop(picture, *box, list(size), antialias=True)
+    x = F.resized_crop(image, *box, list(size), antialias=True)
     x = F.horizontal_flip(x) if params.flip[i] else x
     operations = {
         BRIGHTNESS: F.adjust_brightness,
@@ -139,7 +139,7 @@ def test_a_recipe_equals_torchvisions_operations_on_the_same_parameters(patches,
     config = replace(RECIPES["simclr"], strength=1.0)
     x = F.to_dtype(patches[:200], torch.float32, scale=True)
     params = drawn(config, 200)
-    theirs = torch.stack([by_torchvision(picture, config, params, i, size) for i, picture in enumerate(x)])
+    theirs = torch.stack([by_torchvision(image, config, params, i, size) for i, image in enumerate(x)])
     ours = apply(patches[:200], params, config, size)
     assert (ours - theirs).abs().max() < 2 * LEVEL
     assert torch.allclose(ours, apply(x, params, config, size), atol=1e-6)  # uint8 and float images alike
@@ -222,7 +222,7 @@ def test_autocast_around_it_changes_nothing(patches):
     assert torch.equal(inside, augment(patches, RECIPES["simclr"], **key))
 
 
-def test_a_kernel_wider_than_the_picture_is_refused(patches):
+def test_a_kernel_wider_than_the_image_is_refused(patches):
     config = replace(RECIPES["simclr"], blur_kernel=65)
     with pytest.raises(InputError, match=r"blur_kernel=65 .*32x32.*at most 63"):
         augment(patches, config, seed=0, step=0, view=0, rows=torch.arange(600))
@@ -247,7 +247,7 @@ def test_compiled_code_agrees_and_draws_by_the_step(patches):
         assert out.is_contiguous(memory_format=torch.channels_last)
 
 
-def test_gradients_reach_the_picture(patches):
+def test_gradients_reach_the_image(patches):
     x = (patches[:16].float() / 255).requires_grad_()
     augment(x, RECIPES["simclr"], seed=0, step=0, view=0, rows=torch.arange(16)).sum().backward()
     assert x.grad.isfinite().all()
@@ -299,7 +299,7 @@ def test_a_captured_graph_draws_anew_at_every_replay(patches):
 
 
 @pytest.mark.parametrize("ratio", [(50.0, 50.0), (0.02, 0.02), (1e300, 1e300)])
-def test_a_ratio_that_no_box_in_the_picture_has_still_leaves_a_pixel(ratio):
+def test_a_ratio_that_no_box_in_the_image_has_still_leaves_a_pixel(ratio):
     params = drawn(replace(RECIPES["paper"], crop_ratio=ratio), 4, 8, 8)
     assert params.height.min() >= 1
     assert params.width.min() >= 1

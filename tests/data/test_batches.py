@@ -5,7 +5,7 @@ from intnacl.data.batches import batch_indices, permutation, rank_rows, steps_pe
 from intnacl.errors import InputError
 
 
-def test_an_epoch_visits_each_picture_at_most_once_and_drops_the_rest():
+def test_an_epoch_visits_each_image_at_most_once_and_drops_the_rest():
     assert steps_per_epoch(103, 10) == 10
     for epoch in (0, 1, 5):
         seen = torch.cat([batch_indices(0, 10 * epoch + i, 103, 10) for i in range(10)])
@@ -41,7 +41,7 @@ def test_indices_are_pinned_so_that_runs_resume_under_any_version():
 
 def test_the_permutation_is_uniform():
     position = torch.stack([permutation(seed, 0, 6) for seed in range(3000)])
-    counts = torch.stack([(position == picture).sum(0) for picture in range(6)])
+    counts = torch.stack([(position == image).sum(0) for image in range(6)])
     assert (counts - 500).abs().max() < 4.5 * (3000 * 5 / 36) ** 0.5
 
 

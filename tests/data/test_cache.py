@@ -47,13 +47,13 @@ def entries(root: Path) -> list[Path]:
 def test_filled_once_then_opened(root: Path, file: Path) -> None:
     fill = Filler()
     for _ in range(2):
-        pictures = cached(root, source(file), fill)
-        assert pictures.images.shape == (2, 3, 2, 2)
-        assert (pictures.images == 7).all()
-        assert pictures.labels is not None
-        assert pictures.labels.tolist() == [0, 1]
-        assert pictures.classes == ("a", "b")
-        assert pictures.skipped == {"bad.png": "empty"}
+        got = cached(root, source(file), fill)
+        assert got.images.shape == (2, 3, 2, 2)
+        assert (got.images == 7).all()
+        assert got.labels is not None
+        assert got.labels.tolist() == [0, 1]
+        assert got.classes == ("a", "b")
+        assert got.skipped == {"bad.png": "empty"}
     assert fill.calls == 1
 
 
@@ -88,8 +88,8 @@ def test_a_damaged_entry_is_rebuilt(root: Path, file: Path, name: str) -> None:
 
 
 def test_writing_to_the_tensor_does_not_reach_the_disk(root: Path, file: Path) -> None:
-    pictures = cached(root, source(file), Filler())
-    pictures.images.zero_()
+    got = cached(root, source(file), Filler())
+    got.images.zero_()
     assert (cached(root, source(file), Filler()).images == 7).all()
 
 
@@ -160,7 +160,7 @@ def test_a_read_only_root_falls_back_to_the_default(root: Path, file: Path, tmp_
 
 
 def test_the_default_root(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("INTNACL_DATA", "~/pictures")
-    assert default_root() == Path.home() / "pictures"
+    monkeypatch.setenv("INTNACL_DATA", "~/images")
+    assert default_root() == Path.home() / "images"
     monkeypatch.delenv("INTNACL_DATA")
     assert default_root() == Path.home() / ".cache" / "intnacl"

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from intnacl.data.cifar import load_cifar10, load_cifar100, unpickle
-from intnacl.data.pictures import Request
+from intnacl.data.images import Request
 from intnacl.errors import InputError
 
 RECONSTRUCT = np.empty(0).__reduce__()[0]

@@ -22,11 +22,11 @@ DIGITS = {
 
 
 @pytest.fixture
-def pets(tmp_path: Path, picture: Encode) -> Path:
+def pets(tmp_path: Path, image: Encode) -> Path:
     for seed in range(6):
         file = tmp_path / "pets" / ("cat", "dog")[seed % 2] / f"{seed}.png"
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(picture(seed))
+        file.write_bytes(image(seed))
     return tmp_path / "pets"
 
 
@@ -46,7 +46,7 @@ def test_digits_are_the_default_and_never_move(split: str) -> None:
 
 def test_the_listed_sizes_are_true() -> None:
     counts = " + ".join(f"{len(load('digits', split)):,}" for split in ("train", "test"))
-    assert DATASETS["digits"].pictures == counts
+    assert DATASETS["digits"].images == counts
     assert DATASETS["digits"].classes == str(len(load("digits").classes))
 
 
@@ -80,7 +80,7 @@ def test_the_checksum_is_of_the_content_alone(pets: Path, root: Path, tmp_path: 
     )
 
 
-def test_broken_pictures_are_warned_about_or_refused(pets: Path) -> None:
+def test_broken_images_are_warned_about_or_refused(pets: Path) -> None:
     for i in range(7):
         (pets / "cat" / f"bad{i}.png").write_bytes(b"")
     message = r"7 of 13 images are broken: cat.bad0\.png \(empty\), .*bad4\.png \(empty\) and 2 more"

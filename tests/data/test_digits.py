@@ -7,7 +7,7 @@ import torch
 from sklearn.datasets import load_digits as load_embedded
 
 from intnacl.data.digits import in_test, load_digits
-from intnacl.data.pictures import Request
+from intnacl.data.images import Request
 
 
 def request(split: str) -> Request:

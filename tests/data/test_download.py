@@ -62,7 +62,7 @@ def tar(**members: bytes) -> bytes:
     return out.getvalue()
 
 
-PACKED = tar(**{"set/train": b"pictures", "set/meta": b"names"})
+PACKED = tar(**{"set/train": b"images", "set/meta": b"names"})
 
 
 def archive(site: str, packed: bytes = PACKED) -> Archive:
@@ -76,7 +76,7 @@ def visible(root: Path) -> list[str]:
 def test_downloaded_checked_and_unpacked_once(site: str, tmp_path: Path, root: Path) -> None:
     (tmp_path / "site" / "set.tar.gz").write_bytes(PACKED)
     folder = unpacked(archive(site), root)
-    assert (folder / "train").read_bytes() == b"pictures"
+    assert (folder / "train").read_bytes() == b"images"
     assert visible(root) == ["set", "set.tar.gz"]
     (tmp_path / "site" / "set.tar.gz").unlink()
     (root / "set.tar.gz").unlink()

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from intnacl.data.folder import load_folder
-from intnacl.data.pictures import Pictures, Request, decode
+from intnacl.data.images import ImageSet, Request, decode
 from intnacl.errors import InputError
 
 Encode = Callable[..., bytes]
@@ -20,48 +20,48 @@ def put(path: Path, data: bytes) -> None:
     path.write_bytes(data)
 
 
-def get(path: Path, split: str = "train", size: int | None = 8) -> Pictures:
+def get(path: Path, split: str = "train", size: int | None = 8) -> ImageSet:
     return load_folder(Request(split=split, root=path.parent / "root", path=path, size=size))
 
 
 @pytest.fixture
-def pets(tmp_path: Path, picture: Encode) -> Path:
+def pets(tmp_path: Path, image: Encode) -> Path:
     for seed, name in enumerate(["cat/1.png", "cat/2.PNG", "cat/deep/3.jpg", "dog/1.png"]):
         kind = "JPEG" if name.endswith("jpg") else "PNG"
-        put(tmp_path / "pets" / name, picture(seed, kind=kind))
+        put(tmp_path / "pets" / name, image(seed, kind=kind))
     put(tmp_path / "pets" / "cat" / "Thumbs.db", b"")
-    put(tmp_path / "pets" / ".hidden" / "x.png", picture())
-    put(tmp_path / "pets" / "cat" / ".ipynb_checkpoints" / "1-checkpoint.png", picture())
+    put(tmp_path / "pets" / ".hidden" / "x.png", image())
+    put(tmp_path / "pets" / "cat" / ".ipynb_checkpoints" / "1-checkpoint.png", image())
     return tmp_path / "pets"
 
 
-def test_class_folders_give_labels(pets: Path, picture: Encode) -> None:
+def test_class_folders_give_labels(pets: Path, image: Encode) -> None:
     got = get(pets)
     assert got.classes == ("cat", "dog")
     assert got.labels is not None
     assert got.labels.tolist() == [0, 0, 0, 1]
-    assert torch.equal(got.images[3], torch.from_numpy(decode(picture(3), 8)))
+    assert torch.equal(got.images[3], torch.from_numpy(decode(image(3), 8)))
     assert not got.skipped
 
 
-def test_a_flat_folder_is_unlabelled(tmp_path: Path, picture: Encode) -> None:
+def test_a_flat_folder_is_unlabelled(tmp_path: Path, image: Encode) -> None:
     for seed in range(3):
-        put(tmp_path / "flat" / f"{seed}.webp", picture(seed, kind="WEBP"))
+        put(tmp_path / "flat" / f"{seed}.webp", image(seed, kind="WEBP"))
     got = get(tmp_path / "flat")
     assert got.images.shape == (3, 3, 8, 8)
     assert got.labels is None
     assert got.classes == ()
 
 
-def test_any_size_is_resized_to_32_by_default(tmp_path: Path, picture: Encode) -> None:
-    put(tmp_path / "flat" / "wide.png", picture(size=(70, 40)))
-    put(tmp_path / "flat" / "tiny.png", picture(size=(3, 5)))
+def test_any_size_is_resized_to_32_by_default(tmp_path: Path, image: Encode) -> None:
+    put(tmp_path / "flat" / "wide.png", image(size=(70, 40)))
+    put(tmp_path / "flat" / "tiny.png", image(size=(3, 5)))
     assert get(tmp_path / "flat", size=None).images.shape == (2, 3, 32, 32)
 
 
-def test_broken_pictures_are_skipped_and_named(pets: Path, picture: Encode) -> None:
+def test_broken_images_are_skipped_and_named(pets: Path, image: Encode) -> None:
     put(pets / "cat" / "0.png", b"")
-    put(pets / "dog" / "0.png", picture(size=(64, 64))[:200])
+    put(pets / "dog" / "0.png", image(size=(64, 64))[:200])
     got = get(pets)
     assert got.labels is not None
     assert got.labels.tolist() == [0, 0, 0, 1]
@@ -69,59 +69,59 @@ def test_broken_pictures_are_skipped_and_named(pets: Path, picture: Encode) -> N
 
 
 @pytest.mark.parametrize("test_name", ["test", "val", "validation"])
-def test_splits_share_the_training_classes(tmp_path: Path, picture: Encode, test_name: str) -> None:
+def test_splits_share_the_training_classes(tmp_path: Path, image: Encode, test_name: str) -> None:
     for name in ("train/cat/1.png", "train/dog/1.png", f"{test_name}/dog/1.png"):
-        put(tmp_path / "pets" / name, picture())
+        put(tmp_path / "pets" / name, image())
     got = get(tmp_path / "pets", "test")
     assert got.classes == ("cat", "dog")
     assert got.labels is not None
     assert got.labels.tolist() == [1]
 
 
-def test_test_goes_before_val(tmp_path: Path, picture: Encode) -> None:
+def test_test_goes_before_val(tmp_path: Path, image: Encode) -> None:
     for name in ("train/cat/1.png", "val/cat/1.png", "val/cat/2.png", "test/cat/1.png"):
-        put(tmp_path / "pets" / name, picture())
+        put(tmp_path / "pets" / name, image())
     assert len(get(tmp_path / "pets", "test").images) == 1
 
 
-def test_a_class_may_be_called_train(tmp_path: Path, picture: Encode) -> None:
+def test_a_class_may_be_called_train(tmp_path: Path, image: Encode) -> None:
     for name in ("train/1.png", "plane/1.png"):
-        put(tmp_path / "vehicles" / name, picture())
+        put(tmp_path / "vehicles" / name, image())
     assert get(tmp_path / "vehicles").classes == ("plane", "train")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="names of any bytes")
-def test_a_class_name_that_is_no_utf_8_can_be_shown(tmp_path: Path, picture: Encode) -> None:
+def test_a_class_name_that_is_no_utf_8_can_be_shown(tmp_path: Path, image: Encode) -> None:
     for name in (b"caf\xe8", b"caf\xe9", "カフェ".encode()):
-        put(tmp_path / "cafes" / os.fsdecode(name) / "1.png", picture())
+        put(tmp_path / "cafes" / os.fsdecode(name) / "1.png", image())
     got = get(tmp_path / "cafes")
     assert got.classes == (r"caf\xe8", r"caf\xe9", "カフェ")
     assert got.labels is not None
     assert got.labels.tolist() == [0, 1, 2]
 
 
-def test_folders_beside_the_splits_are_no_classes(tmp_path: Path, picture: Encode) -> None:
+def test_folders_beside_the_splits_are_no_classes(tmp_path: Path, image: Encode) -> None:
     for name in ("train/cat/1.png", "train/dog/1.png", "test/dog/1.png", "unlabelled/1.png"):
-        put(tmp_path / "pets" / name, picture())
+        put(tmp_path / "pets" / name, image())
     assert get(tmp_path / "pets").classes == ("cat", "dog")
     assert len(get(tmp_path / "pets", "test").images) == 1
 
 
-def test_a_changed_picture_is_seen(pets: Path, picture: Encode) -> None:
+def test_a_changed_image_is_seen(pets: Path, image: Encode) -> None:
     before = get(pets).images.clone()
-    (pets / "dog" / "1.png").write_bytes(picture(99))
+    (pets / "dog" / "1.png").write_bytes(image(99))
     os.utime(pets / "dog" / "1.png", (1, 1))
     after = get(pets).images
     assert torch.equal(before[:3], after[:3])
-    assert torch.equal(after[3], torch.from_numpy(decode(picture(99), 8)))
+    assert torch.equal(after[3], torch.from_numpy(decode(image(99), 8)))
 
 
-def test_what_is_wrong_is_named(pets: Path, tmp_path: Path, picture: Encode) -> None:
+def test_what_is_wrong_is_named(pets: Path, tmp_path: Path, image: Encode) -> None:
     with pytest.raises(InputError, match=r"nowhere is not a folder"):
         get(tmp_path / "nowhere")
     with pytest.raises(InputError, match=r"pets has no test split: put its images into .*train and .*test"):
         get(pets, "test")
-    put(pets / "loose.png", picture())
+    put(pets / "loose.png", image())
     with pytest.raises(InputError, match=r"pets mixes images \(loose\.png, …\) and class folders \(cat, …\)"):
         get(pets)
     (pets / "loose.png").unlink()
@@ -133,10 +133,10 @@ def test_what_is_wrong_is_named(pets: Path, tmp_path: Path, picture: Encode) -> 
         get(tmp_path / "empty")
 
 
-def test_wrong_splits_are_named(tmp_path: Path, picture: Encode) -> None:
-    put(tmp_path / "pets" / "train" / "cat" / "1.png", picture())
+def test_wrong_splits_are_named(tmp_path: Path, image: Encode) -> None:
+    put(tmp_path / "pets" / "train" / "cat" / "1.png", image())
     with pytest.raises(InputError, match=r"test does not exist; .* has train alone"):
         get(tmp_path / "pets", "test")
-    put(tmp_path / "pets" / "test" / "bird" / "1.png", picture())
+    put(tmp_path / "pets" / "test" / "bird" / "1.png", image())
     with pytest.raises(InputError, match=r"bird is no class of the training folder, which has cat"):
         get(tmp_path / "pets", "test")

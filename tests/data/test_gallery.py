@@ -77,6 +77,6 @@ def test_a_seed_that_no_draw_takes_is_refused(seed: int) -> None:
     ("rows", "wanted", "named"),
     [(3, {"extra": 2**31}, "extra=2147483648"), (3, {"extra": 2**64}, "extra="), (300, {}, "rows=300")],
 )
-def test_more_than_a_picture_can_hold_is_refused(rows: int, wanted: dict[str, int], named: str) -> None:
+def test_more_than_a_drawing_can_hold_is_refused(rows: int, wanted: dict[str, int], named: str) -> None:
     with pytest.raises(InputError, match=f"{named}.* must be a whole number from 0 to 250"):
         view_columns(flat(*[0] * rows), RECIPES["none"], **wanted)

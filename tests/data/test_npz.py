@@ -7,8 +7,8 @@ import numpy.typing as npt
 import pytest
 import torch
 
+from intnacl.data.images import ImageSet, Request
 from intnacl.data.npz import load_npz
-from intnacl.data.pictures import Pictures, Request
 from intnacl.errors import InputError
 
 
@@ -16,7 +16,7 @@ def pixels(*shape: int) -> npt.NDArray[np.uint8]:
     return np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
 
 
-def get(path: Path, split: str = "train") -> Pictures:
+def get(path: Path, split: str = "train") -> ImageSet:
     return load_npz(Request(split=split, root=path, path=path))
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
+from intnacl.data.images import ImageSet, Request, decode
 from intnacl.data.parquet import find_files, load_parquet
-from intnacl.data.pictures import Pictures, Request, decode
 from intnacl.errors import InputError
 
 pa = pytest.importorskip("pyarrow")
@@ -31,36 +31,36 @@ def save(
     return path
 
 
-def structs(picture: Encode, *seeds: int) -> list[dict[str, Any]]:
-    return [{"bytes": picture(seed), "path": f"{seed}.png"} for seed in seeds]
+def structs(image: Encode, *seeds: int) -> list[dict[str, Any]]:
+    return [{"bytes": image(seed), "path": f"{seed}.png"} for seed in seeds]
 
 
-def get(path: Path, split: str = "train", root: Path | None = None) -> Pictures:
+def get(path: Path, split: str = "train", root: Path | None = None) -> ImageSet:
     return load_parquet(Request(split=split, root=root or path.parent / "root", path=path, size=8))
 
 
-def test_one_file(tmp_path: Path, picture: Encode) -> None:
-    file = save(tmp_path / "pets.parquet", structs(picture, 0, 1, 2), [1, 0, 1], ["cat", "dog"])
+def test_one_file(tmp_path: Path, image: Encode) -> None:
+    file = save(tmp_path / "pets.parquet", structs(image, 0, 1, 2), [1, 0, 1], ["cat", "dog"])
     got = get(file)
     assert got.classes == ("cat", "dog")
     assert got.labels is not None
     assert got.labels.tolist() == [1, 0, 1]
-    assert torch.equal(got.images[2], torch.from_numpy(decode(picture(2), 8)))
+    assert torch.equal(got.images[2], torch.from_numpy(decode(image(2), 8)))
     with pytest.raises(InputError, match=r"pets\.parquet has no test split: give a folder"):
         get(file, "test")
 
 
-def test_a_label_that_is_no_class_is_named(tmp_path: Path, picture: Encode) -> None:
-    file = save(tmp_path / "pets.parquet", structs(picture, 0, 1), [0, 20261115])
+def test_a_label_that_is_no_class_is_named(tmp_path: Path, image: Encode) -> None:
+    file = save(tmp_path / "pets.parquet", structs(image, 0, 1), [0, 20261115])
     with pytest.raises(InputError, match="label 20261115 is no class: number them 0, 1, 2"):
         get(file)
 
 
 @pytest.mark.parametrize("place", ["{}-00000-of-00001.parquet", "data/{}-0.parquet", "{}/0000.parquet"])
 @pytest.mark.parametrize("test_name", ["test", "validation"])
-def test_splits_share_their_classes(tmp_path: Path, picture: Encode, place: str, test_name: str) -> None:
-    save(tmp_path / "pets" / place.format("train"), structs(picture, 0, 1), [0, 4])
-    save(tmp_path / "pets" / place.format(test_name), structs(picture, 2), [1])
+def test_splits_share_their_classes(tmp_path: Path, image: Encode, place: str, test_name: str) -> None:
+    save(tmp_path / "pets" / place.format("train"), structs(image, 0, 1), [0, 4])
+    save(tmp_path / "pets" / place.format(test_name), structs(image, 2), [1])
     train, test = get(tmp_path / "pets"), get(tmp_path / "pets", "test")
     assert len(train.images) == 2
     assert test.labels is not None
@@ -68,37 +68,37 @@ def test_splits_share_their_classes(tmp_path: Path, picture: Encode, place: str,
     assert test.classes == train.classes == tuple("01234")
 
 
-def test_shards_go_in_order(tmp_path: Path, picture: Encode) -> None:
-    save(tmp_path / "pets" / "train-1.parquet", structs(picture, 2), [2])
-    save(tmp_path / "pets" / "train-0.parquet", structs(picture, 0, 1), [0, 1])
+def test_shards_go_in_order(tmp_path: Path, image: Encode) -> None:
+    save(tmp_path / "pets" / "train-1.parquet", structs(image, 2), [2])
+    save(tmp_path / "pets" / "train-0.parquet", structs(image, 0, 1), [0, 1])
     labels = get(tmp_path / "pets").labels
     assert labels is not None
     assert labels.tolist() == [0, 1, 2]
 
 
-def test_files_without_split_names_are_for_training(tmp_path: Path, picture: Encode) -> None:
-    file = save(tmp_path / "pets" / "part-0.parquet", structs(picture, 0), [0])
+def test_files_without_split_names_are_for_training(tmp_path: Path, image: Encode) -> None:
+    file = save(tmp_path / "pets" / "part-0.parquet", structs(image, 0), [0])
     assert find_files(tmp_path / "pets", "train") == [file]
     with pytest.raises(InputError, match="no test split"):
         find_files(tmp_path / "pets", "test")
 
 
-def test_plain_bytes_without_labels(tmp_path: Path, picture: Encode) -> None:
-    got = get(save(tmp_path / "pets.parquet", [picture(0), picture(1)]))
+def test_plain_bytes_without_labels(tmp_path: Path, image: Encode) -> None:
+    got = get(save(tmp_path / "pets.parquet", [image(0), image(1)]))
     assert got.images.shape == (2, 3, 8, 8)
     assert got.labels is None
 
 
 @pytest.mark.parametrize("missing", [-1, None])
-def test_a_split_published_without_labels(tmp_path: Path, picture: Encode, missing: int | None) -> None:
-    save(tmp_path / "pets" / "train.parquet", structs(picture, 0), [0], ["cat", "dog"])
+def test_a_split_published_without_labels(tmp_path: Path, image: Encode, missing: int | None) -> None:
+    save(tmp_path / "pets" / "train.parquet", structs(image, 0), [0], ["cat", "dog"])
     labels = pa.array([missing, missing], pa.int64())
-    save(tmp_path / "pets" / "test.parquet", structs(picture, 1, 2), labels, ["cat", "dog"])
+    save(tmp_path / "pets" / "test.parquet", structs(image, 1, 2), labels, ["cat", "dog"])
     assert get(tmp_path / "pets", "test").labels is None
 
 
-def test_broken_pictures_are_skipped_and_named(tmp_path: Path, picture: Encode) -> None:
-    images = [*structs(picture, 0, 1), {"bytes": b"junk", "path": None}, {"bytes": None, "path": "x.png"}]
+def test_broken_images_are_skipped_and_named(tmp_path: Path, image: Encode) -> None:
+    images = [*structs(image, 0, 1), {"bytes": b"junk", "path": None}, {"bytes": None, "path": "x.png"}]
     got = get(save(tmp_path / "pets.parquet", images, [0, 1, 0, 1]))
     assert got.labels is not None
     assert got.labels.tolist() == [0, 1]
@@ -114,29 +114,29 @@ def test_broken_pictures_are_skipped_and_named(tmp_path: Path, picture: Encode) 
     ],
 )
 def test_mislabelled_files_are_named(
-    tmp_path: Path, picture: Encode, labels: list[Any], names: list[str] | None, message: str
+    tmp_path: Path, image: Encode, labels: list[Any], names: list[str] | None, message: str
 ) -> None:
-    file = save(tmp_path / "pets.parquet", structs(picture, 0, 1), labels, names)
+    file = save(tmp_path / "pets.parquet", structs(image, 0, 1), labels, names)
     with pytest.raises(InputError, match=rf"pets\.parquet.*{message}"):
         get(file)
 
 
-def test_a_file_without_pictures_is_named(tmp_path: Path) -> None:
+def test_a_file_without_images_is_named(tmp_path: Path) -> None:
     pq.write_table(pa.table({"text": ["a"]}), tmp_path / "text.parquet")
     with pytest.raises(InputError, match=r"text\.parquet has no column image or img; it has \['text'\]"):
         get(tmp_path / "text.parquet")
 
 
 @pytest.mark.parametrize("keep", [0, 100, -1])
-def test_a_truncated_file_is_named(tmp_path: Path, picture: Encode, keep: int) -> None:
-    file = save(tmp_path / "pets.parquet", structs(picture, 0), [0])
+def test_a_truncated_file_is_named(tmp_path: Path, image: Encode, keep: int) -> None:
+    file = save(tmp_path / "pets.parquet", structs(image, 0), [0])
     file.write_bytes(file.read_bytes()[:keep])
     with pytest.raises(InputError, match=r"pets\.parquet is damaged"):
         get(file)
 
 
-def test_damage_within_the_pages_is_named(tmp_path: Path, picture: Encode) -> None:
-    file = save(tmp_path / "pets.parquet", structs(picture, *range(20)), [0] * 20)
+def test_damage_within_the_pages_is_named(tmp_path: Path, image: Encode) -> None:
+    file = save(tmp_path / "pets.parquet", structs(image, *range(20)), [0] * 20)
     data = bytearray(file.read_bytes())
     data[4:200] = bytes(196)
     file.write_bytes(data)
@@ -150,9 +150,9 @@ def test_a_missing_path_is_named(tmp_path: Path) -> None:
 
 
 def test_without_pyarrow_it_says_what_to_install(
-    tmp_path: Path, picture: Encode, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, image: Encode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file = save(tmp_path / "pets.parquet", structs(picture, 0), [0])
+    file = save(tmp_path / "pets.parquet", structs(image, 0), [0])
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(InputError, match=r"pip install 'intnacl\[parquet\]'"):
         get(file)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from intnacl.data.pictures import Pictures, Request, decode
+from intnacl.data.images import ImageSet, Request, decode
 from intnacl.data.tinyimagenet import load_tinyimagenet
 from intnacl.errors import InputError
 
@@ -14,22 +14,22 @@ Encode = Callable[..., bytes]
 WNIDS = ("n02", "n01")  # not in alphabetical order, as the official file
 
 
-def jpeg(picture: Encode, seed: int, mode: str = "RGB") -> bytes:
-    return picture(seed, size=(64, 64), mode=mode, kind="JPEG")
+def jpeg(image: Encode, seed: int, mode: str = "RGB") -> bytes:
+    return image(seed, size=(64, 64), mode=mode, kind="JPEG")
 
 
 @pytest.fixture
-def folder(tmp_path: Path, picture: Encode) -> Path:
+def folder(tmp_path: Path, image: Encode) -> Path:
     top = tmp_path / "tiny-imagenet-200"
     for seed, wnid in enumerate(WNIDS):
         images = top / "train" / wnid / "images"
         images.mkdir(parents=True)
         (top / "train" / wnid / f"{wnid}_boxes.txt").write_text("boxes")
-        (images / f"{wnid}_0.JPEG").write_bytes(jpeg(picture, seed))
-        (images / f"{wnid}_1.JPEG").write_bytes(jpeg(picture, 10 + seed, "L"))
+        (images / f"{wnid}_0.JPEG").write_bytes(jpeg(image, seed))
+        (images / f"{wnid}_1.JPEG").write_bytes(jpeg(image, 10 + seed, "L"))
     (top / "val" / "images").mkdir(parents=True)
-    (top / "val" / "images" / "val_0.JPEG").write_bytes(jpeg(picture, 20))
-    (top / "val" / "images" / "val_1.JPEG").write_bytes(jpeg(picture, 21))
+    (top / "val" / "images" / "val_0.JPEG").write_bytes(jpeg(image, 20))
+    (top / "val" / "images" / "val_1.JPEG").write_bytes(jpeg(image, 21))
     (top / "val" / "val_annotations.txt").write_text(
         "val_1.JPEG\tn02\t0\t0\t9\t9\nval_0.JPEG\tn01\t0\t0\t9\t9\n"
     )
@@ -38,16 +38,16 @@ def folder(tmp_path: Path, picture: Encode) -> Path:
     return top
 
 
-def get(folder: Path, split: str = "train") -> Pictures:
+def get(folder: Path, split: str = "train") -> ImageSet:
     return load_tinyimagenet(Request(split=split, root=folder.parent))
 
 
-def test_train_follows_wnids(folder: Path, picture: Encode) -> None:
+def test_train_follows_wnids(folder: Path, image: Encode) -> None:
     train = get(folder)
     assert train.classes == ("tabby", "goldfish")
     assert train.labels is not None
     assert train.labels.tolist() == [0, 0, 1, 1]
-    assert torch.equal(train.images[2], torch.from_numpy(decode(jpeg(picture, 1), 64)))
+    assert torch.equal(train.images[2], torch.from_numpy(decode(jpeg(image, 1), 64)))
 
 
 def test_grey_files_become_rgb(folder: Path) -> None:
@@ -56,11 +56,11 @@ def test_grey_files_become_rgb(folder: Path) -> None:
     assert torch.equal(grey[0], grey[2])
 
 
-def test_the_test_split_is_the_annotated_validation(folder: Path, picture: Encode) -> None:
+def test_the_test_split_is_the_annotated_validation(folder: Path, image: Encode) -> None:
     test = get(folder, "test")
     assert test.labels is not None
     assert test.labels.tolist() == [1, 0]
-    assert torch.equal(test.images[1], torch.from_numpy(decode(jpeg(picture, 21), 64)))
+    assert torch.equal(test.images[1], torch.from_numpy(decode(jpeg(image, 21), 64)))
 
 
 def test_the_folder_itself_will_do_as_root(folder: Path) -> None:
@@ -75,10 +75,10 @@ def test_a_changed_annotation_is_seen(folder: Path) -> None:
     assert labels.tolist() == [0, 1]
 
 
-def test_broken_and_wrong_sized_pictures_are_skipped_and_named(folder: Path, picture: Encode) -> None:
+def test_broken_and_wrong_sized_images_are_skipped_and_named(folder: Path, image: Encode) -> None:
     images = folder / "train" / "n01" / "images"
-    (images / "n01_0.JPEG").write_bytes(jpeg(picture, 1)[:100])
-    (images / "n01_1.JPEG").write_bytes(picture(size=(32, 64), kind="JPEG"))
+    (images / "n01_0.JPEG").write_bytes(jpeg(image, 1)[:100])
+    (images / "n01_1.JPEG").write_bytes(image(size=(32, 64), kind="JPEG"))
     train = get(folder)
     assert train.labels is not None
     assert train.labels.tolist() == [0, 0]
@@ -114,7 +114,7 @@ def test_mislabelled_lists_are_named(folder: Path, file: str, text: str, message
         get(folder, "test")
 
 
-def test_a_class_without_pictures_is_named(folder: Path) -> None:
+def test_a_class_without_images_is_named(folder: Path) -> None:
     (folder / "wnids.txt").write_text("n01\nn99\n")
     with pytest.raises(InputError, match=r"n99.images is missing or holds no image"):
         get(folder)

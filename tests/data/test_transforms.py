@@ -21,7 +21,7 @@ F = pytest.importorskip("torchvision.transforms.v2.functional")
 LEVEL = 1 / 255
 
 
-def pictures(count, height=32, width=32):
+def images(count, height=32, width=32):
     """Noise, smooth ramps, flat grey, pure colours and blacks: where hue and chroma are delicate."""
     x = torch.rand(count, 3, height, width)
     x[1::4] = torch.linspace(0, 1, width).expand(height, width) * torch.rand(len(x[1::4]), 3, 1, 1)
@@ -49,7 +49,7 @@ def boxes(height, width):
 @pytest.mark.parametrize(("source", "size"), [((32, 32), (32, 32)), ((48, 33), (20, 32)), ((64, 64), (9, 7))])
 def test_crop_and_resize(source, size):
     box = boxes(*source)
-    x = pictures(len(box), *source)
+    x = images(len(box), *source)
     top, left, height, width = box.unbind(1)
     rows, columns = (
         resize_matrix(top, height, source[0], size[0]),
@@ -77,30 +77,30 @@ BLENDS = {
 @pytest.mark.parametrize("name", BLENDS)
 def test_blends(name):
     theirs, weights = BLENDS[name]
-    factor, x = torch.linspace(0, 1.8, 24), pictures(24)
+    factor, x = torch.linspace(0, 1.8, 24), images(24)
     ours = joined(blend(Planes(*x.unbind(1)), *weights(factor)))
     assert difference(ours, [theirs(p, float(f)) for p, f in zip(x, factor, strict=True)]) < LEVEL
 
 
 def test_a_blend_with_itself_changes_nothing():
-    x = pictures(8)
+    x = images(8)
     assert torch.equal(joined(blend(Planes(*x.unbind(1)), torch.ones(8), torch.zeros(8), torch.zeros(8))), x)
 
 
 def test_hue():
-    turn, x = torch.linspace(-0.5, 0.5, 41), pictures(41)
+    turn, x = torch.linspace(-0.5, 0.5, 41), images(41)
     ours = joined(rotate_hue(Planes(*x.unbind(1)), turn))
     assert difference(ours, [F.adjust_hue(p, float(t)) for p, t in zip(x, turn, strict=True)]) < LEVEL
 
 
 def test_a_whole_turn_of_hue_is_none():
-    x = pictures(8)
+    x = images(8)
     for turn in (0.0, 1.0, -1.0):
         assert torch.allclose(joined(rotate_hue(Planes(*x.unbind(1)), torch.full((8,), turn))), x, atol=1e-5)
 
 
 def test_greyscale_of_the_chosen():
-    x, chosen = pictures(8), torch.arange(8) % 3 == 0
+    x, chosen = images(8), torch.arange(8) % 3 == 0
     theirs = [
         F.rgb_to_grayscale(p, num_output_channels=3) if c else p for p, c in zip(x, chosen, strict=True)
     ]
@@ -109,28 +109,28 @@ def test_greyscale_of_the_chosen():
 
 @pytest.mark.parametrize(("kernel", "size"), [(3, (32, 32)), (5, (3, 17)), (23, (40, 32))])
 def test_gaussian_blur(kernel, size):
-    sigma, x = torch.linspace(0.1, 2.0, 20), pictures(20, *size)
+    sigma, x = torch.linspace(0.1, 2.0, 20), images(20, *size)
     ours = separable(x, gaussian_matrix(sigma, kernel, size[0]), gaussian_matrix(sigma, kernel, size[1]))
     theirs = [F.gaussian_blur(p, [kernel, kernel], [float(s)] * 2) for p, s in zip(x, sigma, strict=True)]
     assert difference(ours, theirs) < LEVEL
 
 
 def test_solarise_the_chosen():
-    x, chosen = pictures(8), torch.arange(8) % 2 == 0
+    x, chosen = images(8), torch.arange(8) % 2 == 0
     x[0, :, :5] = 0.5  # the threshold itself is inverted
     theirs = [F.solarize(p, 0.5) if c else p for p, c in zip(x, chosen, strict=True)]
     assert difference(joined(solarise(Planes(*x.unbind(1)), chosen, 0.5)), theirs) == 0
 
 
 def test_join_clamps_and_is_channels_last():
-    x = pictures(4) * 1.5 - 0.25
+    x = images(4) * 1.5 - 0.25
     out = join(Planes(*x.unbind(1)), torch.bfloat16)
     assert torch.equal(out, x.clamp(0, 1).bfloat16())
     assert out.is_contiguous(memory_format=torch.channels_last)
 
 
 def test_gradients_flow_and_are_finite_also_at_grey_and_black():
-    x = pictures(8, 6, 6)
+    x = images(8, 6, 6)
     x[0] = 0
     x.requires_grad_()
     planes = rotate_hue(Planes(*x.unbind(1)), torch.full((8,), 0.1))

@@ -42,7 +42,7 @@ def test_lam_is_a_share(lam, images):
         make_views(images, CONFIG, seed=0, step=0, rows=torch.arange(40), mixed=1, lam=lam)
 
 
-def test_views_are_numbered_draws_of_the_same_pictures(images):
+def test_views_are_numbered_draws_of_the_same_images(images):
     rows = torch.arange(40)
     views = make_views(images, CONFIG, seed=5, step=9, rows=rows, extra=2)
     assert (len(views.plain), len(views.extra), len(views.mixed)) == (2, 2, 0)
@@ -53,7 +53,7 @@ def test_views_are_numbered_draws_of_the_same_pictures(images):
     assert (views.plain[0] - views.plain[1]).abs().mean() > 0.05
 
 
-def test_mixed_views_have_another_partner_each_and_never_the_picture_itself(images):
+def test_mixed_views_have_another_partner_each_and_never_the_image_itself(images):
     views = make_views(images, CONFIG, seed=0, step=0, rows=torch.arange(40), mixed=3, lam=0.6)
     x1 = views.plain[1]
     for number, mixed in enumerate(views.mixed, start=1):

@@ -51,7 +51,7 @@ def test_batch_norm_is_in_train_mode_and_the_rest_is_not(encoder, data):
     assert ("relu", True) not in seen
 
 
-def test_statistics_adapt_to_the_pictures(encoder, data):
+def test_statistics_adapt_to_the_images(encoder, data):
     """Wrong running statistics ruin a frozen encoder; under this protocol they are learned afresh."""
     encoder.body[1].running_mean += 5
     _, figures = evaluate(encoder, *data, plain, QUICK)
@@ -71,7 +71,7 @@ def test_augmentation_sees_uint8_batches_and_counts_steps(encoder, data):
     assert steps == list(range(3 * (1397 // 128)))
 
 
-def test_training_uses_the_augmented_pictures(encoder, data):
+def test_training_uses_the_augmented_images(encoder, data):
     def black(images, step):
         return torch.zeros(images.shape)
 

@@ -21,8 +21,8 @@ def png(figure: Figure) -> bytes:
 
 
 def test_dollars_in_names_are_no_mathematics() -> None:
-    pictures, labels = torch.zeros(1, 3, 4, 4), torch.zeros(1, dtype=torch.long)
-    found = {"clean": pictures, "adversarial": pictures, "labels": labels}
+    images, labels = torch.zeros(1, 3, 4, 4), torch.zeros(1, dtype=torch.long)
+    found = {"clean": images, "adversarial": images, "labels": labels}
     found |= {"predicted": labels, "predicted_adversarial": labels}
     assert png(draw_examples(found, ["$a_$"], title=""))
     assert png(draw_probe({"folder:$a_$": [50.0]}))
@@ -57,7 +57,7 @@ def test_robustness_curve_starts_clean_and_is_sorted():
     assert png(figure).startswith(b"\x89PNG")
 
 
-def test_examples_show_pictures_perturbation_and_predictions():
+def test_examples_show_images_perturbation_and_predictions():
     images, labels = held_out(5)
     found = examples(trained_model(), images, labels, named_attack("fgsm", 0.2))
     assert (found["predicted_adversarial"] != labels).any()

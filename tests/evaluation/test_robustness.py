@@ -173,7 +173,7 @@ def test_rising_accuracy_and_weak_iteration_are_warned_about():
     assert "above FGSM's 50.0 %" in warning
 
 
-def test_examples_hold_what_a_picture_needs(model, data):
+def test_examples_hold_what_a_drawing_needs(model, data):
     images, labels = data[0][:6], data[1][:6]
     found = examples(model, images, labels, named_attack("fgsm", EPS))
     assert torch.equal(found["clean"], images / 255)
@@ -258,13 +258,13 @@ def in_autocast():
 def test_figures_are_float32_whatever_the_callers_modes_are(model, data, callers_mode):
     """torch takes TF32 for convolutions unless told otherwise."""
     attack = named_attack("fgsm", EPS)
-    expected, pictures = evaluate(model, *data, [attack]), examples(model, *data, attack)
+    expected, shown = evaluate(model, *data, [attack]), examples(model, *data, attack)
     recorder = Recorder(model).eval()
     with callers_mode():
         assert evaluate(recorder, *data, [attack]) == expected
         found = examples(recorder, *data, attack)
     assert recorder.seen == {(False, False, torch.float32)}
-    assert all(torch.equal(found[name], pictures[name]) for name in pictures)
+    assert all(torch.equal(found[name], shown[name]) for name in shown)
 
 
 def test_only_searches_are_in_tf32(model, data):

@@ -14,7 +14,7 @@ from intnacl.experiments.cost import STEP_S, plan_seconds, seconds, views
         ("intnacl", {}, 8), ("simclr", {"objective": "supervised"}, 1),
     ],
 )  # fmt: skip
-def test_views_of_a_picture(preset: str, more: dict[str, object], count: int) -> None:
+def test_views_of_an_image(preset: str, more: dict[str, object], count: int) -> None:
     assert views(resolve(more, preset=preset)) == count
 
 

@@ -9,7 +9,7 @@ import pytest
 from intnacl.errors import InputError
 from intnacl.evaluation import robustness
 from intnacl.measure.commands import attack_command, knn_command, probe_command
-from tiny_run import measured, trained, write_pictures
+from tiny_run import measured, trained, write_images
 
 
 def test_probe_draws_its_curve_and_keeps_the_figures(
@@ -26,7 +26,7 @@ def test_probe_takes_several_data_sets_and_protocols(tmp_path: Path) -> None:
     folder = trained(tmp_path).folder
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"root": str(tmp_path)}))
-    parts = probe_command(folder, ("digits", write_pictures(tmp_path / "pictures")), "run", None, "cpu")
+    parts = probe_command(folder, ("digits", write_images(tmp_path / "images")), "run", None, "cpu")
     assert [part.figures["classes"] for part in parts] == [10, 2]
     (quick,) = probe_command(folder, (), "quick", None, "cpu")
     assert quick.settings["probe"]["solver"] == "lbfgs"

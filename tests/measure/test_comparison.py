@@ -95,7 +95,7 @@ def test_lines_are_labelled_where_they_end_and_labels_keep_apart(tmp_path: Path)
         assert not labels["first"].overlaps(labels["second"])
 
 
-def test_lines_begin_at_the_clean_accuracy_of_the_attacked_pictures(tmp_path: Path) -> None:
+def test_lines_begin_at_the_clean_accuracy_of_the_attacked_images(tmp_path: Path) -> None:
     write_results(tmp_path, {"a": [80.0, 84.0]})
     for seed, clean in ((0, 70.0), (1, 72.0)):  # the 64 of 355 that were attacked
         path = run_folder(tmp_path, "a", seed) / "result.json"

@@ -72,7 +72,7 @@ def test_text_from_outside_is_escaped(tmp_path: Path) -> None:
     assert not {"script", "img", "b"} & set(Tags(text).seen)
 
 
-def test_of_several_rows_the_one_over_most_pictures_is_drawn() -> None:
+def test_of_several_rows_the_one_over_most_images_is_drawn() -> None:
     rows = [
         {"dataset": dataset, "name": "pgd", "eps": eps, "images": images, "accuracy": 1.0, "clean": images}
         for dataset, eps, images in (("a", 0.1, 8), ("a", 0.1, 64), ("a", 0.02, 8), ("b", 0.1, 99))

@@ -8,7 +8,7 @@ import pytest
 from intnacl.errors import InputError
 from intnacl.measure import pipeline, run
 from intnacl.training.stopping import Stop
-from tiny_run import CPU, HERE, config, trained, write_pictures
+from tiny_run import CPU, HERE, config, trained, write_images
 
 
 class StopAfter(Stop):
@@ -63,7 +63,7 @@ def test_a_run_stopped_in_training_is_not_measured(tmp_path: Path) -> None:
 def test_transfer_sets_get_the_same_figures(tmp_path: Path) -> None:
     import shutil
 
-    name = write_pictures(tmp_path / "pictures")
+    name = write_images(tmp_path / "images")
     settings = config(**{"evaluation.transfer": (name,), "evaluation.eps": (0.02,), "root": str(tmp_path)})
     folder = tmp_path / "run"
     from intnacl.stages import open_folder
@@ -102,8 +102,8 @@ def test_mistakes_are_found_before_training(tmp_path: Path, changes: dict[str, o
     assert not (tmp_path / "run").exists()
 
 
-def test_unlabelled_pictures_are_refused_before_training(tmp_path: Path) -> None:
-    name = write_pictures(tmp_path / "pictures", classes=())
+def test_unlabelled_images_are_refused_before_training(tmp_path: Path) -> None:
+    name = write_images(tmp_path / "images", classes=())
     with pytest.raises(InputError, match="has no labels"):
         run(config(dataset=name, root=str(tmp_path)), tmp_path / "run", HERE, Stop())
     assert not (tmp_path / "run").exists()
@@ -122,7 +122,7 @@ def test_too_few_classes_for_autoattack_are_told_before_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: bool
 ) -> None:
     monkeypatch.setattr(pipeline, "require_autoattack", lambda: None)
-    name = write_pictures(tmp_path / "pictures", classes=("cat", "cow", "dog"))
+    name = write_images(tmp_path / "images", classes=("cat", "cow", "dog"))
     where = {"dataset": name} if own else {"evaluation.transfer": (name,)}
     with pytest.raises(InputError, match="needs at least 4 classes, these are 3: use pgd"):
         pipeline.check(config(**where, root=str(tmp_path), **{"evaluation.attacks": ("pgd", "autoattack")}))

@@ -23,7 +23,7 @@ from intnacl.measure.probes import (
 from intnacl.measure.result import collect
 from intnacl.measure.robust import plan, run_attacks
 from intnacl.measure.subject import open_subject, pair
-from tiny_run import CPU, trained, write_pictures
+from tiny_run import CPU, trained, write_images
 
 
 @pytest.mark.parametrize("changes", [{}, {"normalize": True, "lr": 0.1}], ids=["raw", "unit"])
@@ -44,7 +44,7 @@ def test_the_probe_is_the_evaluators_and_its_classifier_is_stored(
     assert 100 * (predicted == test.labels).double().mean() == pytest.approx(part.figures["accuracy"])
 
 
-def test_a_probe_reads_its_pictures_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_probe_reads_its_images_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     subject, read = trained(tmp_path), []
 
     def counted(name: str, split: str, *rest: Any, **options: Any) -> Any:
@@ -93,18 +93,18 @@ def test_another_protocol_leaves_the_runs_own_classifier_alone(tmp_path: Path) -
     assert len(list(subject.folder.glob("probe-digits*.safetensors"))) == 2
 
 
-def test_transfer_is_the_same_probe_on_other_pictures(tmp_path: Path) -> None:
+def test_transfer_is_the_same_probe_on_other_images(tmp_path: Path) -> None:
     subject = trained(tmp_path)
     config = replace(subject.config, root=str(tmp_path))
-    part = run_probe(replace(subject, config=config), write_pictures(tmp_path / "pictures"))
+    part = run_probe(replace(subject, config=config), write_images(tmp_path / "images"))
     assert part.figures["images"] == {"train": 12, "test": 12}
     assert part.figures["class_names"] == ["cat", "dog"]
 
 
-def test_pictures_that_changed_since_are_measured_again(tmp_path: Path) -> None:
+def test_images_that_changed_since_are_measured_again(tmp_path: Path) -> None:
     subject = trained(tmp_path)
     subject = replace(subject, config=replace(subject.config, root=str(tmp_path)))
-    name, attacks = write_pictures(tmp_path / "pictures"), plan(["fgsm"], 0.1, None)
+    name, attacks = write_images(tmp_path / "images"), plan(["fgsm"], 0.1, None)
 
     def measure() -> list[Part]:
         attacked = run_attacks(subject, name, attacks)  # first: it probes where it must
@@ -112,20 +112,20 @@ def test_pictures_that_changed_since_are_measured_again(tmp_path: Path) -> None:
 
     first = measure()
     assert measure() == first
-    write_pictures(tmp_path / "pictures", count=7)
+    write_images(tmp_path / "images", count=7)
     again = measure()
     for old, new in zip(first, again, strict=True):
         assert old.figures["checksums"] != new.figures["checksums"]
     assert [row["images"] for row in again[0].figures["attacks"]] == [14]
 
 
-def test_attacks_on_pictures_before_the_last_probe_are_not_its_result(tmp_path: Path) -> None:
+def test_attacks_on_images_before_the_last_probe_are_not_its_result(tmp_path: Path) -> None:
     subject = trained(tmp_path)
     subject = replace(subject, config=replace(subject.config, root=str(tmp_path)))
-    name = write_pictures(tmp_path / "pictures")
+    name = write_images(tmp_path / "images")
     run_attacks(subject, name, plan(["fgsm"], 0.1, None))
     assert [row["images"] for row in collect(subject)["attacks"]] == [12, 12]
-    write_pictures(tmp_path / "pictures", count=7)
+    write_images(tmp_path / "images", count=7)
     run_probe(subject, name)
     assert collect(subject)["attacks"] == []
 

@@ -34,7 +34,7 @@ def test_figures_are_the_evaluators(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert run_attacks(subject, "digits", attacks) == part
 
 
-def test_a_class_without_pictures_is_no_change_of_the_data_set(
+def test_a_class_without_images_is_no_change_of_the_data_set(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def _with_one_more(*arguments: Any, **options: Any) -> Dataset:

@@ -11,7 +11,7 @@ from intnacl.encoders import build_model
 from intnacl.errors import InputError
 from intnacl.evaluation.features import extract
 from intnacl.measure.subject import load_labelled, open_subject, pair
-from tiny_run import CPU, config, trained, write_pictures
+from tiny_run import CPU, config, trained, write_images
 
 
 def test_it_holds_the_trained_encoder_and_its_size(tmp_path: Path) -> None:
@@ -32,8 +32,8 @@ def test_data_sets_may_have_moved_since(tmp_path: Path) -> None:
 
 
 def test_features_of_a_data_set_are_computed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    name, subject = f"folder:{tmp_path / 'pictures'}", trained(tmp_path)
-    write_pictures(tmp_path / "pictures")
+    name, subject = f"folder:{tmp_path / 'images'}", trained(tmp_path)
+    write_images(tmp_path / "images")
     digits = subject.load("digits")
     first = subject.features(*digits)
     assert torch.equal(first[1], extract(subject.encoder, digits[1].images))
@@ -76,15 +76,15 @@ def test_a_damaged_encoder(tmp_path: Path) -> None:
         open_subject(folder, CPU)
 
 
-def test_folders_of_pictures_are_resized_to_the_encoder(tmp_path: Path) -> None:
-    name = write_pictures(tmp_path / "pictures", side=20)
+def test_folders_of_images_are_resized_to_the_encoder(tmp_path: Path) -> None:
+    name = write_images(tmp_path / "images", side=20)
     settings = resolve({"root": str(tmp_path)})
     train, test = load_labelled(settings, name, 8)
     assert train.images.shape == (12, 3, 8, 8)
     assert test.classes == ("cat", "dog")
 
 
-def test_pictures_of_another_size(tmp_path: Path) -> None:
+def test_images_of_another_size(tmp_path: Path) -> None:
     import numpy as np
 
     images, labels = np.zeros((4, 16, 16, 3), np.uint8), np.arange(4) % 2
@@ -97,22 +97,22 @@ def test_pictures_of_another_size(tmp_path: Path) -> None:
         load_labelled(config(), f"npz:{tmp_path / 'big.npz'}", 8)
 
 
-def test_pictures_without_labels(tmp_path: Path) -> None:
-    name = write_pictures(tmp_path / "pictures", classes=())
+def test_images_without_labels(tmp_path: Path) -> None:
+    name = write_images(tmp_path / "images", classes=())
     with pytest.raises(InputError, match=r"has no labels \(train\): nothing can be measured"):
         load_labelled(resolve({"root": str(tmp_path)}), name, 8)
 
 
-def test_pictures_with_neither_labels_nor_a_test_split(tmp_path: Path) -> None:
+def test_images_with_neither_labels_nor_a_test_split(tmp_path: Path) -> None:
     """Moving them into two splits would not help: what they lack is labels."""
-    write_pictures(tmp_path / "pictures", classes=())
+    write_images(tmp_path / "images", classes=())
     with pytest.raises(InputError, match=r"has no labels \(train\): nothing can be measured"):
-        load_labelled(resolve({"root": str(tmp_path)}), f"folder:{tmp_path / 'pictures' / 'train'}", 8)
+        load_labelled(resolve({"root": str(tmp_path)}), f"folder:{tmp_path / 'images' / 'train'}", 8)
 
 
 def test_splits_with_different_classes(tmp_path: Path) -> None:
-    name = write_pictures(tmp_path / "pictures")
-    (tmp_path / "pictures/test/dog").rename(tmp_path / "pictures/test/cow")
+    name = write_images(tmp_path / "images")
+    (tmp_path / "images/test/dog").rename(tmp_path / "images/test/cow")
     with pytest.raises(InputError, match="cow is no class of the training folder, which has cat, dog"):
         load_labelled(resolve({"root": str(tmp_path)}), name, 8)
 

@@ -23,7 +23,7 @@ def test_there_are_nine_steps() -> None:
 
 
 @pytest.mark.parametrize(("title", "text"), STEPS, ids=[title.strip() for title, _ in STEPS])
-def test_a_step_has_its_lines_of_code_and_its_picture(title: str, text: str) -> None:
+def test_a_step_has_its_lines_of_code_and_its_figure(title: str, text: str) -> None:
     linked = {DOCS / target for target in re.findall(r"\((\.\./src/[\w/]+\.py)\)", text)}
     sources = [stripped(path.read_text()) for path in linked]
     quoted = re.findall(r"```python\n(.*?)```", text, re.DOTALL)

@@ -18,7 +18,7 @@ from intnacl.training.trainer import Monitor, TrainConfig, Trainer
 ALONE = Ranks(0, 1, torch.device("cpu"))
 
 
-def pictures(count: int = 64) -> tuple[Tensor, Tensor]:
+def labelled_images(count: int = 64) -> tuple[Tensor, Tensor]:
     """Random 8×8 images and labels of 4 classes, always the same."""
     generator = torch.Generator().manual_seed(7)
     images = torch.randint(0, 256, (count, 3, 8, 8), dtype=torch.uint8, generator=generator)
@@ -57,7 +57,7 @@ def trainer(
 ) -> Trainer:
     folder.mkdir(parents=True, exist_ok=True)
     config = TrainConfig(**{"epochs": 2, "batch_size": 16, "lr": 1e-3} | settings)
-    images, labels = pictures()
+    images, labels = labelled_images()
     return Trainer(
         objective or contrastive(), images, labels, config, folder=folder, seed=0, here=here, monitor=monitor
     )

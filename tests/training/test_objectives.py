@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from pieces import contrastive, pictures
+from pieces import contrastive, labelled_images
 
 from intnacl.attacks import adversarial_view
 from intnacl.data.augment import augment
@@ -19,7 +19,7 @@ ROWS, STEP = torch.arange(8), torch.tensor(5)
 
 
 def images() -> torch.Tensor:
-    return pictures(8)[0]
+    return labelled_images(8)[0]
 
 
 @pytest.mark.parametrize("preset", PRESETS)
@@ -118,10 +118,10 @@ def test_the_attack_leaves_parameters_without_gradient() -> None:
     assert all(p.grad is None and p.requires_grad for p in objective.model.parameters())
 
 
-def test_supervised_is_cross_entropy_of_augmented_pictures() -> None:
+def test_supervised_is_cross_entropy_of_augmented_images() -> None:
     config = AugmentConfig()
     objective = Supervised(4, EncoderConfig(name="small"), config, image_size=8, seed=0).train()
-    x, y = pictures(8)
+    x, y = labelled_images(8)
     terms = objective(x, y, ROWS, STEP)
     logits = objective.model(augment(x, config, seed=0, step=5, view=0, rows=ROWS))
     torch.testing.assert_close(terms["loss"], torch.nn.functional.cross_entropy(logits, y))

@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from pieces import contrastive, pictures
+from pieces import contrastive, labelled_images
 from torch import Tensor
 
 from intnacl.errors import InputError
@@ -30,7 +30,7 @@ def stepper(
         objective.double()
     config = OptimizerConfig(optimizer=optimizer, lr=lr, momentum=0.0 if optimizer == "sgd" else 0.9)
     made = build_optimizer(objective.model, config, torch.device("cpu"))
-    images, labels = pictures()
+    images, labels = labelled_images()
     return Stepper(
         objective, made, images, labels, torch.arange(B), batches=batches, precision=precision, clip=clip
     )
@@ -152,7 +152,7 @@ def test_the_gpus_way_is_the_eager_one(preset: str, tolerance: float, turned: fl
     the current one.
     """
     device, size = torch.device("cuda", number), 64
-    images = pictures(4 * size)[0].to(device)
+    images = labelled_images(4 * size)[0].to(device)
     losses, moves, statistics = [], [], []
     for fast in (False, True):
         objective = contrastive(preset, name="resnet18").to(device).train()

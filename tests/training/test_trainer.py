@@ -218,7 +218,7 @@ def test_an_epochs_terms_are_the_means_of_its_updates(tmp_path: Path) -> None:
     assert timeless(tmp_path)[0]["loss"] == pytest.approx(torch.stack(seen)[:, 2].mean().item(), rel=1e-6)
 
 
-def test_every_picture_is_seen_once_an_epoch(tmp_path: Path) -> None:
+def test_every_image_is_seen_once_an_epoch(tmp_path: Path) -> None:
     made = trainer(tmp_path, epochs=2, accumulate=2)
     seen: list[torch.Tensor] = []
     clocks = []

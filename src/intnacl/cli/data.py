@@ -32,7 +32,7 @@ def list_datasets(*, root: Path | None = None) -> None:
     table = Table("name", "train + test", "size", "classes", "files", box=None)
     for name, entry in DATASETS.items():
         shown = f"{name}:PATH" if entry.takes_path else name
-        table.add_row(shown, entry.pictures, entry.size, entry.classes, entry.files)
+        table.add_row(shown, entry.images, entry.size, entry.classes, entry.files)
     Console().print(table)
     print(f"\nNamed sets are looked for in {root or default_root()} (--root, or the variable INTNACL_DATA).")
 
@@ -62,7 +62,7 @@ def show_dataset(
     ```
     intnacl datasets show digits
     intnacl datasets show cifar100 --root ~/data --augment simclr --out grid.png
-    intnacl datasets show folder:~/pictures --size 64 --strict
+    intnacl datasets show folder:~/images --size 64 --strict
     intnacl datasets show digits --eps 0.1 --run runs/digits-intnacl-5-seed0
     ```
 

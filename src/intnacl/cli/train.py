@@ -17,7 +17,7 @@ def pretrain(flags: Flags = DEFAULTS) -> None:
     ```
     intnacl pretrain                      # SimCLR on the embedded digits
     intnacl pretrain --dataset cifar100 --preset intnacl --out runs/c100
-    intnacl pretrain --dataset folder:~/pictures --set encoder.name=resnet34
+    intnacl pretrain --dataset folder:~/images --set encoder.name=resnet34
     intnacl pretrain --preset hardneg --set loss.beta=2 train.optimizer=lars
     torchrun --nproc-per-node 8 -m intnacl pretrain --dataset cifar100
     ```

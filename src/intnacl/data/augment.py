@@ -83,7 +83,7 @@ def apply(
 
     `size` defaults to the source's. Pixels are computed in float32 and rounded once, at the end, to `dtype`.
     """
-    _check_pictures(images_BCHW)
+    _check_images(images_BCHW)
     H, W = images_BCHW.shape[2:]
     planes = Planes(*_crop_flip(_to_unit(images_BCHW), params, config, size or (H, W)).unbind(1))
     if config.jitters:
@@ -118,7 +118,7 @@ def augment(
     return apply(images_BCHW, params, config, size, dtype)
 
 
-def _check_pictures(images: Tensor) -> None:
+def _check_images(images: Tensor) -> None:
     known = images.dtype == torch.uint8 or images.is_floating_point()
     if not known or images.ndim != 4 or images.shape[1] != 3:
         raise InputError(

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from intnacl.data import aside
-from intnacl.data.pictures import Pictures
+from intnacl.data.images import ImageSet
 from intnacl.errors import InputError
 
 FORMAT = 2  # raise when decoding or layout change, so that older entries are rebuilt
@@ -59,18 +59,18 @@ class Source:
         return digest.hexdigest()[:16]
 
 
-def cached(root: Path, source: Source, fill: Fill) -> Pictures:
+def cached(root: Path, source: Source, fill: Fill) -> ImageSet:
     """Open the entry of `source`, filling it first where it is missing, stale or damaged."""
     folder = _writable(root)
     entry = folder / f"{source.key}.{source.fingerprint}"
-    if (pictures := _open(entry)) is None:
+    if (opened := _open(entry)) is None:
         with aside.locked(folder / f".{source.key}.lock") as alone:
-            if (pictures := _open(entry)) is None:
+            if (opened := _open(entry)) is None:
                 _clear(folder, source.key, partial=alone)
                 _write(entry, fill, source)
-                pictures = _open(entry)
-    assert pictures is not None, f"{entry} was just written"
-    return pictures
+                opened = _open(entry)
+    assert opened is not None, f"{entry} was just written"
+    return opened
 
 
 def _writable(root: Path) -> Path:
@@ -110,7 +110,7 @@ def _first(skipped: dict[str, str]) -> str:
     return next((f"{name}: {reason}" for name, reason in skipped.items()), "there are none")
 
 
-def _open(entry: Path) -> Pictures | None:
+def _open(entry: Path) -> ImageSet | None:
     """Map the entry, or None where it is missing or its files are not whole."""
     try:
         facts = json.loads((entry / "entry.json").read_bytes())
@@ -119,7 +119,7 @@ def _open(entry: Path) -> Pictures | None:
     except (OSError, ValueError, KeyError):
         return None
     labels = labels if facts["labelled"] else None
-    return Pictures(images=images, labels=labels, classes=tuple(facts["classes"]), skipped=facts["skipped"])
+    return ImageSet(images=images, labels=labels, classes=tuple(facts["classes"]), skipped=facts["skipped"])
 
 
 def _map(path: Path, dtype: torch.dtype, shape: list[int]) -> Tensor:

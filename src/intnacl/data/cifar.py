@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 
 from intnacl.data.download import Archive, unpacked
-from intnacl.data.pictures import Pictures, Request
+from intnacl.data.images import ImageSet, Request
 from intnacl.errors import InputError
 
 PIXELS = 3 * 32 * 32
@@ -57,24 +57,24 @@ CIFAR = {
 }
 
 
-def load_cifar10(request: Request) -> Pictures:
+def load_cifar10(request: Request) -> ImageSet:
     """60,000 images of 10 classes, 50,000 of them for training."""
     return load_cifar(CIFAR["cifar10"], request)
 
 
-def load_cifar100(request: Request) -> Pictures:
+def load_cifar100(request: Request) -> ImageSet:
     """60,000 images of 100 classes (the fine labels), 50,000 of them for training."""
     return load_cifar(CIFAR["cifar100"], request)
 
 
-def load_cifar(layout: Layout, request: Request) -> Pictures:
+def load_cifar(layout: Layout, request: Request) -> ImageSet:
     """Read every batch of the split."""
     folder = unpacked(layout.archive, request.root, download=request.download)
     classes = _read_classes(folder / layout.meta, layout.classes_key)
     batches = [_read_batch(folder / name, layout, len(classes)) for name in layout.batches[request.split]]
     images = np.concatenate([pixels for pixels, _ in batches]).reshape(-1, 3, 32, 32)
     labels = np.concatenate([labels for _, labels in batches])
-    return Pictures(images=torch.from_numpy(images), labels=torch.from_numpy(labels), classes=classes)
+    return ImageSet(images=torch.from_numpy(images), labels=torch.from_numpy(labels), classes=classes)
 
 
 def _read_classes(path: Path, key: str) -> tuple[str, ...]:

@@ -21,9 +21,9 @@ from intnacl.data.cache import default_root
 from intnacl.data.cifar import load_cifar10, load_cifar100
 from intnacl.data.digits import load_digits
 from intnacl.data.folder import load_folder
+from intnacl.data.images import ImageSet, Request
 from intnacl.data.npz import load_npz
 from intnacl.data.parquet import load_parquet
-from intnacl.data.pictures import Pictures, Request
 from intnacl.data.tinyimagenet import load_tinyimagenet
 from intnacl.errors import InputError, InputWarning, check_choice
 
@@ -94,8 +94,8 @@ class Dataset:
 class Entry:
     """A kind of data set: its loader, and what `intnacl datasets` tells about it."""
 
-    load: Callable[[Request], Pictures]
-    pictures: str = "any"  # for training + for testing
+    load: Callable[[Request], ImageSet]
+    images: str = "any"  # for training + for testing
     size: str = "any"
     classes: str = "any"
     files: str
@@ -103,26 +103,24 @@ class Entry:
 
 
 DATASETS: dict[str, Entry] = {
-    "digits": Entry(
-        load=load_digits, pictures="1,442 + 355", size="8×8", classes="10", files="none: embedded"
-    ),
+    "digits": Entry(load=load_digits, images="1,442 + 355", size="8×8", classes="10", files="none: embedded"),
     "cifar10": Entry(
         load=load_cifar10,
-        pictures="50,000 + 10,000",
+        images="50,000 + 10,000",
         size="32×32",
         classes="10",
         files="cifar-10-batches-py/ or cifar-10-python.tar.gz, downloaded if missing",
     ),
     "cifar100": Entry(
         load=load_cifar100,
-        pictures="50,000 + 10,000",
+        images="50,000 + 10,000",
         size="32×32",
         classes="100",
         files="cifar-100-python/ or cifar-100-python.tar.gz, downloaded if missing",
     ),
     "tinyimagenet": Entry(
         load=load_tinyimagenet,
-        pictures="100,000 + 10,000",
+        images="100,000 + 10,000",
         size="64×64",
         classes="200",
         files="tiny-imagenet-200/, unzipped",
@@ -181,21 +179,21 @@ def load(
     return _checked(name, request, entry.load(request), strict)
 
 
-def _checked(name: str, request: Request, pictures: Pictures, strict: bool) -> Dataset:
-    height, width = pictures.images.shape[2:]
+def _checked(name: str, request: Request, loaded: ImageSet, strict: bool) -> Dataset:
+    height, width = loaded.images.shape[2:]
     if request.size is not None and (height, width) != (request.size, request.size):
         raise InputError(f"size={request.size}: {name} has {height}×{width} images and is not resized.")
-    if pictures.skipped:
-        message = _skipped_message(name, request.split, pictures)
+    if loaded.skipped:
+        message = _skipped_message(name, request.split, loaded)
         if strict:
             raise InputError(f"{message}. Repair or remove them, or load without strict, which skips them.")
         warnings.warn(message, InputWarning, stacklevel=3)
-    return Dataset(name=name, split=request.split, **vars(pictures))
+    return Dataset(name=name, split=request.split, **vars(loaded))
 
 
-def _skipped_message(name: str, split: str, pictures: Pictures, shown: int = 5) -> str:
-    broken = [f"{picture} ({reason})" for picture, reason in list(pictures.skipped.items())[:shown]]
-    more = len(pictures.skipped) - len(broken)
+def _skipped_message(name: str, split: str, loaded: ImageSet, shown: int = 5) -> str:
+    broken = [f"{image} ({reason})" for image, reason in list(loaded.skipped.items())[:shown]]
+    more = len(loaded.skipped) - len(broken)
     rest = f" and {more} more" if more else ""
-    total = len(pictures.skipped) + len(pictures.images)
-    return f"{name}, {split}: {len(pictures.skipped)} of {total} images are broken: {', '.join(broken)}{rest}"
+    total = len(loaded.skipped) + len(loaded.images)
+    return f"{name}, {split}: {len(loaded.skipped)} of {total} images are broken: {', '.join(broken)}{rest}"

@@ -3,13 +3,13 @@
 import numpy as np
 import torch
 
-from intnacl.data.pictures import Pictures, Request
+from intnacl.data.images import ImageSet, Request
 
 CLASSES = tuple("0123456789")
 TEST_EVERY = 5  # of each class every fifth image is for testing
 
 
-def load_digits(request: Request) -> Pictures:
+def load_digits(request: Request) -> ImageSet:
     """Grey levels 0…16 scaled to 0…255 and given three channels; the split is fixed and stratified."""
     from sklearn.datasets import load_digits as load_embedded
 
@@ -18,7 +18,7 @@ def load_digits(request: Request) -> Pictures:
     labels = torch.from_numpy(bunch.target.astype(np.int64))
     chosen = in_test(labels) == (request.split == "test")
     images = grey_NHW[chosen, None].expand(-1, 3, -1, -1).contiguous()
-    return Pictures(images=images, labels=labels[chosen], classes=CLASSES)
+    return ImageSet(images=images, labels=labels[chosen], classes=CLASSES)
 
 
 def in_test(labels: torch.Tensor) -> torch.Tensor:

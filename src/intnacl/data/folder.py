@@ -8,18 +8,18 @@ import os
 from pathlib import Path
 
 from intnacl.data.cache import Source, cached
-from intnacl.data.pictures import Item, Pictures, Request, decode_all, is_picture
+from intnacl.data.images import ImageSet, Item, Request, decode_all, is_image
 from intnacl.errors import InputError
 
 DEFAULT_SIZE = 32
 SPLITS = {"train": ("train",), "test": ("test", "val", "validation")}
 
 
-def load_folder(request: Request) -> Pictures:
+def load_folder(request: Request) -> ImageSet:
     """Decode the split's images to squares of `size` (shorter side, then the centre), through the cache."""
     assert request.path is not None
     folder, classes = find_split(request.path, request.split)
-    files = find_pictures(folder, classes)
+    files = find_images(folder, classes)
     items = [Item(str(path.relative_to(folder)), path, label) for path, label in files]
     size = request.size or DEFAULT_SIZE
     source = Source(
@@ -71,9 +71,9 @@ def _class_name(folder: Path) -> str:
     return os.fsencode(folder.name).decode("utf-8", "backslashreplace")
 
 
-def find_pictures(folder: Path, classes: tuple[str, ...]) -> list[tuple[Path, int]]:
+def find_images(folder: Path, classes: tuple[str, ...]) -> list[tuple[Path, int]]:
     """Each image with its label, -1 where the folder is flat."""
-    flat = sorted(path for path in folder.iterdir() if is_picture(path) and path.is_file())
+    flat = sorted(path for path in folder.iterdir() if is_image(path) and path.is_file())
     labelled = subfolders(folder)
     if flat and labelled:
         raise InputError(
@@ -95,7 +95,7 @@ def _visible(folder: Path) -> list[Path]:
 def _of_class(folder: Path, classes: tuple[str, ...]) -> list[tuple[Path, int]]:
     if _class_name(folder) not in classes:
         raise InputError(f"{folder} is no class of the training folder, which has {', '.join(classes)}.")
-    paths = sorted(path for path in _visible(folder) if is_picture(path) and path.is_file())
+    paths = sorted(path for path in _visible(folder) if is_image(path) and path.is_file())
     if not paths:
         raise InputError(f"the class folder {folder} holds no image.")
     return [(path, classes.index(_class_name(folder))) for path in paths]

@@ -26,7 +26,7 @@ def draw_gallery(columns: Mapping[str, Tensor], captions: Sequence[str], path: P
 
     if path.suffix.lower() not in FORMATS:
         raise InputError(f"out={str(path)!r} is no image: end its name in one of {', '.join(FORMATS)}.")
-    stacked_CR = torch.stack([_uint8(pictures) for pictures in columns.values()])
+    stacked_CR = torch.stack([_uint8(images) for images in columns.values()])
     assert stacked_CR.shape[1] == len(captions), (stacked_CR.shape, len(captions))
     canvas, xs, ys = tile(stacked_CR)
     figure = Figure(figsize=(CELL_INCHES * len(xs), CELL_INCHES * len(ys)))
@@ -54,19 +54,19 @@ def view_columns(
     return columns | {f"mixed {j}": view for j, view in enumerate(views.mixed, start=1)}
 
 
-def tile(pictures: Tensor) -> tuple[Tensor, list[float], list[float]]:
+def tile(images: Tensor) -> tuple[Tensor, list[float], list[float]]:
     """Lay (C,R,3,H,W) out on white: the canvas (3, …, …), and the centres of its columns and rows."""
-    columns, rows, _, height, width = pictures.shape
+    columns, rows, _, height, width = images.shape
     gap = max(1, round(GAP * max(height, width)))
-    padded = torch.nn.functional.pad(pictures, (0, gap, 0, gap), value=255)
+    padded = torch.nn.functional.pad(images, (0, gap, 0, gap), value=255)
     canvas = padded.permute(2, 1, 3, 0, 4).reshape(3, rows * (height + gap), columns * (width + gap))
     xs = [c * (width + gap) + (width - 1) / 2 for c in range(columns)]
     ys = [r * (height + gap) + (height - 1) / 2 for r in range(rows)]
     return canvas, xs, ys
 
 
-def _uint8(pictures: Tensor) -> Tensor:
-    pictures = pictures.detach().cpu()
-    if pictures.dtype == torch.uint8:
-        return pictures
-    return (pictures.float().clamp(0, 1) * 255).round().to(torch.uint8)
+def _uint8(images: Tensor) -> Tensor:
+    images = images.detach().cpu()
+    if images.dtype == torch.uint8:
+        return images
+    return (images.float().clamp(0, 1) * 255).round().to(torch.uint8)

@@ -16,13 +16,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from intnacl.data.pictures import Pictures, Request, numbered_classes
+from intnacl.data.images import ImageSet, Request, numbered_classes
 from intnacl.errors import InputError
 
 REMEDY = "save 'train_images' and 'test_images' in it, or give a folder with train.npz and test.npz"
 
 
-def load_npz(request: Request) -> Pictures:
+def load_npz(request: Request) -> ImageSet:
     """Read the split's arrays; nothing is unpickled."""
     assert request.path is not None
     places = _places(request.path)
@@ -32,7 +32,7 @@ def load_npz(request: Request) -> Pictures:
     images = _channels_first(_array(path, f"{prefix}images"), path)
     labels = _labels(path, prefix, len(images))
     classes = _classes(places, path) if labels is not None else ()
-    return Pictures(images=torch.from_numpy(images), labels=labels, classes=classes)
+    return ImageSet(images=torch.from_numpy(images), labels=labels, classes=classes)
 
 
 def _places(path: Path) -> dict[str, tuple[Path, str]]:

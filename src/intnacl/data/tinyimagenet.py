@@ -6,7 +6,7 @@ Its own test images have no labels, so the split `test` is the official validati
 from pathlib import Path
 
 from intnacl.data.cache import Source, cached
-from intnacl.data.pictures import Item, Pictures, Request, decode_all, is_picture
+from intnacl.data.images import ImageSet, Item, Request, decode_all, is_image
 from intnacl.errors import InputError
 
 FOLDER = "tiny-imagenet-200"
@@ -14,7 +14,7 @@ URL = f"http://cs231n.stanford.edu/{FOLDER}.zip"
 SIZE = 64
 
 
-def load_tinyimagenet(request: Request) -> Pictures:
+def load_tinyimagenet(request: Request) -> ImageSet:
     """Decode once into the cache; classes in the order of `wnids.txt`, by their first name in `words.txt`."""
     folder = _folder(request.root)
     wnids = _lines(folder / "wnids.txt")
@@ -59,8 +59,8 @@ def _class_names(folder: Path, wnids: list[str]) -> tuple[str, ...]:
     return tuple(words.get(wnid, wnid).split(",")[0] for wnid in wnids)
 
 
-def _pictures_in(folder: Path) -> list[Path]:
-    paths = sorted(path for path in folder.iterdir() if is_picture(path)) if folder.is_dir() else []
+def _images_in(folder: Path) -> list[Path]:
+    paths = sorted(path for path in folder.iterdir() if is_image(path)) if folder.is_dir() else []
     if not paths:
         raise InputError(f"{folder} is missing or holds no image: unzip {URL} again.")
     return paths
@@ -70,7 +70,7 @@ def _train_items(folder: Path, label_of: dict[str, int]) -> list[Item]:
     return [
         Item(str(path.relative_to(folder)), path, label)
         for wnid, label in label_of.items()
-        for path in _pictures_in(folder / "train" / wnid / "images")
+        for path in _images_in(folder / "train" / wnid / "images")
     ]
 
 
@@ -82,7 +82,7 @@ def _val_items(folder: Path, label_of: dict[str, int]) -> list[Item]:
         if wnid not in label_of:
             raise InputError(f"{listed}, line {number}: {wnid!r} is not in wnids.txt.")
         label_by_file[name] = label_of[wnid]
-    paths = _pictures_in(folder / "val" / "images")
+    paths = _images_in(folder / "val" / "images")
     odd = {path.name for path in paths} ^ label_by_file.keys()
     if odd:
         raise InputError(

@@ -86,18 +86,18 @@ def draw_examples(found: Mapping[str, Tensor], classes: Sequence[str], *, title:
     }
     figure = Figure(figsize=(1.2 * len(delta) + 0.6, 4.6), layout="constrained")
     grid = figure.subplots(3, len(delta), squeeze=False)
-    for axes_row, (name, (pictures, predicted)) in zip(grid, rows.items(), strict=True):
+    for axes_row, (name, (images, predicted)) in zip(grid, rows.items(), strict=True):
         axes_row[0].set_ylabel(name)
         for i, axes in enumerate(axes_row):
-            _show(axes, pictures[i])
+            _show(axes, images[i])
             if predicted is not None:
                 _name(axes, classes[int(predicted[i])], right=bool(predicted[i] == found["labels"][i]))
     figure.suptitle(title)
     return figure
 
 
-def _show(axes: "Axes", picture_3HW: Tensor) -> None:
-    axes.imshow(picture_3HW.clamp(0, 1).permute(1, 2, 0).numpy(), interpolation="nearest")
+def _show(axes: "Axes", image_3HW: Tensor) -> None:
+    axes.imshow(image_3HW.clamp(0, 1).permute(1, 2, 0).numpy(), interpolation="nearest")
     axes.set_xticks([])
     axes.set_yticks([])
 

@@ -154,8 +154,8 @@ def _right(
     clean: list[Tensor] = []
     right: list[list[Tensor]] = [[] for _ in attacks]
     for rows in torch.split(torch.arange(len(images)), max(batch_size, PORTION // images[0].numel())):
-        pictures = pixels(images[rows], device), labels[rows].to(device)
-        portion = _Portion(classifier, *pictures, batch_size, place=int(rows[0]))
+        x, y = pixels(images[rows], device), labels[rows].to(device)
+        portion = _Portion(classifier, x, y, batch_size, place=int(rows[0]))
         clean.append(portion.clean.cpu())
         for config, found in zip(attacks, right, strict=True):
             left = len(images) if config.images is None else config.images

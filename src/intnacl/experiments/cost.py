@@ -32,13 +32,13 @@ def seconds(config: RunConfig, epochs_before: int = 0) -> float | None:
     """Estimated seconds of a run on one H200; None where the data set's size is unknown."""
     if config.dataset not in SIZES:
         return None
-    pictures, _, side = SIZES[config.dataset]
-    batches = pictures // config.train.batch_size
+    images, _, side = SIZES[config.dataset]
+    batches = images // config.train.batch_size
     trained = (config.train.epochs - epochs_before) * batches * config.train.batch_size
     total = START_S + trained * views(config) * VIEW_S * side**2
     for dataset in (config.dataset, *config.evaluation.transfer):
-        pictures, tested, side = SIZES.get(dataset, SIZES[config.dataset])
-        total += config.probe.epochs * pictures * PROBE_S if config.probe.solver == "adam" else 0.0
+        images, tested, side = SIZES.get(dataset, SIZES[config.dataset])
+        total += config.probe.epochs * images * PROBE_S if config.probe.solver == "adam" else 0.0
         passes = sum(PASSES[name] for _, names in config.evaluation.rounds for name in names)
         total += min(tested, config.evaluation.images or tested) * passes * ATTACK_S * side**2
     return total

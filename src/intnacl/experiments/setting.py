@@ -46,10 +46,10 @@ def departures(config: RunConfig, result: Mapping[str, Any] | None = None) -> li
         if flat[key] not in allowed
         and not (config.objective == "supervised" and key.startswith(UNSTATED_WHEN_SUPERVISED))
     ]
-    return found + list(_other_pictures(result or {}))
+    return found + list(_other_images(result or {}))
 
 
-def _other_pictures(result: Mapping[str, Any]) -> Iterator[str]:
+def _other_images(result: Mapping[str, Any]) -> Iterator[str]:
     """A part of a data set is another data set."""
     for dataset, images in result.get("protocol", {}).get("images", {}).items():
         counts = (images["train"], images["test"])

@@ -11,7 +11,7 @@ from intnacl.errors import InputError, check_choice
 from intnacl.evaluation.autoattack import require_autoattack
 from intnacl.evaluation.figures import draw_probe, draw_robustness
 from intnacl.evaluation.probe import ProbeConfig
-from intnacl.measure.page import attacked_pictures, best_rows, write_page
+from intnacl.measure.page import attacked_images, best_rows, write_page
 from intnacl.measure.parts import Part, file_name
 from intnacl.measure.probes import run_hcl_probe, run_knn, run_probe
 from intnacl.measure.result import collect, write_result
@@ -97,7 +97,7 @@ def _draw_attacks(subject: Subject, name: str, eps: float) -> None:
     """Accuracy over eps from everything measured so far, and images at the largest eps."""
     rows = best_rows(collect(subject), name)
     _save(draw_robustness(rows), subject.folder / f"robustness-{file_name(name)}.png")
-    _save(attacked_pictures(subject, name, eps), subject.folder / f"examples-{file_name(name)}.png")
+    _save(attacked_images(subject, name, eps), subject.folder / f"examples-{file_name(name)}.png")
 
 
 def _refresh(subject: Subject) -> None:

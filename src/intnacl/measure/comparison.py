@@ -67,11 +67,11 @@ def summarize(folder: Path, labels: Sequence[str], seeds: Sequence[int]) -> dict
 
 def write_comparison(summary: dict[str, Any], folder: Path) -> tuple[Path, Path]:
     """Write its figure and its numbers; returns their paths."""
-    picture, figures = folder / "comparison.png", folder / "comparison.json"
+    drawing, figures = folder / "comparison.png", folder / "comparison.json"
     write_json(summary, figures)
-    with disk_errors(picture):
-        draw_comparison(summary).savefig(picture, dpi=140)
-    return picture, figures
+    with disk_errors(drawing):
+        draw_comparison(summary).savefig(drawing, dpi=140)
+    return drawing, figures
 
 
 def print_comparison(summary: dict[str, Any]) -> None:

@@ -75,12 +75,12 @@ def _data_set(subject: Subject, name: str, result: dict[str, Any]) -> dict[str, 
     section["curve"] = inline_svg(lambda: draw_robustness(rows), f"accuracy over the attack's eps on {name}")
     eps = max(row["eps"] for row in rows)
     section["examples"] = inline_svg(
-        lambda: attacked_pictures(subject, name, eps), f"images of {name} before and after the attack"
+        lambda: attacked_images(subject, name, eps), f"images of {name} before and after the attack"
     )
     return section
 
 
-def attacked_pictures(subject: Subject, name: str, eps: float) -> "Figure":
+def attacked_images(subject: Subject, name: str, eps: float) -> "Figure":
     """Some images of a data set before and after the paper's PGD."""
     found, classes = examples(subject, name, named_attack("pgd", eps))
     title = f"PGD at eps {eps:.4g}; the title is the prediction, * a wrong one"

@@ -31,7 +31,7 @@ def run_probe(subject: Subject, name: str, config: ProbeConfig | None = None) ->
         train_NF, test_TF = subject.features(train, test)
         linear, figures = probe.fit(train_NF, pair(train)[1], test_TF, pair(test)[1], config)
         _save_linear(linear, settings, path)
-        return figures | _pictures(train, test)
+        return figures | _data_facts(train, test)
 
     return measured_now(subject, "probe", settings, _work, again=not _fits(path, settings))
 
@@ -49,7 +49,7 @@ def run_hcl_probe(subject: Subject, name: str, epochs: int | None = None) -> Par
             _, figures = augmented_probe.evaluate(
                 subject.encoder, pair(train), pair(test), _augmenter(subject), config, device=subject.device
             )
-        return figures | _pictures(train, test)
+        return figures | _data_facts(train, test)
 
     return measured_now(subject, "hcl_probe", settings, _work)
 
@@ -64,7 +64,7 @@ def run_knn(subject: Subject, name: str, k: int | None = None) -> Part:
         train_NF, test_TF = subject.features(train, test)
         with exact_float32():
             figures = knn.score(train_NF, pair(train)[1], test_TF, pair(test)[1], config)
-        return figures | {"temperature": config.temperature} | _pictures(train, test)
+        return figures | {"temperature": config.temperature} | _data_facts(train, test)
 
     return measured_now(subject, "knn", settings, _work)
 
@@ -103,7 +103,7 @@ def _augmenter(subject: Subject) -> augmented_probe.Augment:
     return _view
 
 
-def _pictures(train: Dataset, test: Dataset) -> dict[str, Any]:
+def _data_facts(train: Dataset, test: Dataset) -> dict[str, Any]:
     return {
         "images": {"train": len(train), "test": len(test)},
         "checksums": checksums(train, test),

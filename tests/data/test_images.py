@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from intnacl.data import pictures
-from intnacl.data.pictures import Item, decode, decode_all, is_picture
+from intnacl.data import images
+from intnacl.data.images import Item, decode, decode_all, is_image
 from intnacl.errors import InputError
 
 
@@ -19,8 +19,8 @@ def encoded(image: Image.Image, kind: str = "PNG", **options: object) -> bytes:
     return out.getvalue()
 
 
-def test_a_picture_of_the_right_size_keeps_every_pixel(picture: Callable[..., bytes]) -> None:
-    data = picture(1)
+def test_an_image_of_the_right_size_keeps_every_pixel(image: Callable[..., bytes]) -> None:
+    data = image(1)
     wanted = np.asarray(Image.open(io.BytesIO(data))).transpose(2, 0, 1)
     assert np.array_equal(decode(data, 8), wanted)
 
@@ -31,7 +31,7 @@ def test_the_central_square_is_kept() -> None:
     assert (decode(encoded(Image.fromarray(pixels)), 10) == 200).all()
 
 
-def test_a_large_picture_is_averaged_not_sampled() -> None:
+def test_a_large_image_is_averaged_not_sampled() -> None:
     checkers = np.indices((64, 64)).sum(0) % 2 * 255
     small = decode(encoded(Image.fromarray(checkers.astype(np.uint8))), 8)
     assert np.abs(small.astype(int) - 127).max() <= 2
@@ -79,19 +79,19 @@ def test_a_photograph_is_turned_upright() -> None:
     assert (out[:, 4:] == 0).all()
 
 
-def test_exact_refuses_another_size(picture: Callable[..., bytes]) -> None:
+def test_exact_refuses_another_size(image: Callable[..., bytes]) -> None:
     with pytest.raises(ValueError, match="is 9×8, not 8×8"):
-        decode(picture(size=(9, 8)), 8, exact=True)
+        decode(image(size=(9, 8)), 8, exact=True)
 
 
-def test_broken_pictures_are_set_apart_and_the_order_kept(
-    picture: Callable[..., bytes], monkeypatch: pytest.MonkeyPatch
+def test_broken_images_are_set_apart_and_the_order_kept(
+    image: Callable[..., bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pictures, "CHUNK", 3)
-    data = [picture(seed) for seed in range(8)]
+    monkeypatch.setattr(images, "CHUNK", 3)
+    data = [image(seed) for seed in range(8)]
     items = [Item(f"p{i}", data[i], i) for i in range(8)]
     items[2] = Item("empty", b"", 2)
-    items[5] = Item("truncated", picture(5, size=(64, 64))[:300], 5)
+    items[5] = Item("truncated", image(5, size=(64, 64))[:300], 5)
     items[6] = Item("text", b"not an image at all", 6)
     out = io.BytesIO()
     labels, skipped = decode_all(items, len(items), out, size=8)
@@ -102,12 +102,12 @@ def test_broken_pictures_are_set_apart_and_the_order_kept(
     assert out.getvalue() == b"".join(decode(data[i], 8).tobytes() for i in labels)
 
 
-def test_an_unreadable_file_is_an_error_not_a_broken_picture(tmp_path: Path) -> None:
+def test_an_unreadable_file_is_an_error_not_a_broken_image(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"cannot read .*gone\.png"):
         decode_all([Item("gone", tmp_path / "gone.png", 0)], 1, io.BytesIO(), size=8)
 
 
-def test_names_of_pictures() -> None:
-    assert is_picture(Path("a/b.JPEG"))
-    assert not is_picture(Path("a/notes.txt"))
-    assert not is_picture(Path("a/._b.jpg"))
+def test_names_of_images() -> None:
+    assert is_image(Path("a/b.JPEG"))
+    assert not is_image(Path("a/notes.txt"))
+    assert not is_image(Path("a/._b.jpg"))

@@ -40,7 +40,7 @@ class Request:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Pictures:
+class ImageSet:
     """What a loader gives: images (N,3,H,W) uint8, labels (N) int64 or None, class names, broken images."""
 
     images: Tensor
@@ -70,7 +70,7 @@ def numbered_classes(count: int, origin: Path) -> tuple[str, ...]:
     return tuple(map(str, range(count)))
 
 
-def is_picture(path: Path) -> bool:
+def is_image(path: Path) -> bool:
     """Whether the file is named like an image; hidden files (macOS writes `._cat.jpg`) are not."""
     return path.suffix.lower() in SUFFIXES and not path.name.startswith(".")
 
