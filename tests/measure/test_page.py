@@ -5,10 +5,13 @@ from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
+import pytest
+
 from intnacl.measure.card import model_card
-from intnacl.measure.page import best_rows, render
+from intnacl.measure.page import best_rows, render, write_result_and_page
+from intnacl.measure.parts import all_parts
 from intnacl.measure.probes import run_knn
-from intnacl.measure.result import collect
+from intnacl.measure.result import KINDS, Measured, collect
 from tiny_run import measured
 
 
@@ -37,7 +40,7 @@ def test_it_needs_no_other_file_and_draws_everything(tmp_path: Path) -> None:
 def test_it_shows_the_figures_of_the_result(tmp_path: Path) -> None:
     subject = measured(tmp_path)
     result = collect(subject)
-    text = re.sub(r"\s+", " ", render(subject, result))
+    text = re.sub(r"\s+", " ", render(Measured(subject), result))
     row = result["accuracy"]["digits"]
     cells = "".join(f"<td>{row[key]:.2f}</td>" for key in ("clean", "fgsm", "pgd"))
     assert f"<td>digits</td>{cells}" in text
@@ -48,8 +51,19 @@ def test_knn_is_the_runs_own_whatever_else_was_tried(tmp_path: Path) -> None:
     subject = measured(tmp_path)
     own = run_knn(subject, "digits").figures["accuracy"]
     assert run_knn(subject, "digits", 1).figures["accuracy"] != own
-    row = next(line for line in render(subject, collect(subject)).splitlines() if "<td>digits</td>" in line)
+    row = next(
+        line for line in render(Measured(subject), collect(subject)).splitlines() if "<td>digits</td>" in line
+    )
     assert row.endswith(f"<td>{own:.2f}</td></tr>")
+
+
+def test_the_parts_of_a_run_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    subject, seen = measured(tmp_path), []
+    monkeypatch.setattr(
+        "intnacl.measure.result.all_parts", lambda folder, kind: seen.append(kind) or all_parts(folder, kind)
+    )
+    assert write_result_and_page(subject)
+    assert seen == list(KINDS)
 
 
 def test_a_run_without_radii_has_a_page_and_a_card(tmp_path: Path) -> None:
@@ -58,7 +72,7 @@ def test_a_run_without_radii_has_a_page_and_a_card(tmp_path: Path) -> None:
     subject = replace(subject, config=config)
     result = collect(subject)
     clean = f"{result['accuracy']['digits']['clean']:.2f}"
-    assert clean in render(subject, result)
+    assert clean in render(Measured(subject), result)
     assert f"| digits | {clean} | – | – |" in model_card(config, result, "")
 
 
@@ -67,7 +81,7 @@ def test_text_from_outside_is_escaped(tmp_path: Path) -> None:
     result = collect(subject) | {"warnings": ["<script>alert(1)</script>"]}
     result["protocol"]["hardware"]["cpu"] = "<img src=x onerror=alert(1)>"
     evil = replace(subject, config=replace(subject.config, recipe="<b>bold</b>"))
-    text = render(evil, result)
+    text = render(Measured(evil), result)
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
     assert not {"script", "img", "b"} & set(Tags(text).seen)
 

@@ -9,7 +9,7 @@ import pytest
 from intnacl.config import from_dict
 from intnacl.measure.parts import all_parts
 from intnacl.measure.probes import run_probe
-from intnacl.measure.result import collect, probe_curves, write_result
+from intnacl.measure.result import Measured, collect, write_result
 from intnacl.measure.robust import plan, run_attacks
 from intnacl.measure.subject import open_subject
 from tiny_run import CPU, measured, trained
@@ -38,7 +38,7 @@ def test_the_keys_and_where_the_numbers_come_from(tmp_path: Path) -> None:
 
 def test_data_sets_that_have_moved_since_leave_the_configuration_as_it_was(tmp_path: Path) -> None:
     folder = measured(tmp_path).folder
-    moved = write_result(open_subject(folder, CPU, tmp_path / "moved"))
+    moved = write_result(Measured(open_subject(folder, CPU, tmp_path / "moved")))
     assert moved is not None
     assert moved["config"] == json.loads((folder / "config.json").read_text())
 
@@ -69,14 +69,14 @@ def test_times_are_by_stage_and_sum_up(tmp_path: Path) -> None:
 
 def test_there_is_no_result_before_everything_is_measured(tmp_path: Path) -> None:
     subject = trained(tmp_path)
-    assert write_result(subject) is None
+    assert write_result(Measured(subject)) is None
     run_probe(subject, "digits")
     run_attacks(subject, "digits", plan(["fgsm", "pgd"], 0.02, 64))
-    assert write_result(subject) is None
+    assert write_result(Measured(subject)) is None
     assert collect(subject)["accuracy"]["digits"]["pgd"] is not None
     assert not (subject.folder / "result.json").exists()
     run_attacks(subject, "digits", plan(["fgsm", "pgd"], 0.1, 64))
-    assert write_result(subject) is not None
+    assert write_result(Measured(subject)) is not None
 
 
 def test_it_does_not_matter_which_attacks_were_measured_together(tmp_path: Path) -> None:
@@ -84,9 +84,9 @@ def test_it_does_not_matter_which_attacks_were_measured_together(tmp_path: Path)
     subject = trained(tmp_path)
     for eps in (0.02, 0.1):
         for name in ("fgsm", "pgd"):
-            assert write_result(subject) is None
+            assert write_result(Measured(subject)) is None
             run_attacks(subject, "digits", plan([name], eps, 64))
-    assert write_result(subject) is not None
+    assert write_result(Measured(subject)) is not None
 
 
 def test_what_was_not_measured_is_none(tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def test_parts_of_another_encoder_do_not_count(tmp_path: Path) -> None:
 
 def test_probe_curves_are_those_of_the_runs_probe(tmp_path: Path) -> None:
     subject = measured(tmp_path)
-    curves = probe_curves(subject)
+    curves = Measured(subject).probe_curves()
     assert list(curves) == ["digits"]
     assert len(curves["digits"]) == 20
     assert curves["digits"][-1] == collect(subject)["accuracy"]["digits"]["clean"]

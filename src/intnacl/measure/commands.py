@@ -11,10 +11,10 @@ from intnacl.errors import InputError, check_choice
 from intnacl.evaluation.autoattack import require_autoattack
 from intnacl.evaluation.figures import draw_probe, draw_robustness
 from intnacl.evaluation.probe import ProbeConfig
-from intnacl.measure.page import attacked_images, best_rows, write_page
+from intnacl.measure.page import attacked_images, best_rows, write_result_and_page
 from intnacl.measure.parts import Part, file_name
 from intnacl.measure.probes import run_hcl_probe, run_knn, run_probe
-from intnacl.measure.result import collect, write_result
+from intnacl.measure.result import collect
 from intnacl.measure.robust import attack_warnings, plans, run_attacks
 from intnacl.measure.subject import Subject, open_subject
 from intnacl.measure.tables import print_attacks, print_probes, print_table, print_warnings, shown
@@ -40,7 +40,7 @@ def probe_command(
     if curves:
         name = "-".join(["probe", *([] if protocol == "run" else [protocol]), *map(file_name, curves)])
         _save(draw_probe(curves), run / f"{name}.png")
-    _refresh(subject)
+    write_result_and_page(subject)
     return parts
 
 
@@ -52,7 +52,7 @@ def knn_command(
     parts = [run_knn(subject, name, k) for name in datasets or (subject.config.dataset,)]
     rows = [[p.settings["dataset"], str(p.figures["k"]), shown(p.figures["accuracy"])] for p in parts]
     print_table("weighted kNN on frozen features, percent", ["data set", "k", "accuracy"], rows)
-    _refresh(subject)
+    write_result_and_page(subject)
     return parts
 
 
@@ -79,7 +79,7 @@ def attack_command(
         print_attacks(name, rows)
         print_warnings(attack_warnings(parts))
         _draw_attacks(subject, name, radii[-1])
-    _refresh(subject)
+    write_result_and_page(subject)
 
 
 def _probe(subject: Subject, name: str, protocol: str, epochs: int | None) -> Part:
@@ -98,13 +98,6 @@ def _draw_attacks(subject: Subject, name: str, eps: float) -> None:
     rows = best_rows(collect(subject), name)
     _save(draw_robustness(rows), subject.folder / f"robustness-{file_name(name)}.png")
     _save(attacked_images(subject, name, eps), subject.folder / f"examples-{file_name(name)}.png")
-
-
-def _refresh(subject: Subject) -> None:
-    """Bring result and page up to date where everything that the run asks for is measured."""
-    result = write_result(subject)
-    if result is not None:
-        write_page(subject, result)
 
 
 def _save(figure: "Figure", path: Path) -> None:

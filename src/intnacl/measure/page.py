@@ -7,7 +7,7 @@ from intnacl.data.aside import write_file
 from intnacl.evaluation.figures import draw_examples, draw_probe, draw_robustness
 from intnacl.evaluation.named_attacks import ATTACK_NAMES, named_attack
 from intnacl.measure.drawings import inline_svg
-from intnacl.measure.result import own_knn, probe_curves
+from intnacl.measure.result import Measured, write_result
 from intnacl.measure.robust import examples
 from intnacl.measure.subject import Subject
 from intnacl.stages import loss_name
@@ -20,12 +20,16 @@ if TYPE_CHECKING:
 PAGE = "report.html"
 
 
-def write_page(subject: Subject, result: dict[str, Any]) -> None:
-    """Write the page of a result."""
-    write_file(subject.folder / PAGE, render(subject, result).encode())
+def write_result_and_page(subject: Subject) -> bool:
+    """Write result and page if everything that the configuration asks for is measured; returns whether."""
+    found = Measured(subject)
+    result = write_result(found)
+    if result is not None:
+        write_file(subject.folder / PAGE, render(found, result).encode())
+    return result is not None
 
 
-def render(subject: Subject, result: dict[str, Any]) -> str:
+def render(found: Measured, result: dict[str, Any]) -> str:
     """The page as text. Everything from outside is escaped; the drawings are our own SVG."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -35,16 +39,16 @@ def render(subject: Subject, result: dict[str, Any]) -> str:
     )
     environment.filters["percent"] = lambda value: "–" if value is None else f"{value:.2f}"
     environment.filters["pretty"] = lambda value: json.dumps(value, indent=1, ensure_ascii=False)
-    config = subject.config
+    subject, config = found.subject, found.subject.config
     return environment.get_template("run.html").render(
         title=f"{loss_name(config)} on {config.dataset}",
         config=config,
         result=result,
         attack_names=ATTACK_NAMES,
-        knn=own_knn(subject),
+        knn=found.own_knn(),
         sections=[_data_set(subject, name, result) for name in result["accuracy"]],
         learning=_learning(subject),
-        probe_curve=_probe_curve(subject),
+        probe_curve=_probe_curve(found.probe_curves()),
     )
 
 
@@ -92,6 +96,5 @@ def _learning(subject: Subject) -> str | None:
     return inline_svg(lambda: learning_curves(log), "learning curves") if log.exists() else None
 
 
-def _probe_curve(subject: Subject) -> str | None:
-    curves = probe_curves(subject)
+def _probe_curve(curves: dict[str, list[float]]) -> str | None:
     return inline_svg(lambda: draw_probe(curves), "probe accuracy over epochs") if curves else None

@@ -9,7 +9,6 @@ from intnacl.errors import InputError
 from intnacl.evaluation.autoattack import check_targets, require_autoattack
 from intnacl.measure.parts import Part
 from intnacl.measure.probes import run_knn, run_probe
-from intnacl.measure.result import write_result
 from intnacl.measure.robust import plans, run_attacks
 from intnacl.measure.subject import Subject, load_labelled, open_subject
 from intnacl.stages import pretrain
@@ -36,16 +35,15 @@ def run(config: RunConfig, folder: Path, here: Ranks, stop: Stop, say: Say = lam
 
 def measure(subject: Subject, stop: Stop, say: Say = lambda text: None) -> str | None:
     """Measure what the configuration of a trained run asks for, then write its result and its page."""
-    from intnacl.measure.page import write_page
+    from intnacl.measure.page import write_result_and_page
 
     for name, stage in _stages(subject):
         if stop.due():
             return stop.reason
         part = stage()
         say(f"{name}: {part.time_s:.1f} s")
-    result = write_result(subject)
-    assert result is not None
-    write_page(subject, result)
+    whole = write_result_and_page(subject)
+    assert whole, f"{subject.folder}: all stages are done, but not all is measured"
     return None
 
 

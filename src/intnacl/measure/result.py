@@ -42,14 +42,22 @@ class Measured:
         done = {digest(attack) for part in parts for attack in part.settings["attacks"]}
         return name in self.probes and asked <= done
 
+    def probe_curves(self) -> dict[str, list[float]]:
+        """Data set -> test accuracy after each epoch of the run's probe, where the solver has epochs."""
+        return {name: part.figures["curve"] for name, part in self.probes.items() if "curve" in part.figures}
 
-def write_result(subject: Subject) -> dict[str, Any] | None:
+    def own_knn(self) -> dict[str, float]:
+        """Data set -> kNN accuracy with the number of neighbours that suits it; others are tried by hand."""
+        parts = [part for part in self.parts["knn"] if part.settings["k"] is None]
+        return {part.settings["dataset"]: part.figures["accuracy"] for part in parts}
+
+
+def write_result(found: Measured) -> dict[str, Any] | None:
     """Write `result.json` as soon as everything the configuration asks for is measured; None until then."""
-    found = Measured(subject)
-    if not all(found.is_whole(name) for name in subject.data_sets):
+    if not all(found.is_whole(name) for name in found.subject.data_sets):
         return None
     result = _collect(found)
-    write_json(result, subject.folder / RESULT)
+    write_json(result, found.subject.folder / RESULT)
     return result
 
 
@@ -74,18 +82,6 @@ def _collect(found: Measured) -> dict[str, Any]:
         "protocol": _protocol(found),
         "config": to_dict(read_config(found.subject.folder)),  # not with another root of today's
     }  # fmt: skip
-
-
-def probe_curves(subject: Subject) -> dict[str, list[float]]:
-    """Data set -> test accuracy after each epoch of the run's probe, where the solver has epochs."""
-    probes = Measured(subject).probes
-    return {name: part.figures["curve"] for name, part in probes.items() if "curve" in part.figures}
-
-
-def own_knn(subject: Subject) -> dict[str, float]:
-    """Data set -> kNN accuracy with the number of neighbours that suits it; others are tried by hand."""
-    parts = [part for part in Measured(subject).parts["knn"] if part.settings["k"] is None]
-    return {part.settings["dataset"]: part.figures["accuracy"] for part in parts}
 
 
 def _accuracy(measured: Measured, name: str, rows: list[dict[str, Any]]) -> dict[str, float | None]:
