@@ -1,8 +1,11 @@
 """Users' errors name the value, the choices and the remedy."""
 
+import math
+import re
+
 import pytest
 
-from intnacl.errors import InputError, check_choice, check_count, missing_extra
+from intnacl.errors import InputError, check_choice, check_count, check_number, missing_extra
 
 
 def test_check_choice_passes_a_known_value() -> None:
@@ -40,6 +43,20 @@ def test_check_count_names_value_and_range(value: int) -> None:
         check_count("epochs", value, 0)
     check_count("epochs", 0, 0)
     check_count("epochs", 2**31 - 1)
+
+
+@pytest.mark.parametrize("value", [-1e-9, 1e39, math.inf, math.nan])
+def test_check_number_names_value_and_range(value: float) -> None:
+    with pytest.raises(InputError, match=rf"lr={re.escape(repr(value))} must be a number from 0 to 3e38\.$"):
+        check_number("lr", value)
+    check_number("lr", 0.0)
+    check_number("lr", 3e38)
+
+
+def test_check_number_may_refuse_zero() -> None:
+    with pytest.raises(InputError, match=r"lr=0\.0 must be a number above 0, up to 3e38\.$"):
+        check_number("lr", 0.0, zero=False)
+    check_number("lr", 1e-30, zero=False)
 
 
 def test_missing_extra_says_what_to_install() -> None:

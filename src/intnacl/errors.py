@@ -38,6 +38,14 @@ def check_count(argument: str, value: int, low: int = 1, high: int = MOST) -> No
         raise InputError(f"{argument}={value!r} must be a whole number from {low} to {high:,}.")
 
 
+def check_number(argument: str, value: float, *, zero: bool = True) -> None:
+    """Raise unless `value` is from 0 (without `zero` above it) to 3e38, which float32 holds."""
+    if not 0 <= value <= 3e38 or (value == 0 and not zero):
+        raise InputError(
+            f"{argument}={value!r} must be a number {'from 0' if zero else 'above 0, up'} to 3e38."
+        )
+
+
 def missing_extra(package: str, extra: str, purpose: str) -> InputError:
     """The error for an optional package that is not installed."""
     return InputError(f"{purpose} needs the package {package!r}: pip install 'intnacl[{extra}]'")

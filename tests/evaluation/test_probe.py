@@ -152,6 +152,7 @@ def test_defaults_are_those_of_the_reference():
         ({"solver": "lbgfs"}, "did you mean 'lbfgs'"),
         ({"epochs": 0}, "epochs=0"),
         ({"lr": -1.0}, "lr"),
+        ({"lr": 0.0}, "lr=0.0 must be a number above 0"),
         ({"l2": -1.0}, "l2"),
     ],
 )

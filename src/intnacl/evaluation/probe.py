@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from intnacl.data.draws import check_seed
-from intnacl.errors import InputError, check_choice, check_count
+from intnacl.errors import InputError, check_choice, check_count, check_number
 from intnacl.evaluation.features import extract_pair
 from intnacl.evaluation.logistic import Problem, adam, count_correct, lbfgs, pad_columns
 from intnacl.evaluation.precision import exact_matmul
@@ -49,10 +49,8 @@ class ProbeConfig:
         check_seed(self.seed)
         for name in ("epochs", "batch_size", "max_iter"):
             check_count(name, getattr(self, name))
-        if not 0 < self.lr <= 3e38:  # which float32 holds
-            raise InputError(f"lr={self.lr!r} must be above 0, and at most 3e38.")
-        if not 0 <= self.l2 <= 3e38:
-            raise InputError(f"l2={self.l2!r} must be from 0 to 3e38.")
+        check_number("lr", self.lr, zero=False)
+        check_number("l2", self.l2)
 
 
 class Classifier(nn.Module):

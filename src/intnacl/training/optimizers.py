@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from intnacl.errors import InputError, check_choice
+from intnacl.errors import InputError, check_choice, check_number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,8 +35,7 @@ class OptimizerConfig:
         check_choice("optimizer", self.optimizer, BUILDERS)
         check_choice("schedule", self.schedule, ("constant", "cosine"))
         for name in ("lr", "weight_decay", "momentum", "warmup_epochs"):
-            if not 0 <= getattr(self, name) <= 3e38:  # which float32 holds
-                raise InputError(f"train.{name}={getattr(self, name)!r} must be a number from 0 to 3e38.")
+            check_number(f"train.{name}", getattr(self, name))
         if self.clip is not None and not self.clip > 0:
             raise InputError(f"train.clip={self.clip!r} must be above 0, or left out.")
 
