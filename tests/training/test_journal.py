@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from intnacl.errors import InputError
-from intnacl.training.journal import Journal, records
+from intnacl.training.journal import TAIL, Journal, last_record, records
 
 
 def record(epoch: int, **more: float) -> dict:
@@ -59,6 +59,20 @@ def test_rewinding_to_the_start_empties_the_log(tmp_path: Path) -> None:
     write(tmp_path, 2)
     Journal(tmp_path, epochs=2).rewind(0)
     assert records(tmp_path / "log.jsonl") == []
+
+
+@pytest.mark.parametrize("cut", ["", "{", '{"epoch": 5, "st', '{"epoch": 5, "terms": {}'])
+def test_the_last_record_is_read_from_the_end(tmp_path: Path, cut: str) -> None:
+    path = tmp_path / "log.jsonl"
+    assert last_record(path) is None
+    path.write_text(cut)
+    assert last_record(path) is None
+    lines = [json.dumps(record(epoch)) + "\n" for epoch in range(1, 1001)]
+    path.write_text("".join(lines) + cut)
+    assert path.stat().st_size > TAIL
+    assert last_record(path) == records(path)[-1] == record(1000)
+    path.write_text("not JSON\n" + "".join(lines) + cut)
+    assert last_record(path) == record(1000)  # `records` would stop at the first line
 
 
 def test_a_kill_while_rewinding_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

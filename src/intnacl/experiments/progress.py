@@ -11,7 +11,7 @@ from intnacl.experiments.attempts import failure, finished, run_folder
 from intnacl.experiments.lock import holder
 from intnacl.experiments.plan import Job
 from intnacl.stages import CONFIG
-from intnacl.training.journal import LOG, records
+from intnacl.training.journal import LOG, last_record
 
 SHOWN = 12
 
@@ -54,8 +54,8 @@ def last_line(error: str) -> str:
 
 
 def _epochs(job: Job, folder: Path) -> str:
-    log = records(folder / LOG)
-    return f"epoch {log[-1]['epoch'] if log else 0}/{job.config.train.epochs}"
+    last = last_record(folder / LOG)
+    return f"epoch {last['epoch'] if last else 0}/{job.config.train.epochs}"
 
 
 class Progress:

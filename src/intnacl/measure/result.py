@@ -8,7 +8,7 @@ from intnacl.measure import robust
 from intnacl.measure.parts import Part, all_parts, digest, plain, write_json
 from intnacl.measure.subject import FEATURE_BATCH, Subject
 from intnacl.stages import read_config
-from intnacl.training.journal import LOG, records
+from intnacl.training.journal import LOG, last_record
 
 RESULT = "result.json"
 KINDS = ("probe", "hcl_probe", "knn", "attack")
@@ -125,8 +125,8 @@ def _figures(part: Part) -> dict[str, Any]:
 
 def _times(found: Measured) -> dict[str, float]:
     """Seconds of each stage, summed over its parts."""
-    log = records(found.subject.folder / LOG)
-    times: dict[str, float] = {"pretrain": log[-1]["seconds"] if log else 0.0}
+    last = last_record(found.subject.folder / LOG)
+    times: dict[str, float] = {"pretrain": last["seconds"] if last else 0.0}
     for kind, parts in found.parts.items():
         for part in parts:
             stage = f"{kind} {part.settings['dataset']}"

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from intnacl.data.aside import disk_errors, write_file
 from intnacl.errors import missing_extra
 
 LOG = "log.jsonl"
+TAIL = 2**16  # bytes at the end of a log, which hold its last record: one has some hundreds
 
 
 class Journal:
@@ -81,6 +83,20 @@ def records(path: Path) -> list[dict[str, Any]]:
         except ValueError:
             break
     return found
+
+
+def last_record(path: Path) -> dict[str, Any] | None:
+    """The last of `records`, read from the log's end; None where there is none."""
+    if not path.exists():
+        return None
+    with path.open("rb") as log:
+        log.seek(max(0, path.stat().st_size - TAIL))
+        lines = log.read().splitlines()
+    for line in reversed(lines):
+        with suppress(ValueError):  # of a line that a kill cut short
+            record: dict[str, Any] = json.loads(line)
+            return record
+    return None
 
 
 def _terms(terms: dict[str, float]) -> str:
