@@ -2,14 +2,16 @@
 
 import io
 import sys
+from itertools import combinations
 
+import numpy as np
 import pytest
 import torch
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
 from digits_model import held_out, trained_model
-from intnacl.evaluation.figures import draw_examples, draw_probe, draw_robustness
+from intnacl.evaluation.figures import COLORS, draw_examples, draw_probe, draw_robustness
 from intnacl.evaluation.named_attacks import named_attack
 from intnacl.evaluation.robustness import examples
 
@@ -92,3 +94,27 @@ def test_import_needs_no_matplotlib(module):
     heavy = "{'matplotlib', 'pyautoattack', 'sklearn'}"
     code = f"import sys; import {module}; assert not {heavy} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+# What red-, green- and blue-blind eyes see, in linear RGB (Machado et al. 2009, severity 1).
+EYES = {
+    "all": [[1, 0, 0], [0, 1, 0], [0, 0, 1]],
+    "protan": [[0.152, 1.053, -0.205], [0.115, 0.786, 0.099], [-0.004, -0.048, 1.052]],
+    "deutan": [[0.367, 0.861, -0.228], [0.280, 0.673, 0.047], [-0.012, 0.043, 0.969]],
+    "tritan": [[1.256, -0.077, -0.179], [-0.078, 0.931, 0.148], [0.005, 0.691, 0.304]],
+}
+XYZ = [[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]]
+
+
+def _lab(colour: str, eye: str) -> np.ndarray:
+    rgb = np.array([int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)])
+    linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
+    xyz = np.array(XYZ) @ np.clip(np.array(EYES[eye]) @ linear, 0, 1) / np.array([0.9505, 1, 1.089])
+    x, y, z = np.where(xyz > 0.008856, np.cbrt(xyz), 7.787 * xyz + 16 / 116)
+    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
+
+
+@pytest.mark.parametrize("eye", EYES)
+def test_colours_differ_for_every_eye(eye: str) -> None:
+    for a, b in combinations(COLORS, 2):
+        assert np.linalg.norm(_lab(a, eye) - _lab(b, eye)) > 10, (a, b)

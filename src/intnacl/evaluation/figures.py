@@ -14,9 +14,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Okabe & Ito's palette, which colour-blind readers can tell apart; markers say the same once more.
-COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
-MARKERS = "osD^vPX"
+# Okabe & Ito's palette, which colour-blind readers can tell apart, with a grey for its black: dark enough for
+# white and light enough for black pages. Markers say the same once more.
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#707070")
+MARKERS = "os^DvPX"
 STYLES = ("-", "--", ":", "-.")
 RIGHT, WRONG = "#007A5A", "#C00000"
 

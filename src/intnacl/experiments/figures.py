@@ -6,21 +6,19 @@ take the colour of the page around them, so that it can be light or dark.
 
 import io
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
-from intnacl.experiments.labels import end_labels
+from intnacl.evaluation.figures import COLORS, MARKERS
+from intnacl.evaluation.labels import end_labels
 from intnacl.experiments.measured import Cell, View
+from intnacl.measure.drawings import INKED, inline_svg
 
-# Okabe & Ito's colours, dark enough for white and light enough for black pages.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#707070")
-MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 Points = list[tuple[float, float]]
 LONGEST = 40  # characters of a label
-INK = "#123456"  # stands for the page's colour until the SVG is written
-STYLE: dict[str, Any] = {
+STYLE: Any = {
     "font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "axes.titlesize": 9,
-    "svg.fonttype": "none", "text.color": INK, "axes.labelcolor": INK, "axes.edgecolor": INK,
-    "xtick.color": INK, "ytick.color": INK, "axes.titlecolor": INK,
+    **dict.fromkeys(INKED, "#222222"),
 }  # fmt: skip
 
 
@@ -28,33 +26,11 @@ def draw(view: View) -> tuple[str, bytes]:
     """The figure of a table, as SVG for any page and as PNG on white."""
     import matplotlib as mpl
 
-    style: Any = {**STYLE, "svg.hashsalt": view.key}
-    with mpl.rc_context(style):
-        figure = DRAWERS[str(view.figure)](view)
-        svg, png = io.BytesIO(), io.BytesIO()
-        figure.savefig(svg, format="svg", transparent=True, metadata={"Date": None})
-        _recolour(figure, "#222222")
-        figure.savefig(png, format="png", dpi=160, facecolor="white")
-    text = svg.getvalue().decode()
-    return text[text.index("<svg") :].replace(INK, "currentColor"), png.getvalue()
-
-
-def _recolour(figure: Any, colour: str) -> None:
-    """Replace the ink by a colour."""
-    from matplotlib.lines import Line2D
-    from matplotlib.spines import Spine
-    from matplotlib.text import Text
-
-    for text in figure.findobj(Text):
-        text.set_color(colour if text.get_color() == INK else text.get_color())
-    for spine in figure.findobj(Spine):
-        spine.set_edgecolor(colour)
-    for axes in figure.axes:
-        for line in axes.findobj(Line2D):
-            line.set_color(colour if line.get_color() == INK else line.get_color())
-            line.set_markeredgecolor(
-                colour if line.get_markeredgecolor() == INK else line.get_markeredgecolor()
-            )
+    make, png = partial(DRAWERS[str(view.figure)], view), io.BytesIO()
+    with mpl.rc_context(STYLE):
+        svg = inline_svg(make, view.title)
+        make().savefig(png, format="png", dpi=160, facecolor="white")
+    return svg, png.getvalue()
 
 
 def plain(text: str) -> str:
@@ -79,7 +55,7 @@ def scatter(view: View) -> Any:
         points = []
         for k, row in enumerate(view.rows):
             x, y = view.cells[k][i], view.cells[k][j]
-            colour, marker = COLOURS[k % len(COLOURS)], MARKERS[k % len(MARKERS)]
+            colour, marker = COLORS[k % len(COLORS)], MARKERS[k % len(MARKERS)]
             _published_point(ax, x, y, colour, marker)
             if x.mean is not None and y.mean is not None:
                 ax.errorbar(
@@ -124,7 +100,7 @@ def curves(view: View) -> Any:
 def _curves(ax: Any, xs: Sequence[float], series: list[tuple[dict[str, Any], list[Cell]]]) -> None:
     ends = []
     for k, (row, cells) in enumerate(series):
-        colour, marker = COLOURS[k % len(COLOURS)], MARKERS[k % len(MARKERS)]
+        colour, marker = COLORS[k % len(COLORS)], MARKERS[k % len(MARKERS)]
         known = [(x, c.mean, c.sd or 0.0) for x, c in zip(xs, cells, strict=True) if c.mean is not None]
         paper = [(x, c.published.mean) for x, c in zip(xs, cells, strict=True) if c.published]
         if paper:
@@ -178,7 +154,7 @@ def _best_curves(ax: Any, series: list[tuple[str, Points, Points]]) -> list[tupl
     """Draw (label, measured, published) curves; returns where their labels belong."""
     ends = []
     for k, (label, measured, paper) in enumerate(series):
-        colour, marker = COLOURS[k % len(COLOURS)], MARKERS[k % len(MARKERS)]
+        colour, marker = COLORS[k % len(COLORS)], MARKERS[k % len(MARKERS)]
         if paper:
             ax.plot(*zip(*paper, strict=True), color=colour, ls="--", lw=0.8, marker=marker, mfc="none", ms=4)
         if measured:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from intnacl.config import RunConfig, from_dict
 from intnacl.data.aside import disk_errors
 from intnacl.evaluation.figures import COLORS, MARKERS
+from intnacl.evaluation.labels import end_labels
 from intnacl.evaluation.named_attacks import ATTACK_NAMES
 from intnacl.measure.parts import write_json
 from intnacl.measure.pipeline import Say, run
@@ -112,7 +113,7 @@ def _over(summary: dict[str, Any]) -> str:
 def _panel(
     axes: "Axes", attack: str, losses: Mapping[str, Mapping[str, Spread]], clean: Mapping[str, Spread]
 ) -> None:
-    ends = {}
+    ends = []
     for i, (label, figures) in enumerate(losses.items()):
         points = {0.0: clean[label]}
         points |= {_split(k)[1]: v for k, v in figures.items() if k != "clean" and _split(k)[0] == attack}
@@ -128,27 +129,12 @@ def _panel(
             capsize=3,
             clip_on=False,
         )
-        ends[label] = (eps[-1], middle[-1], color)
-    for (label, (x, y, color)), shift in zip(ends.items(), _apart(ends), strict=True):
-        axes.annotate(
-            label, (x, y), xytext=(8, shift), textcoords="offset points",
-            color=color, va="center", weight="bold",
-        )  # fmt: skip
+        ends.append((eps[-1], middle[-1], label, color))
     axes.set(xlabel="eps (pixels in [0, 1])", title=ATTACK_NAMES.get(attack, attack), ylim=(0, 101))
-    axes.set_xlim(0, axes.get_xlim()[1] * 1.3)
+    axes.set_xlim(left=0)
+    end_labels(axes, ends)
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
-
-
-def _apart(ends: Mapping[str, tuple[float, float, str]], gap: float = 6.0) -> list[float]:
-    """How far to move each label up, in points, so that those of lines that end together do not overlap."""
-    order = sorted(ends, key=lambda label: ends[label][1])
-    shift, lowest = {}, -float("inf")
-    for label in order:
-        place = max(ends[label][1], lowest)
-        shift[label] = (place - ends[label][1]) * 2.4  # points for a percent of a panel of this height
-        lowest = place + gap
-    return [shift[label] for label in ends]
 
 
 def _result(folder: Path) -> dict[str, Any]:

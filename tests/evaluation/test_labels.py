@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from intnacl.experiments.labels import end_labels, spread
+from intnacl.evaluation.labels import end_labels, spread
 
 
 @pytest.mark.parametrize(
