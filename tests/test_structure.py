@@ -9,9 +9,9 @@ ROOT = Path(__file__).parents[1]
 SRC = ROOT / "src" / "intnacl"
 # The reading order. A part may import from itself and from the parts before it, never from a later one.
 ORDER = [
-    "errors", "losses", "theory", "data", "norm_kernels", "fused_norm", "norms", "resnets", "encoders",
-    "weights", "attacks", "training", "evaluation", "config", "previews", "monitor", "stages", "measure",
-    "export", "bench", "experiments", "flags", "commands", "__init__", "cli", "__main__",
+    "errors", "losses", "theory", "data", "norm_kernels", "fused_norm", "norms", "stem_kernels", "fused_stem",
+    "resnets", "encoders", "weights", "attacks", "training", "evaluation", "config", "previews", "monitor",
+    "stages", "measure", "export", "bench", "experiments", "flags", "commands", "__init__", "cli", "__main__",
 ]  # fmt: skip
 MODULES = sorted(SRC.rglob("*.py"))
 

@@ -5,6 +5,7 @@ Shapes: B images, F features.
 
 import importlib.util
 
+import torch
 from torch import Tensor, nn
 
 from intnacl.norms import Twice, ViewBatchNorm, norm_relu, use_kernels
@@ -53,12 +54,31 @@ class Bottleneck(nn.Module):
         return norm_relu(self.bn3, self.conv3(y), self.downsample(again))
 
 
+class Stem(nn.Conv2d):
+    """The first convolution; `kernels` says whether a GPU trains it with those of `fused_stem`."""
+
+    kernels = False
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, 3, H, W) -> (B, 64, H, W)."""
+        if (
+            self.kernels
+            and self.training
+            and x.is_cuda
+            and self.weight.dtype in (torch.bfloat16, torch.float16)
+        ):
+            from intnacl.fused_stem import convolve
+
+            return convolve(x, self.weight)
+        return super().forward(x)
+
+
 class ResNet(nn.Module):
     """A ResNet for small images: 3×3 stride-1 stem, no max-pooling, features are the averages."""
 
     def __init__(self, block: type[Block] | type[Bottleneck], depths: tuple[int, int, int, int]) -> None:
         super().__init__()
-        self.conv1 = _conv(3, 64, 3, 1)
+        self.conv1 = Stem(3, 64, 3, padding=1, bias=False)
         self.bn1 = nn.BatchNorm2d(64)
         inside = 64
         stages = []
@@ -101,7 +121,7 @@ class SmallNet(nn.Module):
 
 
 def fuse(module: nn.Module, on: bool) -> bool:
-    """Let the ResNets in `module` train with the kernels of `fused_norm` if `on` and all batch norms can.
+    """Let the ResNets in `module` train with kernels of our own if `on` and all batch norms can.
 
     Returns whether they do: what is between their kernels is convolutions, so that `torch.compile` would
     have nothing to add but its own time.
@@ -111,6 +131,8 @@ def fuse(module: nn.Module, on: bool) -> bool:
     suited = bool(resnets) and bool(norms) and all(norm.fusible for norm in norms)
     fused = on and suited and importlib.util.find_spec("triton") is not None
     use_kernels(module, fused)
+    for resnet in resnets:
+        resnet.conv1.kernels = fused
     return fused
 
 
