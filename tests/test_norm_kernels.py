@@ -9,12 +9,13 @@ from triton_checks import compile_for_gpus
 
 TILE = {"ROWS": 32, "WIDTH": 64}
 LOOP = TILE | {"STAGES": 4}
+TABLE = {"GROUPS": 2, "SLOTS": 256, "WIDTH": 8}
 CONSTANTS: dict[str, dict[str, Any]] = {
     "sums": LOOP,
-    "statistics": {"WIDTH": 8},
+    "statistics": TABLE,
     "apply": TILE | {"ADDED": True, "RELU": True},
     "gradient_sums": LOOP | {"TWO": True, "ADDED": True, "RELU": True},
-    "slopes": {"WIDTH": 8},
+    "slopes": TABLE,
     "gradient": TILE | {"TWO": True, "RELU": True},
 }
 NUMBERS = dict.fromkeys(("P", "C", "S", "V", "clean", "together"), "i32")

@@ -20,6 +20,7 @@ import intnacl.norm_kernels as kernels
 # What was fastest on an H200 for the layers of a ResNet-18.
 TILE = 32, 64  # rows and columns of a tile
 WARPS = 2
+TABLE_WARPS = 8  # where slots are added up
 STAGES = 4  # tiles on their way while one is added up
 PROGRAMS = 396  # that share one reduction: three for each multiprocessor
 
@@ -94,7 +95,7 @@ class _NormReLU(torch.autograd.Function):
             clean.eps,
             *sizes.rows_columns_slots,
             *layout,
-            kernels.BLOCK,
+            **sizes.table,
         )
         y = torch.empty_like(x)
         kernels.apply[sizes.tiles, sizes.across](
@@ -123,7 +124,7 @@ class _NormReLU(torch.autograd.Function):
         )  # fmt: skip
         d_parameters = sizes.floats(4)
         kernels.slopes[sizes.blocks](
-            sums, stats, slopes, d_parameters, *sizes.rows_columns_slots, *layout, kernels.BLOCK
+            sums, stats, slopes, d_parameters, *sizes.rows_columns_slots, *layout, **sizes.table
         )
         if d_shortcut is not None:  # the sum of both gradients behind the ReLU
             given = [d_shortcut]
@@ -161,6 +162,13 @@ class _Sizes:
         self.rows_columns_slots = (rows, self.channels, slots)
         self.tile = {"ROWS": height, "WIDTH": width, "num_warps": WARPS}
         self.loop = self.tile | {"STAGES": STAGES}
+        groups = layout.clean // layout.together + layout.views - layout.clean
+        self.table = {
+            "GROUPS": triton.next_power_of_2(groups),
+            "SLOTS": triton.next_power_of_2(layout.together * slots),
+            "WIDTH": kernels.BLOCK,
+            "num_warps": TABLE_WARPS,
+        }
 
     def floats(self, *sizes: int) -> Tensor:
         return torch.empty(*sizes, self.channels, dtype=torch.float32, device=self.device)

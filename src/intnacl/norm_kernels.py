@@ -12,7 +12,6 @@ import triton
 import triton.language as tl
 
 BLOCK = 8  # columns of a program that adds up slots
-CHUNK = tl.constexpr(128)  # slots that it reads at once
 
 
 @triton.jit
@@ -35,7 +34,7 @@ def sums(x, out, P, C, S, ROWS: tl.constexpr, WIDTH: tl.constexpr, STAGES: tl.co
 def statistics(
     sums, stats, weight, bias, mean, var, momentum,
     other_weight, other_bias, other_mean, other_var, other_momentum,
-    eps, P, C, S, V, clean, together, WIDTH: tl.constexpr,
+    eps, P, C, S, V, clean, together, GROUPS: tl.constexpr, SLOTS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """From sums to each group's statistics; running ones take the groups one after the other.
 
@@ -44,28 +43,27 @@ def statistics(
     """
     columns = tl.program_id(0) * WIDTH + tl.arange(0, WIDTH)
     inside = columns < C
-    view = 0
-    while view < V:
-        attacked, views, count, total, squares = _group(
-            sums, view, columns, P, C, S, V, clean, together, WIDTH
-        )
-        mu = total / count
-        sigma2 = _positive(squares / count - mu * mu)
-        rstd = tl.rsqrt(sigma2 + eps)
-        scale = _either(attacked, weight, other_weight, columns, inside) * rstd
-        shift = _either(attacked, bias, other_bias, columns, inside) - mu * scale
-        for v in range(view, view + views):
-            tl.store(stats + v * C + columns, mu, inside)
-            tl.store(stats + (V + v) * C + columns, rstd, inside)
-            tl.store(stats + (2 * V + v) * C + columns, scale, inside)
-            tl.store(stats + (3 * V + v) * C + columns, shift, inside)
-        unbiased = sigma2 * count / (count - 1)
-        own, other = columns < tl.where(attacked, 0, C), columns < tl.where(attacked, C, 0)
-        _move(mean, mu, momentum, columns, own)
-        _move(var, unbiased, momentum, columns, own)
-        _move(other_mean, mu, other_momentum, columns, other)
-        _move(other_var, unbiased, other_momentum, columns, other)
-        view += views
+    attacked, first, views, total, squares = _groups(
+        sums, columns, C, S, V, clean, together, GROUPS, SLOTS
+    )
+    count = tl.maximum(views * P, 2).to(tl.float32)[:, None]
+    mu = total / count
+    sigma2 = _positive(squares / count - mu * mu)
+    rstd = tl.rsqrt(sigma2 + eps)
+    scale = _either(attacked, weight, other_weight, columns, inside) * rstd
+    shift = _either(attacked, bias, other_bias, columns, inside) - mu * scale
+    for view in range(together):
+        offsets, here = _view(first + view, view < views, columns, C)
+        tl.store(stats + offsets, mu, here)
+        tl.store(stats + V * C + offsets, rstd, here)
+        tl.store(stats + 2 * V * C + offsets, scale, here)
+        tl.store(stats + 3 * V * C + offsets, shift, here)
+    unbiased = sigma2 * count / (count - 1)
+    plain = clean // together
+    _move(mean, mu, momentum, 0, plain, columns, C, GROUPS)
+    _move(var, unbiased, momentum, 0, plain, columns, C, GROUPS)
+    _move(other_mean, mu, other_momentum, plain, plain + V - clean, columns, C, GROUPS)
+    _move(other_var, unbiased, other_momentum, plain, plain + V - clean, columns, C, GROUPS)
 
 
 @triton.jit
@@ -115,37 +113,31 @@ def gradient_sums(
 
 @triton.jit
 def slopes(
-    sums, stats, out, d_parameters, P, C, S, V, clean, together, WIDTH: tl.constexpr
+    sums, stats, out, d_parameters, P, C, S, V, clean, together,
+    GROUPS: tl.constexpr, SLOTS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """From sums to b and c, and to the gradients of γ and β of the clean and the other set (4, C)."""
     columns = tl.program_id(0) * WIDTH + tl.arange(0, WIDTH)
     inside = columns < C
-    d_weight = tl.zeros((WIDTH,), tl.float32)
-    d_bias = tl.zeros((WIDTH,), tl.float32)
-    d_other_weight = tl.zeros((WIDTH,), tl.float32)
-    d_other_bias = tl.zeros((WIDTH,), tl.float32)
-    view = 0
-    while view < V:
-        attacked, views, count, total, products = _group(
-            sums, view, columns, P, C, S, V, clean, together, WIDTH
-        )
-        mean = tl.load(stats + view * C + columns, inside, other=0.0)
-        rstd = tl.load(stats + (V + view) * C + columns, inside, other=0.0)
-        scale = tl.load(stats + (2 * V + view) * C + columns, inside, other=0.0)
-        b = -scale * rstd * rstd * products / count
-        c = -scale * total / count - b * mean
-        for v in range(view, view + views):
-            tl.store(out + v * C + columns, b, inside)
-            tl.store(out + (V + v) * C + columns, c, inside)
-        d_weight += tl.where(attacked, 0.0, products * rstd)
-        d_bias += tl.where(attacked, 0.0, total)
-        d_other_weight += tl.where(attacked, products * rstd, 0.0)
-        d_other_bias += tl.where(attacked, total, 0.0)
-        view += views
-    tl.store(d_parameters + columns, d_weight, inside)
-    tl.store(d_parameters + C + columns, d_bias, inside)
-    tl.store(d_parameters + 2 * C + columns, d_other_weight, inside)
-    tl.store(d_parameters + 3 * C + columns, d_other_bias, inside)
+    attacked, first, views, total, products = _groups(
+        sums, columns, C, S, V, clean, together, GROUPS, SLOTS
+    )
+    count = tl.maximum(views * P, 1).to(tl.float32)[:, None]
+    offsets, here = _view(first, views > 0, columns, C)
+    mean = tl.load(stats + offsets, here, other=0.0)
+    rstd = tl.load(stats + V * C + offsets, here, other=0.0)
+    scale = tl.load(stats + 2 * V * C + offsets, here, other=0.0)
+    b = -scale * rstd * rstd * products / count
+    c = -scale * total / count - b * mean
+    for view in range(together):
+        offsets, here = _view(first + view, view < views, columns, C)
+        tl.store(out + offsets, b, here)
+        tl.store(out + V * C + offsets, c, here)
+    other, weights = attacked[:, None], products * rstd
+    tl.store(d_parameters + columns, tl.sum(tl.where(other, 0.0, weights), 0), inside)
+    tl.store(d_parameters + C + columns, tl.sum(tl.where(other, 0.0, total), 0), inside)
+    tl.store(d_parameters + 2 * C + columns, tl.sum(tl.where(other, weights, 0.0), 0), inside)
+    tl.store(d_parameters + 3 * C + columns, tl.sum(tl.where(other, total, 0.0), 0), inside)
 
 
 @triton.jit
@@ -203,19 +195,27 @@ def _store_sums(out, one, two, slot, columns, C):
 
 
 @triton.jit
-def _group(sums, view, columns, P, C, S, V, clean, together, WIDTH: tl.constexpr):
-    """Of the group that begins at `view`: whether it is adversarial, its views and values, and both sums."""
-    attacked = view >= clean
-    views = tl.where(attacked, 1, together)
-    first, end = view * S, (view + views) * S
-    one = tl.zeros((CHUNK, WIDTH), tl.float32)
-    two = tl.zeros((CHUNK, WIDTH), tl.float32)
-    for slot in range(first, end, CHUNK):
-        index = slot + tl.arange(0, CHUNK)
-        inside = (index < end)[:, None] & (columns < C)[None, :]
-        one += tl.load(sums + index[:, None] * C + columns[None, :], inside, other=0.0)
-        two += tl.load(sums + (V * S + index)[:, None] * C + columns[None, :], inside, other=0.0)
-    return attacked, views, (views * P).to(tl.float32), tl.sum(one, 0), tl.sum(two, 0)
+def _groups(sums, columns, C, S, V, clean, together, GROUPS: tl.constexpr, SLOTS: tl.constexpr):
+    """Of every group: whether it is adversarial, its first view, its views (0: no group), and both sums.
+
+    All slots are read at once: a wait for memory costs more than what is read in vain.
+    """
+    group, plain = tl.arange(0, GROUPS), clean // together
+    attacked = group >= plain
+    first = tl.where(attacked, clean + group - plain, group * together)
+    views = tl.where(first < V, tl.where(attacked, 1, together), 0)
+    slot = tl.arange(0, SLOTS)[None, :]
+    offsets = ((first * S)[:, None] + slot)[:, :, None] * C + columns[None, None, :]
+    inside = (slot < (views * S)[:, None])[:, :, None] & (columns < C)[None, None, :]
+    one = tl.load(sums + offsets, inside, other=0.0)
+    two = tl.load(sums + V * S * C + offsets, inside, other=0.0)
+    return attacked, first, views, tl.sum(one, 1), tl.sum(two, 1)
+
+
+@triton.jit
+def _view(view, exists, columns, C):
+    """Offsets of one view of each group in a row of a table, and which of them exist."""
+    return view[:, None] * C + columns[None, :], exists[:, None] & (columns < C)[None, :]
 
 
 @triton.jit
@@ -226,11 +226,18 @@ def _positive(value):
 
 @triton.jit
 def _either(attacked, own, other, columns, inside):
+    """A parameter of each group's set."""
     one = tl.load(own + columns, inside, other=0.0)
-    return tl.where(attacked, tl.load(other + columns, inside, other=0.0), one)
+    two = tl.load(other + columns, inside, other=0.0)
+    return tl.where(attacked[:, None], two[None, :], one[None, :])
 
 
 @triton.jit
-def _move(running, new, momentum, columns, inside):
-    old = tl.load(running + columns, inside, other=0.0)
-    tl.store(running + columns, old + momentum * (new - old), inside)
+def _move(running, new, momentum, begin, end, columns, C, GROUPS: tl.constexpr):
+    """Let a running statistic follow those of groups `begin` to `end`."""
+    inside = columns < tl.where(begin < end, C, 0)
+    value = tl.load(running + columns, inside, other=0.0)
+    for group in range(begin, end):
+        one = tl.sum(tl.where((tl.arange(0, GROUPS) == group)[:, None], new, 0.0), 0)
+        value += momentum * (one - value)
+    tl.store(running + columns, value, inside)
