@@ -43,9 +43,7 @@ def statistics(
     """
     columns = tl.program_id(0) * WIDTH + tl.arange(0, WIDTH)
     inside = columns < C
-    attacked, first, views, total, squares = _groups(
-        sums, columns, C, S, V, clean, together, GROUPS, SLOTS
-    )
+    attacked, first, views, total, squares = _groups(sums, columns, C, S, V, clean, together, GROUPS, SLOTS)
     count = tl.maximum(views * P, 2).to(tl.float32)[:, None]
     mu = total / count
     sigma2 = _positive(squares / count - mu * mu)
@@ -119,9 +117,7 @@ def slopes(
     """From sums to b and c, and to the gradients of γ and β of the clean and the other set (4, C)."""
     columns = tl.program_id(0) * WIDTH + tl.arange(0, WIDTH)
     inside = columns < C
-    attacked, first, views, total, products = _groups(
-        sums, columns, C, S, V, clean, together, GROUPS, SLOTS
-    )
+    attacked, first, views, total, products = _groups(sums, columns, C, S, V, clean, together, GROUPS, SLOTS)
     count = tl.maximum(views * P, 1).to(tl.float32)[:, None]
     offsets, here = _view(first, views > 0, columns, C)
     mean = tl.load(stats + offsets, here, other=0.0)
