@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.distributed.rendezvous import rendezvous
 
 from intnacl.errors import InputError, LostRankError
+from intnacl.training.heap import keep_freed_memory
 from intnacl.training.stopping import Stop
 
 TIMEOUT = timedelta(minutes=10)
@@ -68,7 +69,10 @@ def _join(backend: str) -> None:
 
 
 def pick_device(name: str, local_rank: int = 0) -> torch.device:
-    """`auto` is the GPU of this rank where there is one, else the CPU; any other name is torch's."""
+    """`auto` is the GPU of this rank where there is one, else the CPU; any other name is torch's.
+
+    The process is made ready for it: the GPU becomes torch's current one; on a CPU, freed memory is kept.
+    """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     device = read_device(name)
@@ -90,6 +94,8 @@ def pick_device(name: str, local_rank: int = 0) -> torch.device:
         torch.zeros(1, device=device).item()
     except (RuntimeError, AssertionError) as error:  # mps on Linux, say, or meta, which holds no numbers
         raise InputError(f"device={name!r} cannot be trained on here: take auto, cpu, cuda …") from error
+    if device.type == "cpu":
+        keep_freed_memory()
     return device
 
 
