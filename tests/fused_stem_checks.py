@@ -67,7 +67,7 @@ def test_a_second_derivative_is_refused() -> None:
         (y.float().sum() + gradient.float().square().sum()).backward()
 
 
-def test_pictures_without_a_gradient_get_none() -> None:
+def test_images_without_a_gradient_get_none() -> None:
     x, w = torch.randn(1, 3, 4, 4, device=DEVICE), weights()
     convolve(x, w).float().sum().backward()
     assert x.grad is None
