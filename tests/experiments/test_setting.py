@@ -19,12 +19,25 @@ def test_the_recipe_is_the_papers(preset: str) -> None:
     [
         ("train.lr", 1e-3), ("train.batch_size", 128), ("probe.epochs", 100), ("encoder.name", "resnet50"),
         ("augment.blur_p", 0.5), ("evaluation.images", 1000), ("train.schedule", "cosine"),
-        ("loss.alpha", 0.5), ("adversary.negatives", "g2"),
+        ("loss.alpha", 0.5), ("adversary.negatives", "g2"), ("train.epochs", 30),
     ],
 )  # fmt: skip
 def test_what_the_paper_states_must_hold(key: str, value: object) -> None:
     (reason,) = departures(resolve({**CIFAR, key: value}))
     assert reason.startswith(f"{key} = {value}")
+
+
+@pytest.mark.parametrize(
+    ("settings", "epochs"),
+    [
+        (CIFAR, (100, 200, *range(400, 2001, 200))), ({"dataset": "tinyimagenet"}, (100,)),
+        ({**CIFAR, "objective": "supervised"}, (1000,)),
+    ],
+)  # fmt: skip
+def test_lengths_of_training_are_the_papers(settings: dict[str, str], epochs: tuple[int, ...]) -> None:
+    tried = (1, 30, 300, *range(100, 2101, 100))
+    kept = {n for n in tried if not departures(resolve({**settings, "train.epochs": n}))}
+    assert kept == set(epochs)
 
 
 def test_other_data_sets_are_not_the_papers() -> None:
@@ -39,7 +52,8 @@ def test_what_the_paper_leaves_open_is_a_named_choice() -> None:
 
 
 def test_the_supervised_augmentation_is_open() -> None:
-    assert departures(resolve({**CIFAR, "objective": "supervised", "augment": "crop_flip"})) == []
+    supervised = {**CIFAR, "objective": "supervised", "train.epochs": 1000, "augment": "crop_flip"}
+    assert departures(resolve(supervised)) == []
     assert departures(resolve({**CIFAR, "augment": "crop_flip"})) != []
 
 

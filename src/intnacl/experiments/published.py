@@ -56,6 +56,13 @@ def values() -> dict[tuple[Any, ...], Value]:
     return found
 
 
+def epochs(config: RunConfig) -> tuple[int, ...]:
+    """After how many the paper prints figures of a run with this data set and objective."""
+    supervised = config.objective == "supervised"
+    rows = [row for row in _document()["values"] if row["pretrain"] == config.dataset]
+    return tuple(sorted({row["epochs"] for row in rows if (row["g1"] is None) == supervised}))
+
+
 def wall_clock() -> list[dict[str, Any]]:
     """The paper's training times: loss, epochs, minutes."""
     return list(_document()["wall_clock_minutes"])

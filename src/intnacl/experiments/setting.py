@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from intnacl.config import FREE, RunConfig, flatten, resolve, to_dict
+from intnacl.experiments import published
 from intnacl.experiments.cost import SIZES
 
 STATED: dict[str, tuple[Any, ...]] = {
@@ -40,9 +41,10 @@ def departures(config: RunConfig, result: Mapping[str, Any] | None = None) -> li
     if config.dataset not in BY_DATASET:
         return [f"data set {config.dataset}"]
     flat = dict(flatten(to_dict(config)))
+    stated = STATED | BY_DATASET[config.dataset] | {"train.epochs": published.epochs(config)}
     found = [
         f"{key} = {flat[key]}, not {' or '.join(map(str, allowed))}"
-        for key, allowed in (STATED | BY_DATASET[config.dataset]).items()
+        for key, allowed in stated.items()
         if flat[key] not in allowed
         and not (config.objective == "supervised" and key.startswith(UNSTATED_WHEN_SUPERVISED))
     ]
