@@ -122,3 +122,10 @@ def test_an_axis_of_minutes_says_so(tmp_path: Path) -> None:
     svg, _ = draw(_own(tmp_path, "curves", rows=1, metric="minutes"))
     assert "minutes of training" in svg
     assert "accuracy" not in svg
+
+
+def test_one_table_under_two_settings_shares_no_id(views: dict[str, View]) -> None:
+    one, two = (draw(replace(views["figure1"], key=key))[0] for key in ("figure1", "figure1 train.lr=1"))
+    first, second = (set(re.findall(r'<clipPath id="([^"]+)"', svg)) for svg in (one, two))
+    assert first
+    assert not first & second

@@ -28,7 +28,7 @@ def draw(view: View) -> tuple[str, bytes]:
 
     make, png = partial(DRAWERS[str(view.figure)], view), io.BytesIO()
     with mpl.rc_context(STYLE):
-        svg = inline_svg(make, view.title)
+        svg = inline_svg(make, view.title, view.key)
         make().savefig(png, format="png", dpi=160, facecolor="white")
     return svg, png.getvalue()
 

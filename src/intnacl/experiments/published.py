@@ -56,11 +56,13 @@ def values() -> dict[tuple[Any, ...], Value]:
     return found
 
 
-def epochs(config: RunConfig) -> tuple[int, ...]:
+@cache
+def epochs(dataset: str, objective: str) -> tuple[int, ...]:
     """After how many the paper prints figures of a run with this data set and objective."""
-    supervised = config.objective == "supervised"
-    rows = [row for row in _document()["values"] if row["pretrain"] == config.dataset]
-    return tuple(sorted({row["epochs"] for row in rows if (row["g1"] is None) == supervised}))
+    rows = [row for row in _document()["values"] if row["pretrain"] == dataset]
+    return tuple(
+        sorted({row["epochs"] for row in rows if (row["g1"] is None) == (objective == "supervised")})
+    )
 
 
 def wall_clock() -> list[dict[str, Any]]:

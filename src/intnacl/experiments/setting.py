@@ -41,7 +41,8 @@ def departures(config: RunConfig, result: Mapping[str, Any] | None = None) -> li
     if config.dataset not in BY_DATASET:
         return [f"data set {config.dataset}"]
     flat = dict(flatten(to_dict(config)))
-    stated = STATED | BY_DATASET[config.dataset] | {"train.epochs": published.epochs(config)}
+    lengths = {"train.epochs": published.epochs(config.dataset, config.objective)}
+    stated = STATED | BY_DATASET[config.dataset] | lengths
     found = [
         f"{key} = {flat[key]}, not {' or '.join(map(str, allowed))}"
         for key, allowed in stated.items()

@@ -16,13 +16,16 @@ NO_METADATA = dict.fromkeys(("Date", "Creator", "Format", "Type"))
 SWAPS = {INK: "currentColor", RIGHT.lower(): "var(--right)", WRONG.lower(): "var(--wrong)"}
 
 
-def inline_svg(draw: Callable[[], "Figure"], title: str) -> str:
-    """The figure that `draw` makes as an `<svg>` element, named for readers that do not see it."""
+def inline_svg(draw: Callable[[], "Figure"], title: str, key: str | None = None) -> str:
+    """The figure that `draw` makes as an `<svg>` element, named for readers that do not see it.
+
+    `key` is its own among the figures of a page; None: its title is.
+    """
     import matplotlib
 
     buffer = io.BytesIO()
     # A salt of its own keeps the ids of two figures in one page apart, and equal figures equal.
-    settings: Any = {"svg.fonttype": "none", "svg.hashsalt": title, **dict.fromkeys(INKED, INK)}
+    settings: Any = {"svg.fonttype": "none", "svg.hashsalt": key or title, **dict.fromkeys(INKED, INK)}
     with matplotlib.rc_context(settings):
         draw().savefig(buffer, format="svg", transparent=True, metadata=NO_METADATA)
     svg = buffer.getvalue().decode()
