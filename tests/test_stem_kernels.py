@@ -5,14 +5,15 @@ import pytest
 from intnacl import fused_stem, stem_kernels
 from triton_checks import compile_for_gpus
 
-TILE = {"C": 3, "K": 64, "ROWS": fused_stem.ROWS, "T": 32}
-CONSTANTS = {"convolve": TILE, "weight_sums": TILE | {"STAGES": fused_stem.STAGES}}
+SIZES = {"C": 3, "K": 64, "T": 32}
+TILES = {"convolve": fused_stem.RESULT_TILE, "weight_sums": fused_stem.SUMS_TILE}
 KINDS = {"weight": "*bf16", "y": "*bf16", "dy": "*bf16", "out": "*fp32"}
 
 
 @pytest.mark.filterwarnings("ignore:TRITON_DEFAULT_FP_FUSION:UserWarning")
 @pytest.mark.parametrize("pixels", ["*fp32", "*bf16"])
-@pytest.mark.parametrize("name", CONSTANTS)
+@pytest.mark.parametrize("name", TILES)
 def test_kernel_compiles(name: str, pixels: str) -> None:
-    kernel = getattr(stem_kernels, name)
-    compile_for_gpus(kernel, KINDS | {"x": pixels}, CONSTANTS[name], fused_stem.WARPS)
+    constants = SIZES | TILES[name]
+    warps = constants.pop("num_warps")
+    compile_for_gpus(getattr(stem_kernels, name), KINDS | {"x": pixels}, constants, warps)

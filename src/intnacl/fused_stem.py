@@ -17,10 +17,10 @@ from torch.nn.grad import conv2d_input
 
 import intnacl.stem_kernels as kernels
 
-ROWS = 128  # places of a tile
+# Tiles of places, by time on an H200.
+RESULT_TILE = {"ROWS": 128, "num_warps": 4}
+SUMS_TILE = {"ROWS": 64, "num_warps": 2, "STAGES": 3}
 PROGRAMS = 528  # that share the weights' gradient: four for each multiprocessor of an H200
-STAGES = 3
-WARPS = 4
 
 
 def convolve(x: Tensor, weight: Tensor) -> Tensor:
@@ -41,9 +41,10 @@ class _Convolve(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
         (B, _, H, W), K = x.shape, len(weight)
         y = torch.empty(B, K, H, W, dtype=weight.dtype, device=x.device, memory_format=torch.channels_last)
-        kernels.convolve[(triton.cdiv(B * H * W, ROWS),)](
-            x, weight.contiguous(memory_format=torch.channels_last), y, *_places(x), **_tile(weight)
-        )
+        kernels.convolve[(triton.cdiv(B * H * W, RESULT_TILE["ROWS"]),)](
+            x, weight.contiguous(memory_format=torch.channels_last), y,
+            *_places(x), **_sizes(weight), **RESULT_TILE,
+        )  # fmt: skip
         ctx.save_for_backward(x, weight)
         return y
 
@@ -58,10 +59,10 @@ class _Convolve(torch.autograd.Function):
 
 
 def _weight_gradient(x: Tensor, weight: Tensor, dy: Tensor) -> Tensor:
-    (K, C), places, tile = weight.shape[:2], _places(x), _tile(weight)
-    programs = min(PROGRAMS, triton.cdiv(places[0], ROWS))
-    parts = torch.empty(programs, K, tile["T"], dtype=torch.float32, device=x.device)
-    kernels.weight_sums[(programs,)](x, dy, parts, *places, **tile, STAGES=STAGES)
+    (K, C), places, sizes = weight.shape[:2], _places(x), _sizes(weight)
+    programs = min(PROGRAMS, triton.cdiv(places[0], SUMS_TILE["ROWS"]))
+    parts = torch.empty(programs, K, sizes["T"], dtype=torch.float32, device=x.device)
+    kernels.weight_sums[(programs,)](x, dy, parts, *places, **sizes, **SUMS_TILE)
     total = parts.sum(0)[:, : 9 * C].to(weight.dtype)
     return total.view(K, 3, 3, C).permute(0, 3, 1, 2)
 
@@ -72,5 +73,5 @@ def _places(x: Tensor) -> tuple[int, ...]:
     return B * H * W, H, W, *x.stride()
 
 
-def _tile(weight: Tensor) -> dict[str, int]:
-    return {"C": weight.shape[1], "K": len(weight), "ROWS": ROWS, "T": 32, "num_warps": WARPS}
+def _sizes(weight: Tensor) -> dict[str, int]:
+    return {"C": weight.shape[1], "K": len(weight), "T": 32}
