@@ -31,7 +31,7 @@ epochs = 200
 batch_size = 128
 ```
 
-Write lists with commas: `--set evaluation.eps=0.002,0.0314`. Later values override earlier ones, in this
+Write lists with commas: `--set evaluation.eps=0.002,8/255`. Later values override earlier ones, in this
 order: the default, the recipe of the data set, the file, `--preset`, flags and `--set`. A preset changes
 settings of `loss` ([losses.md](losses.md#special-cases) lists them), a recipe those in the last column. Data
 sets without their own recipe use `paper`. The run's `config.json` holds the final values.

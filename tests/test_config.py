@@ -121,6 +121,8 @@ def test_auto_settings_are_decided_for_the_device() -> None:
     [
         ("train.epochs", "12", 12),
         ("train.lr", "1e-4", 1e-4),
+        ("evaluation.eps", "0.002,8/255", (0.002, 8 / 255)),
+        ("adversary.eps", "4/255", 4 / 255),
         ("train.tensorboard", "true", True),
         ("train.compile", "None", None),
         ("train.compile", "false", False),
@@ -149,6 +151,8 @@ def test_text_is_read_as_the_settings_type(key: str, text: object, value: object
         ("train.epochs", float("inf"), "is not a whole number"),
         ("train.epochs", True, "is not a whole number"),
         ("train.lr", "fast", "is not a number"),
+        ("adversary.eps", "8/0", "is not a number"),
+        ("adversary.eps", "8/2/255", "is not a number"),
         ("train.lr", True, "is not a number"),
         ("train.tensorboard", "yes", "is not true or false"),
         ("encoder.name", 18, "is not a text"),

@@ -29,6 +29,11 @@ def test_pixels_are_normalised_inside() -> None:
     assert not {"mean", "std"} & encoder.state_dict().keys()
 
 
+def test_uint8_images_are_refused_rather_than_taken_for_pixels_in_0_1() -> None:
+    with pytest.raises(InputError, match=r"x has dtype torch\.uint8; .*: divide uint8 images by 255\."):
+        model().encoder(torch.zeros(2, 3, 8, 8, dtype=torch.uint8))
+
+
 def test_heads() -> None:
     paper, hcl = model(name="resnet18").head, model(name="resnet18", head="hcl").head
     assert [(p.shape, type(p).__name__) for p in paper.parameters()] == [

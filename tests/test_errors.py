@@ -17,6 +17,13 @@ def test_check_choice_names_value_choices_and_nearest() -> None:
         check_choice("preset", "simcler", ["simclr", "adv"])
 
 
+def test_check_choice_finds_a_name_as_papers_write_it() -> None:
+    with pytest.raises(InputError, match=r"preset='SimCLR' is unknown; did you mean 'simclr'\?"):
+        check_choice("preset", "SimCLR", ["intnacl", "simclr"])
+    with pytest.raises(InputError, match=r"did you mean 'NCA\(g2\), M = 5'\?"):
+        check_choice("row", "nca(g2), m = 5", ["NCA(g0), M = 5", "NCA(g2), M = 5"])
+
+
 def test_check_choice_without_a_nearest_ends_its_sentence() -> None:
     with pytest.raises(InputError, match=r"preset='x' is unknown\. Choose one of: adv, simclr\.$"):
         check_choice("preset", "x", ["simclr", "adv"])

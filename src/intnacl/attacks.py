@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from intnacl.errors import InputError
+from intnacl.errors import InputError, check_floats
 from intnacl.losses.integrated import IntNaClLoss
 
 Model = Callable[[Tensor], Tensor]
@@ -185,17 +185,10 @@ def plain_gradients(device: torch.device) -> Iterator[None]:
 
 
 def _check_inputs(x: Tensor, y: Tensor, eps: float) -> None:
-    _check_floats(x)
+    check_floats("attacks need", x)
     if len(x) != len(y):
         raise InputError(f"{len(x)} images but {len(y)} labels; attacks need one label per image.")
     check_eps(eps)
-
-
-def _check_floats(x: Tensor) -> None:
-    if not x.is_floating_point():
-        raise InputError(
-            f"x has dtype {x.dtype}; attacks need float pixels in [0, 1]: divide uint8 images by 255."
-        )
 
 
 def _check_box(x: Tensor) -> None:
@@ -242,7 +235,7 @@ def adversarial_view(
     where it must, as the reference does. Parameters get no gradient, and none of their hooks fires, so that
     a surrounding DDP does not notice.
     """
-    _check_floats(x)
+    check_floats("attacks need", x)
     check_eps(eps)
     if steps < 1:
         raise InputError(f"steps={steps!r} must be at least 1.")

@@ -255,4 +255,13 @@ def _scalar(value: Any, kind: type) -> Any:
         raise TypeError
     if kind is int and isinstance(value, float) and value != int(value):
         raise TypeError
-    return kind(value)
+    return number(value) if kind is float and isinstance(value, str) else kind(value)
+
+
+def number(text: str) -> float:
+    """A number as people write it: 0.002, 1e-3, or 8/255 as radii of attacks are given."""
+    above, slash, below = text.partition("/")
+    try:
+        return float(above) / float(below) if slash else float(text)
+    except (ValueError, ZeroDivisionError):
+        raise ValueError(f"{text!r} is not a number such as 0.002, 1e-3 or 8/255.") from None

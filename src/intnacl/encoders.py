@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from intnacl.errors import InputError, check_choice, missing_extra
-from intnacl.norms import Groups, arrange, convert
+from intnacl.errors import InputError, check_choice, check_floats, missing_extra
+from intnacl.norms import Groups, arrange, convert, remove_norms
 from intnacl.resnets import RESNETS, ResNet, SmallNet
 
 SMALL = 64  # images up to this side get another stem in timm's models
@@ -68,6 +68,7 @@ class Encoder(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Features of pixels."""
+        check_floats("encoders take", x)
         features: Tensor = self.backbone((x - self.mean) / self.std)
         return features
 
@@ -82,9 +83,10 @@ class ContrastiveModel(nn.Module):
         self.head = HEADS[config.head](self.encoder.feature_dim)
         if config.init == "he":
             self.apply(_he_normal)
-        convert(
-            self, config.norm, adversarial=adversarial, momentum=config.adversarial_momentum, sync=config.sync
-        )
+        if config.norm == "none":
+            remove_norms(self)
+        else:
+            convert(self, adversarial=adversarial, momentum=config.adversarial_momentum, sync=config.sync)
 
     def forward(self, x: Tensor) -> Tensor:
         """Embeddings, not normalised: the loss does that."""

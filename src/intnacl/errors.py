@@ -2,6 +2,10 @@
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 LISTED = 20  # choices that an error lists at most
 MOST = 2**31 - 1  # of whatever is counted
@@ -23,7 +27,8 @@ def check_choice(argument: str, value: str, choices: Iterable[str]) -> None:
     """Raise unless `value` is one of `choices`; suggest the nearest one, and list them, or some of many."""
     known = sorted(choices)
     if value not in known:
-        near = get_close_matches(str(value), known, n=3)
+        by_lower = {name.lower(): name for name in known}
+        near = [by_lower[name] for name in get_close_matches(str(value).lower(), by_lower, n=3)]
         hint = f"; did you mean {near[0]!r}?" if near else "."
         shown = known if len(known) <= LISTED else near or known[:LISTED]
         listed = [repr(name) if "," in name else name for name in shown]
@@ -44,6 +49,12 @@ def check_number(argument: str, value: float, *, zero: bool = True) -> None:
         raise InputError(
             f"{argument}={value!r} must be a number {'from 0' if zero else 'above 0, up'} to 3e38."
         )
+
+
+def check_floats(who: str, x: "Tensor") -> None:
+    """Raise unless x is of floats; `who` wants them, such as "attacks need"."""
+    if not x.is_floating_point():
+        raise InputError(f"x has dtype {x.dtype}; {who} float pixels in [0, 1]: divide uint8 images by 255.")
 
 
 def missing_extra(package: str, extra: str, purpose: str) -> InputError:

@@ -1,14 +1,27 @@
 """The flags that `pretrain`, `run` and `supervised` share, and the configuration they stand for."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from cyclopts import Parameter
+from cyclopts import Parameter, Token
 
 from intnacl.errors import InputError
 
 MANY = Parameter(consume_multiple=True, negative=(), show_default=False)  # --seeds 0 1 2
+
+
+def _numbers(kind: Any, tokens: Sequence[Token]) -> Any:
+    """One float or a tuple of them, as the flag's type says."""
+    from intnacl.config import number
+
+    numbers = tuple(number(token.value) for token in tokens)
+    return numbers[0] if kind is float else numbers
+
+
+FRACTIONS = Parameter(converter=_numbers)  # --eps 8/255
+
 # Everyday flags that have a dotted name of their own in the configuration.
 DOTTED = {
     "epochs": "train.epochs",

@@ -6,6 +6,7 @@ import math
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -312,6 +313,13 @@ def test_compiles_to_one_graph_with_its_backward(preset: str) -> None:
 def test_bad_settings_are_named(keywords: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         IntNaClLoss(**keywords)
+
+
+def test_numbers_of_a_sweep_are_numbers() -> None:
+    z = torch.randn(3, 4, 8)
+    loss = IntNaClLoss(num_positives=np.arange(1, 3)[1], temperature=np.linspace(0.1, 0.5, 3)[1])
+    expected = IntNaClLoss(num_positives=2, temperature=0.3)
+    assert loss(z[0], z[1], extra=[z[2]]) == pytest.approx(float(expected(z[0], z[1], extra=[z[2]])))
 
 
 def test_an_unknown_preset_or_keyword_is_named() -> None:

@@ -1,8 +1,11 @@
 """`intnacl datasets`: what can be loaded, and how it looks."""
 
 from pathlib import Path
+from typing import Annotated
 
 from cyclopts import App
+
+from intnacl.flags import FRACTIONS
 
 datasets = App(name="datasets")
 
@@ -51,7 +54,7 @@ def show_dataset(
     extra: int = 1,
     mixed: int = 2,
     lam: float = 0.5,
-    eps: float = 0.015,
+    eps: Annotated[float, FRACTIONS] = 0.015,
     run: Path | None = None,
     seed: int = 0,
 ) -> None:

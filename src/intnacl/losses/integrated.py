@@ -7,7 +7,7 @@ import inspect
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any, NamedTuple, Self
 
 import torch
@@ -96,7 +96,7 @@ class LossConfig:
                 raise InputError(f"{name}={value!r} is of type {type(value).__name__}: give a plain number.")
             if not (math.isfinite(value) and allowed(float(value))):
                 raise InputError(f"{name}={value!r} is out of range: it must be {text}.")
-        if not isinstance(self.num_positives, int) or self.num_positives < 1:
+        if not isinstance(self.num_positives, Integral) or self.num_positives < 1:
             raise InputError(f"num_positives={self.num_positives!r} must be a whole number, 1 or more.")
 
 
