@@ -16,6 +16,7 @@ from intnacl.data import load
 from intnacl.data.recipes import AugmentConfig
 from intnacl.data.views import make_views
 from intnacl.evaluation.knn import KnnConfig, evaluate
+from intnacl.norms import attacked, convert
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("--preset", default="intnacl", help="simclr, debiased, hardneg, …, intcl, intnacl")
@@ -31,6 +32,7 @@ encoder = nn.Sequential(
     *(nn.AdaptiveAvgPool2d(1), nn.Flatten()),
 )
 model = nn.Sequential(encoder, nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 64))
+convert(model)  # adversarial views get batch norms of their own
 optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
 loss = IntNaClLoss.preset(args.preset)
 _, extra, mixed, adversarial = loss.views_needed
@@ -51,7 +53,8 @@ for epoch in range(args.epochs):
         z0, z1 = map(model, x.plain)
         others = {"extra": [model(view) for view in x.extra], "mixed": [model(view) for view in x.mixed]}
         if adversarial:
-            others["adversarial"] = model(adversarial_view(model, x.plain[0], eps=0.015))
+            with attacked(model):
+                others["adversarial"] = model(adversarial_view(model, x.plain[0], eps=0.015))
         optimizer.zero_grad()
         loss(z0, z1, **others).backward()
         optimizer.step()

@@ -207,7 +207,7 @@ def test_what_is_not_a_number_is_not_rectified_away() -> None:
 def test_a_resnet_with_kernels_is_the_one_without(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     net = ResNet(Block, (1, 1, 1, 1))
-    convert(net, "per_view", adversarial=True, momentum=0.01, sync=False)
+    convert(net)
     net.to(DEVICE, memory_format=torch.channels_last)
     arrange(net, (CLEAN, CLEAN, ATTACKED))
     x = torch.randn(3 * 8, 3, 8, 8, device=DEVICE)

@@ -49,4 +49,4 @@ def test_its_example_keeps_adversarial_statistics_apart() -> None:
     assert norm.adversarial.running_mean.all()
     assert not torch.equal(norm.running_mean, norm.adversarial.running_mean)
     assert all(parameter.grad is not None for parameter in names["model"].parameters())
-    assert norm.groups == names["CLEAN"]
+    assert norm.groups == ((1, False),)

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from intnacl.errors import InputError
-from intnacl.norms import Groups, ViewBatchNorm, _all_groups, arrange, convert
+from intnacl.norms import Groups, ViewBatchNorm, _all_groups, arrange, attacked, convert, remove_norms
 
 B, C = 4, 3
 
@@ -28,9 +28,9 @@ def test_each_group_is_normalised_by_itself(groups: Groups, shape: tuple[int, ..
     x = torch.randn(views * B, C, *shape, dtype=torch.float64) * 3 + 1
     norm = layer(groups)
     expected, start = [], 0
-    for count, attacked in groups:
+    for count, adversarial in groups:
         part = x[start : start + count * B]
-        own = norm.adversarial if attacked else norm
+        own = norm.adversarial if adversarial else norm
         expected.append(F.batch_norm(part, None, None, own.weight, own.bias, True))
         start += count * B
     torch.testing.assert_close(norm(x), torch.cat(expected))
@@ -82,11 +82,24 @@ def test_eval_mode_is_plain_batch_norm_of_the_clean_set() -> None:
 
 def test_convert_replaces_every_batch_norm_and_arrange_reaches_all() -> None:
     net = nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4), nn.Sequential(nn.BatchNorm1d(4)))
-    convert(net, "per_view", adversarial=False, momentum=0.01, sync=False)
+    convert(net, adversarial=False)
     arrange(net, ((1, False), (1, True)))
     assert net[1].groups == net[2][0].groups == ((1, False), (1, True))
-    convert(bare := nn.Sequential(nn.BatchNorm2d(4)), "none")
+    remove_norms(bare := nn.Sequential(nn.BatchNorm2d(4)))
     assert isinstance(bare[0], nn.Identity)
+
+
+def test_adversarial_views_leave_the_clean_statistics_alone_even_if_they_fail() -> None:
+    convert(net := nn.Sequential(nn.BatchNorm2d(C)))
+    norm = net[0]
+    with attacked(net):
+        net(torch.randn(B, C, 2, 2) + 5)
+    assert (norm.running_mean == 0).all()
+    assert (norm.adversarial.running_mean != 0).all()
+    with pytest.raises(InputError), attacked(net):
+        net(torch.randn(1, C, 1, 1))
+    net(torch.randn(B, C, 2, 2) + 5)
+    assert (norm.running_mean != 0).all()
 
 
 def test_torch_can_take_the_statistics_anew() -> None:
@@ -102,14 +115,8 @@ def test_torch_can_take_the_statistics_anew() -> None:
 
 def test_running_statistics_without_momentum_are_refused() -> None:
     """torch counts the batches then; ours would stay where they begin."""
-    with pytest.raises(AssertionError, match="all batches"):
-        convert(
-            nn.Sequential(nn.BatchNorm2d(4, momentum=None)),
-            "joint",
-            adversarial=False,
-            momentum=0.01,
-            sync=False,
-        )
+    with pytest.raises(InputError, match=r"momentum=None.*give it a momentum"):
+        convert(nn.Sequential(nn.BatchNorm2d(4, momentum=None)))
 
 
 def test_one_value_a_channel_is_refused_with_the_remedy() -> None:

@@ -1,14 +1,15 @@
 """ResNets: torchvision's with another stem, and with kernels of our own on a GPU alone."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import pytest
 import torch
 from torch import nn
 from torch._subclasses import FakeTensorMode
 
-from intnacl.norms import ViewBatchNorm, convert
+from intnacl.norms import ViewBatchNorm, convert, remove_norms
 from intnacl.resnets import RESNETS, ResNet, fuse
 
 
@@ -60,7 +61,7 @@ def test_forward_equals_torchvision_with_the_stem_replaced(name: str, training: 
 
 def test_fuse_leaves_torchs_layers_where_there_is_no_gpu() -> None:
     net = resnet("resnet18")
-    convert(net, "per_view", adversarial=False, momentum=0.01, sync=False)
+    convert(net, adversarial=False)
     assert not fuse(net, on=True)
     assert not any(layer.kernels for layer in net.modules() if isinstance(layer, ViewBatchNorm))
 
@@ -76,16 +77,16 @@ def default_dtype(dtype: torch.dtype) -> Iterator[None]:
 
 
 CASES = {
-    "float32": ({}, torch.float32, True),
-    "float64": ({}, torch.float64, False),
-    "synchronised": ({"sync": True}, torch.float32, False),
-    "no batch norm": ({"norm": "none"}, torch.float32, False),
+    "float32": (convert, torch.float32, True),
+    "float64": (convert, torch.float64, False),
+    "synchronised": (partial(convert, sync=True), torch.float32, False),
+    "no batch norm": (remove_norms, torch.float32, False),
 }
 
 
-@pytest.mark.parametrize(("options", "dtype", "fused"), CASES.values(), ids=CASES)
+@pytest.mark.parametrize(("arranged", "dtype", "fused"), CASES.values(), ids=CASES)
 def test_fuse_leaves_to_the_compiler_what_kernels_cannot_do(
-    options: dict, dtype: torch.dtype, fused: bool, monkeypatch: pytest.MonkeyPatch
+    arranged: Callable[[nn.Module], None], dtype: torch.dtype, fused: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("triton")
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
@@ -94,7 +95,7 @@ def test_fuse_leaves_to_the_compiler_what_kernels_cannot_do(
             net = resnet("resnet18")
         except RuntimeError as error:
             pytest.skip(f"this torch asks the driver even for fake tensors: {str(error).splitlines()[0]}")
-        convert(net, **{"norm": "per_view", "adversarial": True, "momentum": 0.01, "sync": False} | options)
+        arranged(net)
         layers = [layer for layer in net.modules() if isinstance(layer, ViewBatchNorm)]
         for on in (True, False):
             assert fuse(net, on=on) is (on and fused)

@@ -6,7 +6,8 @@ know where one view ends and the next begins.
 Shapes: V views of B images, C channels.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ Groups = tuple[tuple[int, bool], ...]
 Twice = tuple[Tensor, Tensor]
 """One tensor under two names, for two users: where kernels allow it, their gradients meet at no cost."""
 Normalize = Callable[[Tensor, nn.BatchNorm2d], Tensor]
+BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d
 
 
 class ViewBatchNorm(nn.BatchNorm2d):
@@ -155,20 +157,37 @@ def _update(layers: list[nn.BatchNorm2d], mean_GC: Tensor, var_GC: Tensor, count
         layer.running_var.lerp_(var_C * count / (count - 1), layer.momentum or 0.0)
 
 
-def convert(module: nn.Module, norm: str, **options: Any) -> None:
-    """Replace every batch norm below `module` by a `ViewBatchNorm`, or by nothing if norm is "none".
+def convert(
+    module: nn.Module, *, adversarial: bool = True, momentum: float = 0.01, sync: bool = False
+) -> None:
+    """Replace every batch norm below `module` by a `ViewBatchNorm`.
 
     ε, momentum and the initial γ and β stay, and so does the activation that timm's batch norms end in.
+    `momentum` is that of the layers for adversarial views.
     """
+    options = {"adversarial": adversarial, "momentum": momentum, "sync": sync}
+    _replace(module, lambda old: _view_norm(old, **options))
+
+
+def remove_norms(module: nn.Module) -> None:
+    """Replace every batch norm below `module` by nothing, or by the activation that timm's end in."""
+    _replace(module, _after)
+
+
+def _replace(module: nn.Module, new: Callable[[BatchNorm], nn.Module]) -> None:
     for name, child in module.named_children():
-        if isinstance(child, nn.BatchNorm1d | nn.BatchNorm2d):
-            setattr(module, name, _after(child) if norm == "none" else _view_norm(child, **options))
+        if isinstance(child, BatchNorm):
+            setattr(module, name, new(child))
         else:
-            convert(child, norm, **options)
+            _replace(child, new)
 
 
-def _view_norm(old: nn.BatchNorm1d | nn.BatchNorm2d, **options: Any) -> ViewBatchNorm:
-    assert old.momentum is not None, "a mean over all batches so far would have to count them"
+def _view_norm(old: BatchNorm, **options: Any) -> ViewBatchNorm:
+    if old.momentum is None:
+        raise InputError(
+            "a batch norm has momentum=None, which means statistics over all batches so far: give it a "
+            "momentum, such as 0.1."
+        )
     new = ViewBatchNorm(old.num_features, eps=old.eps, **options)
     new.momentum, new.after = old.momentum, _after(old)
     for layer in (new, new.adversarial):
@@ -189,6 +208,16 @@ def arrange(module: nn.Module, groups: Groups) -> None:
     for layer in module.modules():
         if isinstance(layer, ViewBatchNorm):
             layer.groups = groups
+
+
+@contextmanager
+def attacked(module: nn.Module) -> Iterator[None]:
+    """Inside, what goes through `module` is one adversarial view; afterwards, one clean view again."""
+    arrange(module, ((1, True),))
+    try:
+        yield
+    finally:
+        arrange(module, ((1, False),))
 
 
 def use_kernels(module: nn.Module, on: bool) -> None:
