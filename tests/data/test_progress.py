@@ -3,8 +3,10 @@
 import sys
 
 import pytest
+import torch
+from torch import nn
 
-from intnacl.data.progress import progress
+from intnacl.data.progress import progress, watched
 
 
 def test_silent_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
@@ -26,3 +28,16 @@ def test_counts_on_a_terminal(
     shown = capsys.readouterr().err
     assert "decoding" in shown
     assert ("4/4 bytes" if in_bytes else "4/4") in shown
+
+
+def test_watching_counts_the_images_of_each_pass_and_ends_with_the_block(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    layer = nn.Linear(2, 1)
+    with watched(layer, "images", 8):
+        layer(torch.zeros(5, 2))
+        layer(torch.zeros(2, 2))
+    layer(torch.zeros(1, 2))
+    assert "7/8" in capsys.readouterr().err
+    assert not layer._forward_hooks

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from intnacl.measure.comparison import (
     compare,
@@ -15,6 +16,7 @@ from intnacl.measure.comparison import (
     summarize,
     write_comparison,
 )
+from intnacl.training.distributed import Ranks
 from intnacl.training.stopping import Stop
 from tiny_run import HERE, config, measured_original
 
@@ -48,6 +50,22 @@ def test_means_deviations_and_paired_differences(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert summary["protocol"]["probe"]["epochs"] == 20
     assert "seed" not in summary["protocol"]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_many_ranks_train_everything_before_the_main_one_measures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rank: int
+) -> None:
+    done: list[str] = []
+    for name in ("pretrain", "run"):
+        monkeypatch.setattr(
+            f"intnacl.measure.comparison.{name}",
+            lambda _, folder, *more, name=name: done.append(f"{name} {folder.name}"),
+        )
+    here = Ranks(rank, 2, torch.device("cpu"))
+    assert compare({"a": config(), "b": config()}, [0, 1], tmp_path, here, Stop(), print) is None
+    runs = ["a-seed0", "b-seed0", "a-seed1", "b-seed1"]
+    assert done == [f"pretrain {name}" for name in runs] + [f"run {name}" for name in runs if rank == 0]
 
 
 def test_only_what_the_configuration_asks_is_compared_and_all_of_it(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Attacks on a run folder's classifier are the evaluator's, one resumable part an eps or curve."""
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from intnacl.data import Dataset, load
 from intnacl.errors import InputError
 from intnacl.evaluation import robustness
 from intnacl.measure import robust
-from intnacl.measure.probes import load_classifier
+from intnacl.measure.probes import load_classifier, run_probe
 from intnacl.measure.result import collect
 from intnacl.measure.robust import examples, plan, plans, run_attacks
 from intnacl.measure.subject import pair
@@ -32,6 +33,35 @@ def test_figures_are_the_evaluators(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert part.figures["attacks"][0]["accuracy"] < part.figures["clean"]
     monkeypatch.setattr(robust.robustness, "evaluate", None)  # a second attack would fail
     assert run_attacks(subject, "digits", attacks) == part
+
+
+def test_a_bar_of_attacks_never_ends_before_them(tmp_path: Path) -> None:
+    subject = trained(tmp_path)
+    images, labels = pair(subject.load("digits")[1])
+    classifier, passed = load_classifier(subject, "digits"), []
+    classifier.register_forward_hook(lambda module, inputs, output: passed.append(len(output)))
+    attacks = plan(["fgsm", "pgd", "pgd_tuned"], 0.0, 50)  # which fool nobody
+    robustness.evaluate(classifier, images, labels, attacks)
+    most = robust.most_passes(attacks, len(images))
+    assert most is not None
+    assert 0.5 * most < sum(passed) <= most
+    assert robust.most_passes(plan(["fgsm", "autoattack"], 0.1, 50), len(images)) is None
+
+
+@pytest.mark.parametrize("kind", ["probe", "attack"])
+def test_bars_on_a_terminal(
+    tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    subject = trained(tmp_path)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    if kind == "attack":
+        run_attacks(subject, "digits", plan(["fgsm"], 0.05, 50))
+        assert "attacks on digits" in capsys.readouterr().err
+    else:
+        run_probe(subject, "digits")
+        shown, epochs = capsys.readouterr().err, subject.config.probe.epochs
+        assert "features of digits" in shown
+        assert f"{epochs}/{epochs}" in shown
 
 
 def test_a_class_without_images_is_no_change_of_the_data_set(

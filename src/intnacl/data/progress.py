@@ -4,12 +4,14 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from torch import nn
+
 
 @contextmanager
 def progress(
     description: str, total: int | None, *, in_bytes: bool = False
 ) -> Iterator[Callable[[int], None]]:
-    """Show a bar on stderr while the block runs; call the yielded function with each amount done."""
+    """A bar on stderr until the block ends; call the yielded function with each amount done."""
     if not sys.stderr.isatty():
         yield lambda amount: None
         return
@@ -18,6 +20,17 @@ def progress(
 
     done = bars.DownloadColumn() if in_bytes else bars.MofNCompleteColumn()
     columns = (bars.TextColumn("{task.description}"), bars.BarColumn(), done, bars.TimeRemainingColumn())
-    with bars.Progress(*columns, console=Console(stderr=True)) as bar:
+    with bars.Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(description, total=total)
         yield lambda amount: bar.advance(task, amount)
+
+
+@contextmanager
+def watched(module: nn.Module, description: str, total: int | None) -> Iterator[None]:
+    """A bar that counts the images that pass through the module; `total` may be more than will."""
+    with progress(description, total) as advance:
+        hook = module.register_forward_hook(lambda module, inputs, output: advance(len(output)))
+        try:
+            yield
+        finally:
+            hook.remove()

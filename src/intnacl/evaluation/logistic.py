@@ -41,7 +41,14 @@ def pad_columns(x_NF: Tensor) -> Tensor:
 
 
 def adam(
-    problem: Problem, *, epochs: int, batch_size: int, lr: float, l2: float, seed: int
+    problem: Problem,
+    *,
+    epochs: int,
+    batch_size: int,
+    lr: float,
+    l2: float,
+    seed: int,
+    each_epoch: Callable[[], None] = lambda: None,
 ) -> tuple[Tensor, list[int]]:
     """Minibatch Adam: θ (K, C) and the number of correct test samples after each epoch.
 
@@ -59,6 +66,7 @@ def adam(
             epoch.order.copy_(order[: len(epoch.order)], non_blocking=True)
             run()
             correct[i] = epoch.correct
+            each_epoch()
     return epoch.theta_KC, correct.tolist()
 
 

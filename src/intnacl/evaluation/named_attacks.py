@@ -35,6 +35,15 @@ class AttackConfig:
         if self.method == "pgd" and None in (self.steps, self.step_size, self.restarts):
             raise InputError(f"{self.name}: pgd needs steps, step_size and restarts.")
 
+    @property
+    def passes(self) -> int | None:
+        """Forward passes of an image at most; of AutoAttack's there is no telling."""
+        if self.method == "autoattack":
+            return None
+        assert self.steps is not None
+        assert self.restarts is not None
+        return 1 + self.restarts * (self.steps + 1)
+
 
 def named_attack(name: str, eps: float, /, **overrides: Any) -> AttackConfig:
     """A row of ATTACKS at this eps, with single settings replaced."""

@@ -20,6 +20,8 @@ from intnacl.evaluation.features import extract_pair
 from intnacl.evaluation.logistic import Problem, adam, count_correct, lbfgs, pad_columns
 from intnacl.evaluation.precision import exact_matmul
 
+Solution = tuple[Tensor, list[int]]  # θ (K, C), and the right test samples after each epoch, if any
+
 
 @dataclass(frozen=True, kw_only=True)
 class ProbeConfig:
@@ -90,7 +92,13 @@ def evaluate(
 
 
 def fit(
-    train_NF: Tensor, train_N: Tensor, test_TF: Tensor, test_T: Tensor, config: ProbeConfig | None = None
+    train_NF: Tensor,
+    train_N: Tensor,
+    test_TF: Tensor,
+    test_T: Tensor,
+    config: ProbeConfig | None = None,
+    *,
+    each_epoch: Callable[[], None] = lambda: None,
 ) -> tuple[nn.Linear, dict[str, Any]]:
     """Train the linear layer on features and labels, where the training features live.
 
@@ -98,7 +106,7 @@ def fit(
 
     Figures: `accuracy` (last epoch), `train_accuracy`, `classes`; from Adam also `curve`, the test accuracy
     after each epoch, and its maximum `best_accuracy` at `best_epoch`. Report `accuracy`: the best epoch is
-    chosen on the test set.
+    chosen on the test set. Adam calls `each_epoch` after each.
     """
     config = config or ProbeConfig()
     if not (train_NF.isfinite().all() and test_TF.isfinite().all()):
@@ -112,7 +120,7 @@ def fit(
         ((train_NF - shift_F) / scale_F, train_N), ((test_TF.to(shift_F) - shift_F) / scale_F, test_T)
     )
     with exact_matmul():
-        theta_KC, correct = SOLVERS[config.solver](problem, config)
+        theta_KC, correct = SOLVERS[config.solver](problem, config, each_epoch)
         figures = _figures(theta_KC, problem, correct)
         linear = _unscaled(theta_KC, problem, shift_F, scale_F)
     if not theta_KC.isfinite().all():
@@ -120,15 +128,23 @@ def fit(
     return linear, figures
 
 
-def _solve_adam(problem: Problem, c: ProbeConfig) -> tuple[Tensor, list[int]]:
-    return adam(problem, epochs=c.epochs, batch_size=c.batch_size, lr=c.lr, l2=c.l2, seed=c.seed)
+def _solve_adam(problem: Problem, c: ProbeConfig, each_epoch: Callable[[], None]) -> Solution:
+    return adam(
+        problem,
+        epochs=c.epochs,
+        batch_size=c.batch_size,
+        lr=c.lr,
+        l2=c.l2,
+        seed=c.seed,
+        each_epoch=each_epoch,
+    )
 
 
-def _solve_lbfgs(problem: Problem, c: ProbeConfig) -> tuple[Tensor, list[int]]:
+def _solve_lbfgs(problem: Problem, c: ProbeConfig, _: Callable[[], None]) -> Solution:
     return lbfgs(problem, max_iter=c.max_iter, l2=c.l2), []
 
 
-SOLVERS: dict[str, Callable[[Problem, ProbeConfig], tuple[Tensor, list[int]]]] = {
+SOLVERS: dict[str, Callable[[Problem, ProbeConfig, Callable[[], None]], Solution]] = {
     "adam": _solve_adam,
     "lbfgs": _solve_lbfgs,
 }

@@ -13,9 +13,10 @@ from intnacl.evaluation.figures import COLORS, MARKERS
 from intnacl.evaluation.labels import end_labels
 from intnacl.evaluation.named_attacks import ATTACK_NAMES
 from intnacl.measure.parts import write_json
-from intnacl.measure.pipeline import Say, run
+from intnacl.measure.pipeline import Say, check, run
 from intnacl.measure.result import RESULT
 from intnacl.measure.tables import print_table, print_warnings
+from intnacl.stages import pretrain
 from intnacl.training.distributed import Ranks
 from intnacl.training.stopping import Stop
 
@@ -30,13 +31,22 @@ Spread = dict[str, Any]
 def compare(
     configs: Mapping[str, RunConfig], seeds: Sequence[int], folder: Path, here: Ranks, stop: Stop, say: Say
 ) -> str | None:
-    """Run every configuration with every seed in a folder of its own below `folder`; the reason of a stop."""
-    for seed in seeds:
-        for label, config in configs.items():
-            say(f"{label}, seed {seed}")
-            reason = run(replace(config, seed=seed), run_folder(folder, label, seed), here, stop, say)
-            if reason is not None:
-                return reason
+    """Run every configuration with every seed in a folder of its own below `folder`; the reason of a stop.
+
+    Many ranks first train all of them: the main one measures alone, and nobody can wait for it that long.
+    """
+    runs = [(label, replace(config, seed=seed)) for seed in seeds for label, config in configs.items()]
+    for label, config in runs if here.world > 1 else ():
+        say(f"{label}, seed {config.seed}")
+        check(config)
+        reason = pretrain(config, run_folder(folder, label, config.seed), here, stop)
+        if reason is not None:
+            return reason
+    for label, config in runs if here.main else ():
+        say(f"{label}, seed {config.seed}")
+        reason = run(config, run_folder(folder, label, config.seed), here, stop, say)
+        if reason is not None:
+            return reason
     return None
 
 

@@ -9,7 +9,7 @@ from intnacl.errors import InputError
 from intnacl.evaluation.autoattack import check_targets, require_autoattack
 from intnacl.measure.parts import Part
 from intnacl.measure.probes import run_knn, run_probe
-from intnacl.measure.robust import plans, run_attacks
+from intnacl.measure.robust import plans, run_attacks, stage_name
 from intnacl.measure.subject import Subject, load_labelled, open_subject
 from intnacl.stages import pretrain
 from intnacl.training.distributed import Ranks
@@ -65,6 +65,4 @@ def _stages(subject: Subject) -> Iterator[tuple[str, Callable[[], Part]]]:
         yield f"probe {name}", partial(run_probe, subject, name)
         yield f"knn {name}", partial(run_knn, subject, name)
         for attacks in plans(subject.config.evaluation):
-            names = ", ".join(dict.fromkeys(attack.name for attack in attacks))
-            radii = ", ".join(f"{eps:.4g}" for eps in dict.fromkeys(attack.eps for attack in attacks))
-            yield f"{names} {name} at eps {radii}", partial(run_attacks, subject, name, attacks)
+            yield stage_name(name, attacks), partial(run_attacks, subject, name, attacks)

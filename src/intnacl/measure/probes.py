@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from intnacl.data import Dataset
 from intnacl.data.aside import write_file
 from intnacl.data.augment import augment
+from intnacl.data.progress import progress, watched
 from intnacl.errors import InputError
 from intnacl.evaluation import augmented_probe, knn, probe
 from intnacl.evaluation.precision import exact_float32
@@ -29,7 +30,10 @@ def run_probe(subject: Subject, name: str, config: ProbeConfig | None = None) ->
     def _work() -> dict[str, Any]:
         train, test = subject.load(name)
         train_NF, test_TF = subject.features(train, test)
-        linear, figures = probe.fit(train_NF, pair(train)[1], test_TF, pair(test)[1], config)
+        with progress(f"probe on {name}, epochs", config.epochs) as advance:
+            linear, figures = probe.fit(
+                train_NF, pair(train)[1], test_TF, pair(test)[1], config, each_epoch=lambda: advance(1)
+            )
         _save_linear(linear, settings, path)
         return figures | _data_facts(train, test)
 
@@ -45,7 +49,8 @@ def run_hcl_probe(subject: Subject, name: str, epochs: int | None = None) -> Par
 
     def _work() -> dict[str, Any]:
         train, test = subject.load(name)
-        with exact_float32():
+        count = 1 + epochs * (len(train) + len(test)) + len(test)
+        with exact_float32(), watched(subject.encoder, f"HCL's probe on {name}, images", count):
             _, figures = augmented_probe.evaluate(
                 subject.encoder, pair(train), pair(test), _augmenter(subject), config, device=subject.device
             )

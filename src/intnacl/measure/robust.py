@@ -7,6 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from intnacl.config import EvaluationConfig
+from intnacl.data.progress import watched
 from intnacl.evaluation import robustness
 from intnacl.evaluation.named_attacks import AttackConfig, named_attack
 from intnacl.measure.parts import Part
@@ -29,6 +30,13 @@ def plans(wanted: EvaluationConfig) -> list[tuple[AttackConfig, ...]]:
     return [attacks for attacks in rounds if attacks[0] not in curve] + ([curve] if curve else [])
 
 
+def stage_name(name: str, attacks: tuple[AttackConfig, ...]) -> str:
+    """What is done, in one line."""
+    names = ", ".join(dict.fromkeys(attack.name for attack in attacks))
+    radii = ", ".join(f"{eps:.4g}" for eps in dict.fromkeys(attack.eps for attack in attacks))
+    return f"{names} {name} at eps {radii}"
+
+
 def run_attacks(subject: Subject, name: str, attacks: tuple[AttackConfig, ...]) -> Part:
     """Accuracy on a data set under attacks, and their worst case at each eps."""
     settings = attack_settings(subject, name, attacks)
@@ -37,12 +45,23 @@ def run_attacks(subject: Subject, name: str, attacks: tuple[AttackConfig, ...]) 
         train, test = subject.load(name)
         classifier = load_classifier(subject, name)
         check_classes(classifier, train, test)
-        figures = robustness.evaluate(
-            classifier, *pair(test), attacks, batch_size=BATCH, device=subject.device
-        )
+        with watched(classifier, f"attacks on {name}, passes of images", most_passes(attacks, len(test))):
+            figures = robustness.evaluate(
+                classifier, *pair(test), attacks, batch_size=BATCH, device=subject.device
+            )
         return figures | {"checksums": checksums(train, test)}
 
     return measured_now(subject, "attack", settings, _work)
+
+
+def most_passes(attacks: Iterable[AttackConfig], images: int) -> int | None:
+    """Images that go through the classifier at most, under all attacks; None: there is no telling."""
+    total = images + 1024  # without attack, and for zero gradients
+    for attack in attacks:
+        if attack.passes is None:
+            return None
+        total += (attack.passes + 2) * min(images, attack.images or images)  # two verdicts
+    return total
 
 
 def attack_warnings(parts: Iterable[Part]) -> list[str]:
