@@ -60,6 +60,7 @@ def test_the_cards_code_gives_the_same_features(tmp_path: Path, name: str, forma
     encoder = run_of(name, tmp_path / "run", side)
     path = export_run(tmp_path / "run", format, tmp_path / "out")
     assert path.parent == tmp_path / "out"
+    assert f"pixels: (N, 3, {side}, {side}) in [0, 1]" in (tmp_path / "out" / "README.md").read_text()
     pixels = torch.rand(2, 3, side, side)
     with torch.no_grad():
         torch.testing.assert_close(features_by_the_card(tmp_path / "out", pixels), encoder(pixels))

@@ -44,8 +44,9 @@ def export_run(folder: Path, format: str, out: Path | None = None) -> Path:
 def _safetensors(subject: Subject) -> Exported:
     content = (subject.folder / ENCODER).read_bytes()
     made = f'encoder = intnacl.from_pretrained("{ENCODER}")'
-    usage = f"import intnacl\n\n{made}\nfeatures = encoder(pixels)  # pixels: (N, 3, H, W) in [0, 1]"
-    return ENCODER, content, usage
+    side = subject.image_size
+    shape = f"pixels: (N, 3, {side}, {side}) in [0, 1]"
+    return ENCODER, content, f"import intnacl\n\n{made}\nfeatures = encoder(pixels)  # {shape}"
 
 
 def _torchvision(subject: Subject) -> Exported:

@@ -17,10 +17,10 @@ def test_one_run_from_the_command_line_to_an_export(tmp_path: Path) -> None:
     line = ["digits", *(f"{accuracy[key]:.2f}" for key in ("clean", "fgsm", "pgd"))]
     assert line in [text.split() for text in result.stdout.splitlines()]
     assert (out / "report.html").exists()
-    attacked = intnacl("attack", out, "--eps", "0.05", "0.1", "--attacks", "fgsm", "pgd", "--images", "16")
+    attacked = intnacl("attack", out, "--eps", "0.05", "8/255", "--attacks", "fgsm", "pgd", "--images", "16")
     assert attacked.returncode == 0, attacked.stderr
     assert "eps" in attacked.stdout
-    assert {0.05, 0.1} <= {row["eps"] for row in json.loads((out / "result.json").read_text())["attacks"]}
+    assert {0.05, 8 / 255} <= {row["eps"] for row in json.loads((out / "result.json").read_text())["attacks"]}
     exported = intnacl("export", out, "--out", tmp_path / "exported")
     assert exported.stdout == f"written: {tmp_path / 'exported' / 'encoder.safetensors'}\n"
 
@@ -37,3 +37,18 @@ def test_mistakes_are_told_before_anything_is_written(
     arguments: list[str], message: str, tmp_path: Path
 ) -> None:
     assert_refused(arguments, message, tmp_path)
+
+
+def test_embed_writes_features_and_neighbours(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    made = intnacl("pretrain", "--epochs", "1", "--out", out)
+    assert made.returncode == 0, made.stderr
+    embedded = intnacl("embed", out, "--split", "test")
+    assert embedded.returncode == 0, embedded.stderr
+    assert {"features-digits-test.npz", "features-digits-test.png"} <= {path.name for path in out.iterdir()}
+
+
+def test_a_radius_that_is_no_number_is_named() -> None:
+    refused = intnacl("attack", "RUN", "--eps", "8/z")
+    assert refused.returncode != 0
+    assert "'8/z' is not a number such as 0.002, 1e-3 or 8/255" in refused.stdout + refused.stderr

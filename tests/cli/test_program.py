@@ -17,7 +17,7 @@ def test_help_names_the_program_and_every_command() -> None:
     result = intnacl("--help")
     assert result.returncode == 0
     assert "Usage: intnacl COMMAND" in result.stdout
-    assert len(COMMANDS) == 13
+    assert len(COMMANDS) == 14
     assert all(f"│ {command} " in result.stdout for command in COMMANDS)
 
 

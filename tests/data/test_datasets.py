@@ -97,6 +97,10 @@ def test_broken_images_are_warned_about_or_refused(pets: Path) -> None:
 def test_wrong_requests_say_what_is_right(pets: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"dataset='cifar1000' is unknown; did you mean 'cifar100'"):
         load("cifar1000")
+    with pytest.raises(
+        InputError, match=r"dataset='.*pets' is a path: write 'folder:.*pets', or parquet: or npz:"
+    ):
+        load(str(pets))
     with pytest.raises(InputError, match=r"split='val' is unknown.*test, train"):
         load("digits", "val")
     with pytest.raises(InputError, match=r"dataset='folder': write 'folder:PATH'"):

@@ -17,7 +17,9 @@ def test_probe_draws_its_curve_and_keeps_the_figures(
 ) -> None:
     folder = trained(tmp_path).folder
     (part,) = probe_command(folder, (), "run", None, "cpu")
-    assert f"{part.figures['accuracy']:.2f}" in capsys.readouterr().out
+    text = capsys.readouterr().out
+    assert text.startswith("probe digits …\n")
+    assert f"{part.figures['accuracy']:.2f}" in text
     assert (folder / "probe-digits.png").read_bytes().startswith(b"\x89PNG")
     assert not (folder / "result.json").exists()  # attacks are still to come
 
@@ -47,8 +49,9 @@ def test_probe_takes_several_data_sets_and_protocols(tmp_path: Path) -> None:
 
 def test_knn_prints_its_accuracy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (part,) = knn_command(trained(tmp_path).folder, (), 7, "cpu")
-    line = capsys.readouterr().out.splitlines()[-1].split()
-    assert line == ["digits", "7", f"{part.figures['accuracy']:.2f}"]
+    first, *_, last = capsys.readouterr().out.splitlines()
+    assert first == "knn digits …"
+    assert last.split() == ["digits", "7", f"{part.figures['accuracy']:.2f}"]
     with pytest.raises(InputError, match="k=2000 neighbours of 1442"):
         knn_command(trained(tmp_path / "other").folder, (), 2000, "cpu")
 
@@ -58,6 +61,7 @@ def test_attack_probes_first_draws_and_warns(tmp_path: Path, capsys: pytest.Capt
     attack_command(folder, (), (0.1, 0.02), ("fgsm", "pgd"), 32, "cpu")
     text = capsys.readouterr().out
     assert "32" in text
+    assert text.startswith("fgsm, pgd digits at eps 0.02 …\nfgsm, pgd digits at eps 0.1 …\n")
     for name in ("probe-digits.safetensors", "robustness-digits.png", "examples-digits.png"):
         assert (folder / name).stat().st_size > 1000
     assert len(list((folder / "parts").glob("attack-*"))) == 2

@@ -41,7 +41,7 @@ def test_features_of_a_data_set_are_computed_once(tmp_path: Path, monkeypatch: p
     again = subject.features(*digits)
     assert again[0] is not first[0]  # only the last data set's are kept
     assert torch.equal(again[0], first[0])
-    monkeypatch.setattr("intnacl.measure.subject.extract_pair", None)
+    monkeypatch.setattr("intnacl.measure.subject.extract", None)
     assert subject.features(*subject.load("digits")) is again
 
 

@@ -1,9 +1,9 @@
-"""`intnacl probe`, `knn`, `attack` and `export`: what is done with a trained run."""
+"""`intnacl probe`, `knn`, `attack`, `embed` and `export`: what is done with a trained run."""
 
 from pathlib import Path
 from typing import Annotated
 
-from intnacl.flags import MANY
+from intnacl.flags import FRACTIONS, MANY
 
 
 def probe(
@@ -89,7 +89,7 @@ def attack(
     run: Path,
     *,
     dataset: Annotated[tuple[str, ...], MANY] = (),
-    eps: Annotated[tuple[float, ...], MANY] = (),
+    eps: Annotated[tuple[float, ...], MANY, FRACTIONS] = (),
     attacks: Annotated[tuple[str, ...], MANY] = ("fgsm", "pgd", "pgd_tuned"),
     images: int | None = None,
     root: Path | None = None,
@@ -102,18 +102,19 @@ def attack(
     ```
     intnacl attack runs/c100               # eps 0.002 … 0.032 and 8/255
     intnacl attack runs/c100 --eps 0.002 0.004 --attacks fgsm pgd
-    intnacl attack runs/c100 --eps 0.0314 --attacks autoattack --images 1000
+    intnacl attack runs/c100 --eps 8/255 --attacks autoattack --images 1000
     intnacl attack runs/c100 --dataset cifar10
     ```
 
     Parameters
     ----------
     run
-        A run folder with a trained encoder; it is probed first if necessary.
+        A run folder with a trained encoder. Its classifier is the linear probe with the run's own settings,
+        which is trained first if necessary.
     dataset
         Data sets with images of the run's size; by default the run's own.
     eps
-        Radii of the ball, in pixels of [0, 1].
+        Radii of the ball, in pixels of [0, 1]; fractions such as 8/255 are read.
     attacks
         fgsm, pgd (the paper's), pgd_tuned (step eps/4, 40 steps) and autoattack.
     images
@@ -126,6 +127,49 @@ def attack(
     from intnacl.measure.commands import attack_command
 
     attack_command(run, dataset, eps, attacks, images, device, root)
+
+
+def embed(
+    run: Path,
+    *,
+    dataset: str | None = None,
+    split: str = "train",
+    out: Path | None = None,
+    root: Path | None = None,
+    device: str = "auto",
+) -> None:
+    """Write a run's features of images to a file for other programs, and draw nearest neighbours.
+
+    The images need no labels. `numpy.load(FILE)` holds `features` (images × features) and, where the data
+    set has them, `names` (paths below the folder), `labels` and `classes`. FILE.png shows some images, each
+    with its nearest neighbours by cosine.
+
+    **Examples**
+
+    ```
+    intnacl embed runs/mine   # its own training images
+    intnacl embed runs/mine --dataset folder:~/new --out new.npz
+    intnacl embed runs/c100 --dataset cifar10 --split test
+    ```
+
+    Parameters
+    ----------
+    run
+        A run folder with a trained encoder.
+    dataset
+        A data set with images of the run's size; those of folder:PATH and parquet:PATH are resized to it.
+    split
+        train or test; a folder without such folders is all train.
+    out
+        A file .npz; by default RUN/features-DATASET-SPLIT.npz.
+    root
+        Data folder; by default the run's own.
+    device
+        auto, cpu, cuda, cuda:1 …
+    """
+    from intnacl.measure.commands import embed_command
+
+    embed_command(run, dataset, split, out, device, root)
 
 
 def export(run: Path, *, format: str = "safetensors", out: Path | None = None) -> None:

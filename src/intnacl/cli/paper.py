@@ -37,6 +37,7 @@ def reproduce(
 
     ```
     intnacl reproduce --list
+    intnacl reproduce --list --table main                        # its rows
     intnacl reproduce --table 2 figure1 --trials 5 --root ~/data --out results
     intnacl reproduce --all --scale tiny --trials 1 --out tiny   # digits
     intnacl reproduce --table main --row SimCLR IntCl --seeds 0 --max-minutes 120
@@ -53,7 +54,7 @@ def reproduce(
     all_
         Every table and figure.
     list_
-        Show the tables with their runs and estimated GPU time.
+        Show the tables, or the rows of those named, with their runs and estimated GPU time.
     dry_run
         Print the configurations of the runs, one JSON object per line.
     trials

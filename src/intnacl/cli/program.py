@@ -16,7 +16,7 @@ app = App(name="intnacl", help="Contrastive representation learning that is accu
 app.command(data.datasets)
 for command in (
     theory.nca, theory.bounds, train.pretrain, train.run, train.supervised, train.bench,
-    measure.probe, measure.knn, measure.attack, measure.export, paper.reproduce, paper.report,
+    measure.probe, measure.knn, measure.attack, measure.embed, measure.export, paper.reproduce, paper.report,
 ):  # fmt: skip
     app.command(command)
 

@@ -32,7 +32,10 @@ SPLITS = ("train", "test")
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Dataset:
-    """One split: images (N,3,H,W) uint8, labels (N) int64 or None, class names, broken name -> reason."""
+    """One split: images (N,3,H,W) uint8, labels (N) int64 or None, class names, broken name -> reason.
+
+    `names` are those of a folder's images: their paths below it. Other sets have none.
+    """
 
     name: str
     split: str
@@ -40,9 +43,11 @@ class Dataset:
     labels: Tensor | None
     classes: tuple[str, ...]
     skipped: Mapping[str, str] = field(default_factory=dict)
+    names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         count, channels, *_ = self.images.shape
+        assert len(self.names) in (0, count), (len(self.names), count)
         assert self.images.dtype == torch.uint8, self.images.dtype
         assert self.images.ndim == 4, self.images.shape
         assert channels == 3, self.images.shape
@@ -76,9 +81,9 @@ class Dataset:
         return torch.arange(count) * len(self) // count
 
     def captions(self, indices: Tensor) -> list[str]:
-        """Class names of these images; their indices where the set is unlabelled."""
+        """Class names of these images; where the set is unlabelled, their own names or else their indices."""
         if self.labels is None:
-            return [f"no. {index}" for index in indices.tolist()]
+            return [self.names[i] if self.names else f"no. {i}" for i in indices.tolist()]
         return [self.classes[label] for label in self.labels[indices].tolist()]
 
     def summary(self) -> str:
@@ -159,9 +164,12 @@ def load(
     `name` is a key of `DATASETS`, followed by `:PATH` for one's own images. `root` is where named sets are
     looked for and caches are kept: by default $INTNACL_DATA, else ~/.cache/intnacl. `size` is the side to
     which `folder:` and `parquet:` resize (32). Images that cannot be decoded are listed in `.skipped` and
-    warned about; `strict` refuses them. `download=False` never touches the network.
+    warned about; `strict` refuses them. `.names` are the paths of a folder's images, in whose order they
+    come. `download=False` never touches the network.
     """
     kind, _, path = name.partition(":")
+    if kind not in DATASETS and Path(name).expanduser().exists():
+        raise InputError(f"dataset={name!r} is a path: write 'folder:{name}', or parquet: or npz: before it.")
     check_choice("dataset", kind, DATASETS)
     check_choice("split", split, SPLITS)
     entry = DATASETS[kind]

@@ -5,6 +5,7 @@ beside a `test` (or `val`, `validation`), or alone, each is such a folder, and o
 """
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 from intnacl.data.cache import Source, cached
@@ -30,7 +31,8 @@ def load_folder(request: Request) -> ImageSet:
         files=[path for path, _ in files],
         classes=classes,
     )
-    return cached(request.root, source, lambda out: decode_all(items, len(items), out, size=size))
+    found = cached(request.root, source, lambda out: decode_all(items, len(items), out, size=size))
+    return replace(found, names=tuple(item.name for item in items if item.name not in found.skipped))
 
 
 def find_split(path: Path, split: str) -> tuple[Path, tuple[str, ...]]:
@@ -77,7 +79,8 @@ def find_images(folder: Path, classes: tuple[str, ...]) -> list[tuple[Path, int]
     labelled = subfolders(folder)
     if flat and labelled:
         raise InputError(
-            f"{folder} mixes images ({flat[0].name}, …) and class folders ({labelled[0].name}, …)."
+            f"{folder} mixes images ({flat[0].name}, …) and folders ({labelled[0].name}, …): give each class "
+            "its own folder or, for images without labels, move all of them into one."
         )
     if not flat and not labelled:
         raise InputError(
@@ -97,5 +100,5 @@ def _of_class(folder: Path, classes: tuple[str, ...]) -> list[tuple[Path, int]]:
         raise InputError(f"{folder} is no class of the training folder, which has {', '.join(classes)}.")
     paths = sorted(path for path in _visible(folder) if is_image(path) and path.is_file())
     if not paths:
-        raise InputError(f"the class folder {folder} holds no image.")
+        raise InputError(f"the class folder {folder} holds no image: put some in, or remove it.")
     return [(path, classes.index(_class_name(folder))) for path in paths]

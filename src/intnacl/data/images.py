@@ -41,12 +41,15 @@ class Request:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ImageSet:
-    """What a loader gives: images (N,3,H,W) uint8, labels (N) int64 or None, class names, broken images."""
+    """What a loader gives: images (N,3,H,W) uint8, labels (N) int64 or None, class names, broken images,
+    and the images' own names (N) where they have any.
+    """
 
     images: Tensor
     labels: Tensor | None
     classes: tuple[str, ...]
     skipped: Mapping[str, str] = field(default_factory=dict)
+    names: tuple[str, ...] = ()
 
 
 class Item(NamedTuple):

@@ -10,12 +10,14 @@ from intnacl.data.aside import disk_errors
 from intnacl.errors import InputError, check_choice
 from intnacl.evaluation.autoattack import require_autoattack
 from intnacl.evaluation.figures import draw_probe, draw_robustness
+from intnacl.evaluation.named_attacks import AttackConfig
 from intnacl.evaluation.probe import ProbeConfig
+from intnacl.measure.embedding import draw_neighbours, write_features
 from intnacl.measure.page import attacked_images, best_rows, write_result_and_page
 from intnacl.measure.parts import Part, file_name
 from intnacl.measure.probes import run_hcl_probe, run_knn, run_probe
 from intnacl.measure.result import collect
-from intnacl.measure.robust import attack_warnings, plans, run_attacks
+from intnacl.measure.robust import attack_warnings, plans, run_attacks, stage_name
 from intnacl.measure.subject import Subject, open_subject
 from intnacl.measure.tables import print_attacks, print_probes, print_table, print_warnings, shown
 from intnacl.training.distributed import pick_device
@@ -49,7 +51,10 @@ def knn_command(
 ) -> list[Part]:
     """kNN accuracy of a run's encoder on data sets, the run's own by default."""
     subject = open_subject(run, pick_device(device), root)
-    parts = [run_knn(subject, name, k) for name in datasets or (subject.config.dataset,)]
+    parts = []
+    for name in datasets or (subject.config.dataset,):
+        _announce(f"knn {name}")
+        parts.append(run_knn(subject, name, k))
     rows = [[p.settings["dataset"], str(p.figures["k"]), shown(p.figures["accuracy"])] for p in parts]
     print_table("weighted kNN on frozen features, percent", ["data set", "k", "accuracy"], rows)
     write_result_and_page(subject)
@@ -74,7 +79,7 @@ def attack_command(
         require_autoattack()
     subject = open_subject(run, pick_device(device), root)
     for name in datasets or (subject.config.dataset,):
-        parts = [run_attacks(subject, name, together) for together in planned]
+        parts = [_attack(subject, name, together) for together in planned]
         rows = [row for p in parts for row in (*p.figures["attacks"], *p.figures["worst_case"])]
         print_attacks(name, rows)
         print_warnings(attack_warnings(parts))
@@ -82,7 +87,33 @@ def attack_command(
     write_result_and_page(subject)
 
 
+def embed_command(
+    run: Path, dataset: str | None, split: str, out: Path | None, device: str, root: Path | None = None
+) -> None:
+    """Write the features of a split, by default of the run's own training images, and draw neighbours."""
+    if out is not None and out.suffix != ".npz":
+        raise InputError(f"out={str(out)!r} is no archive of arrays: end its name in .npz.")
+    subject = open_subject(run, pick_device(device), root)
+    name = dataset or subject.config.dataset
+    out = out or run / f"features-{file_name(name)}-{split}.npz"
+    images = subject.load_split(name, split)
+    features_NF = subject.embed(images)
+    write_features(features_NF, images, out)
+    print(f"{len(images):,} images of {name}, {split}: features {tuple(features_NF.shape)}, float32")
+    print(f"written: {out}")
+    if len(images) > 1:
+        picture = out.with_suffix(".png")
+        draw_neighbours(features_NF, images, picture)
+        print(f"written: {picture}")
+
+
+def _announce(stage: str) -> None:
+    """Say what is about to be done: on a CPU it may take hours."""
+    print(f"{stage} …", flush=True)
+
+
 def _probe(subject: Subject, name: str, protocol: str, epochs: int | None) -> Part:
+    _announce(f"probe {name}")
     if protocol == "hcl":
         return run_hcl_probe(subject, name, epochs)
     config = subject.config.probe
@@ -91,6 +122,11 @@ def _probe(subject: Subject, name: str, protocol: str, epochs: int | None) -> Pa
     if protocol == "clae":
         config = ProbeConfig(epochs=config.epochs, seed=config.seed)
     return run_probe(subject, name, config if epochs is None else replace(config, epochs=epochs))
+
+
+def _attack(subject: Subject, name: str, attacks: tuple[AttackConfig, ...]) -> Part:
+    _announce(stage_name(name, attacks))
+    return run_attacks(subject, name, attacks)
 
 
 def _draw_attacks(subject: Subject, name: str, eps: float) -> None:

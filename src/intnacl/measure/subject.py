@@ -9,9 +9,10 @@ from torch import Tensor
 
 from intnacl.config import RunConfig
 from intnacl.data import Dataset, load
+from intnacl.data.progress import watched
 from intnacl.encoders import Encoder
 from intnacl.errors import InputError
-from intnacl.evaluation.features import extract_pair
+from intnacl.evaluation.features import check_pair, extract
 from intnacl.evaluation.precision import exact_float32
 from intnacl.stages import read_config
 from intnacl.training.checkpoint import CHECKPOINTS, saved
@@ -46,16 +47,23 @@ class Subject:
         """Training and test images of a data set."""
         return load_labelled(self.config, name, self.image_size)
 
+    def load_split(self, name: str, split: str) -> Dataset:
+        """Images of one split, labelled or not."""
+        return _load_fitting(self.config, name, split, self.image_size)
+
     def features(self, train: Dataset, test: Dataset) -> tuple[Tensor, Tensor]:
         """Features of both splits in float32, (N, F) and (T, F); those of the last data set are kept."""
         key = (train.checksum, test.checksum)
         if key not in self._features:
             self._features.clear()
-            with exact_float32():
-                self._features[key] = extract_pair(
-                    self.encoder, pair(train), pair(test), batch_size=FEATURE_BATCH, device=self.device
-                )
+            check_pair(pair(train), pair(test))
+            self._features[key] = self.embed(train), self.embed(test)
         return self._features[key]
+
+    def embed(self, images: Dataset) -> Tensor:
+        """Features of a split in float32, (N, F)."""
+        with exact_float32(), watched(self.encoder, f"features of {images.name}", len(images)):
+            return extract(self.encoder, images.images, batch_size=FEATURE_BATCH, device=self.device)
 
 
 def open_subject(folder: Path, device: torch.device, root: Path | None = None) -> Subject:
@@ -77,11 +85,7 @@ def open_subject(folder: Path, device: torch.device, root: Path | None = None) -
 
 def load_labelled(config: RunConfig, name: str, image_size: int | None) -> tuple[Dataset, Dataset]:
     """Both splits of a data set, with labels, one list of classes, and images of the encoder's size."""
-    own = name == config.dataset
-    size = config.size if own else image_size if name.partition(":")[0] in RESIZED else None
-    train, test = (
-        _checked(load(name, split, config.root, size=size), image_size) for split in ("train", "test")
-    )
+    train, test = (_labelled(_load_fitting(config, name, split, image_size)) for split in ("train", "test"))
     if train.classes != test.classes:
         missing = sorted(set(train.classes) ^ set(test.classes))
         raise InputError(
@@ -97,18 +101,26 @@ def pair(dataset: Dataset) -> tuple[Tensor, Tensor]:
     return dataset.images, dataset.labels
 
 
-def _checked(dataset: Dataset, image_size: int | None) -> Dataset:
-    if dataset.labels is None:
-        raise InputError(
-            f"dataset {dataset.name!r} has no labels ({dataset.split}): nothing can be measured on it. "
-            "Pretraining needs none (`intnacl pretrain`); then measure on a labelled set: "
-            "`intnacl probe RUN --dataset NAME`."
-        )
+def _load_fitting(config: RunConfig, name: str, split: str, image_size: int | None) -> Dataset:
+    """A split with images of the encoder's size; those of folders and parquet files are resized to it."""
+    own = name == config.dataset
+    size = config.size if own else image_size if name.partition(":")[0] in RESIZED else None
+    dataset = load(name, split, config.root, size=size)
     height, width = dataset.images.shape[2:]
     if image_size is not None and (height, width) != (image_size, image_size):
         raise InputError(
             f"dataset {dataset.name!r} has {height}×{width} images, but the encoder was trained on "
             f"{image_size}×{image_size}: choose a data set of that size, or folder:PATH, which is resized."
+        )
+    return dataset
+
+
+def _labelled(dataset: Dataset) -> Dataset:
+    if dataset.labels is None:
+        raise InputError(
+            f"dataset {dataset.name!r} has no labels ({dataset.split}): nothing can be measured on it. "
+            "Pretraining needs none (`intnacl pretrain`); then measure on a labelled set: "
+            "`intnacl probe RUN --dataset NAME`."
         )
     return dataset
 
