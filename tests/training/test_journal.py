@@ -42,6 +42,22 @@ def test_one_json_object_and_one_plain_line_an_epoch(
     assert records(tmp_path / "log.jsonl") == [record(1, knn=87.5)]
 
 
+@pytest.mark.parametrize(
+    ("terms", "shown"),
+    [
+        ({"nacl": 1.5, "robust": 0.0}, "loss 1.5"),
+        ({"nacl": 1.0, "robust": 0.5}, "loss 1.5  nacl 1  robust 0.5"),
+    ],
+)
+def test_a_loss_of_one_term_is_shown_once_but_logged_whole(
+    terms: dict[str, float], shown: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Journal(tmp_path, epochs=1) as journal:
+        journal.epoch(record(1, **terms))
+    assert capsys.readouterr().out == f"epoch 1/1  {shown}  1,234 images/s\n"
+    assert records(tmp_path / "log.jsonl") == [record(1, **terms)]
+
+
 @pytest.mark.parametrize("step", [20, 25, 29])
 def test_rewinding_forgets_what_comes_after_and_a_line_cut_short(tmp_path: Path, step: int) -> None:
     write(tmp_path, 4)

@@ -27,7 +27,7 @@ def learning_curves(log: Path) -> "Figure":
     figure = Figure(figsize=(9 if percent else 5, 3.6), layout="constrained")
     axes = figure.subplots(1, 2 if percent else 1, squeeze=False)[0]
     for name in names:
-        if name not in PERCENT:
+        if name not in PERCENT and not _is_the_loss(name, rows):
             _plot(axes[0], rows, name, name)
     axes[0].set(xlabel="epoch", title="training loss and its terms")
     for name in percent:
@@ -40,6 +40,11 @@ def learning_curves(log: Path) -> "Figure":
         if axis.lines:
             axis.legend(frameon=False)
     return figure
+
+
+def _is_the_loss(name: str, rows: list[dict[str, Any]]) -> bool:
+    """Whether a term is all of the loss, whose curve would cover its own."""
+    return name != "loss" and all(row.get(name) == row.get("loss") for row in rows)
 
 
 def _plot(axis: Any, rows: list[dict[str, Any]], name: str, label: str, **style: Any) -> None:
