@@ -1,16 +1,19 @@
 """Runs behind tables: names, sharing, what they measure, milestones."""
 
 import dataclasses
+import json
 import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from grids import SMALL, jobs, table
 
-from intnacl.config import resolve
+from intnacl.config import RunConfig, flatten, resolve, to_dict
 from intnacl.errors import InputError
+from intnacl.experiments import plan
 from intnacl.experiments.plan import canonical, jobs_of_rows, make_plan, run_name, training_key
 from intnacl.experiments.tables import Column, Row
 
@@ -35,6 +38,25 @@ def test_a_name_holds_nothing_that_a_shell_or_a_path_reads() -> None:
 )  # fmt: skip
 def test_the_hash_is_of_what_the_result_depends_on(key: str, value: object, same: bool) -> None:
     assert (run_name(resolve({key: value})) == run_name(resolve())) is same
+
+
+def test_a_setting_that_a_later_version_adds_leaves_names_as_they_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    config = canonical(resolve({"dataset": "cifar100"}, preset="intnacl"))
+    before, key = run_name(config), training_key(config)
+    monkeypatch.setattr(plan, "to_dict", lambda config: to_dict(config) | {"loss.new": "usual"})
+    plan._defaults.cache_clear()
+    assert (run_name(config), training_key(config)) == (before, key)
+    plan._defaults.cache_clear()
+
+
+def test_names_know_when_a_default_changes() -> None:
+    """If this fails: raise `plan.DEFAULTS`, and write defaults.json anew."""
+    known = json.loads((Path(__file__).parent / "defaults.json").read_text())
+    assert known["version"] == plan.DEFAULTS
+    now = dict(flatten(to_dict(RunConfig())))
+    assert {key: now.get(key) for key in known["defaults"]} == known["defaults"]
 
 
 def test_the_hash_is_not_of_the_recipes_name() -> None:

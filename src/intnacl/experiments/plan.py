@@ -20,6 +20,8 @@ from intnacl.evaluation.named_attacks import named_attack
 from intnacl.experiments.tables import Column, Table
 from intnacl.losses.integrated import LossConfig
 
+DEFAULTS = 1  # raise when a setting's default changes: runs with the old one must not be taken for new
+
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
@@ -162,8 +164,15 @@ def run_name(config: RunConfig) -> str:
 
 
 def _text(config: RunConfig) -> str:
-    flat = {key: value for key, value in flatten(to_dict(config)) if key not in FREE}
-    return json.dumps(flat, sort_keys=True)
+    """All settings that are not at their default: one that a later version adds leaves names as they are."""
+    usual = _defaults()
+    flat = {key: value for key, value in flatten(to_dict(config)) if key not in FREE and value != usual[key]}
+    return json.dumps({"defaults": DEFAULTS, **flat}, sort_keys=True)
+
+
+@cache
+def _defaults() -> dict[str, Any]:
+    return dict(flatten(to_dict(RunConfig())))
 
 
 def _needs(requests: Iterable[_Request]) -> dict[str, RunConfig]:
