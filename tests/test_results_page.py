@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from intnacl.experiments.measured import View
+from intnacl.experiments.measured import View, collect
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -77,6 +77,13 @@ def test_every_finished_run_is_whole(views: dict[str, View]) -> None:
         for run in cell.runs.values()
     }
     assert {folder.name for folder in folders} <= known
+
+
+def test_the_check_of_table_4_is_all_there() -> None:
+    views, runs = collect(ROOT / "results" / "tinyimagenet-20")
+    assert len(runs) == 12
+    assert [name for name, run in runs.items() if run.result is None] == []
+    assert all(cell.published is None for view in views for row in view.cells for cell in row)
 
 
 def opened(png: bytes) -> tuple[str, np.ndarray]:

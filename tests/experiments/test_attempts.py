@@ -78,6 +78,19 @@ def test_a_stopped_run_goes_on_and_is_no_failure(tmp_path: Path) -> None:
     assert failure(run_folder(tmp_path, job.name)) is None
 
 
+def test_a_stop_leaves_what_an_earlier_session_noted(tmp_path: Path, broken: list[Exception]) -> None:
+    """Else the run would be a failure without a reason."""
+    (job,) = jobs()
+    broken += [InputError("no such data set")]
+    assert _attempt(job, tmp_path) == "failed"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("intnacl.measure.run", lambda *_: "terminate")
+        assert _attempt(job, tmp_path, session="two") == "stopped"
+    assert failure(run_folder(tmp_path, job.name)) == {
+        "error": "no such data set", "tries": {"one": 1, "two": 0}, "given_up": ["one"],
+    }  # fmt: skip
+
+
 def test_failures_are_retried_then_given_up_until_the_next_session(
     tmp_path: Path, broken: list[Exception]
 ) -> None:

@@ -53,15 +53,16 @@ def test_the_line_that_says_what_happened(error: str, line: str) -> None:
 
 
 def test_plain_lines_tell_each_event_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    before, now, failed = plan = jobs(rows=3)
+    before, failed_before, now, failed = plan = jobs(rows=4)
     _finish(tmp_path, before)
+    _fail(tmp_path, failed_before, "bad")  # it is tried again
     with Progress(plan, tmp_path, {}) as progress:
         _finish(tmp_path, now)
         _fail(tmp_path, failed, "bad")
         progress.update(force=True)
         progress.update(force=True)
     lines = capsys.readouterr().out.splitlines()
-    assert lines == [f"[2/3] finished {now.name}", f"[2/3] failed {failed.name}: bad"]
+    assert lines == [f"[2/4] finished {now.name}", f"[2/4] failed {failed.name}: bad"]
 
 
 def test_on_a_terminal_a_table_with_the_time_left(tmp_path: Path) -> None:
@@ -77,3 +78,14 @@ def test_on_a_terminal_a_table_with_the_time_left(tmp_path: Path) -> None:
     assert "[bold]odd[/bold]" in text
     assert third.name in text
     progress.console.file.close()
+
+
+def test_on_a_terminal_no_empty_table_stays_behind(tmp_path: Path) -> None:
+    (only,) = plan = jobs(rows=1)
+    _finish(tmp_path, only)
+    progress = Progress(plan, tmp_path, {})
+    with (tmp_path / "out").open("w") as file:
+        progress.console = Console(force_terminal=True, width=150, record=True, file=file)
+        with progress:
+            pass
+    assert progress.console.export_text().split() == ["1", "finished"]

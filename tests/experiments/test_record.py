@@ -34,6 +34,15 @@ def test_other_settings_stand_beside(tmp_path: Path) -> None:
     assert list(record.read(tmp_path)["tables"]) == ["a", "a tiny", "a train.lr=0.1", "a recipe=paper"]
 
 
+def test_the_order_of_settings_makes_no_other_table(tmp_path: Path) -> None:
+    settings = {"train.lr": 0.1, "loss.temperature": 0.2}
+    for seed, overrides in enumerate((settings, dict(reversed(settings.items())))):
+        plan = make_plan([replace(table(name="a"), rows=(Row(label="r"),))], [seed], overrides=overrides)
+        record.write(tmp_path, plan, scale="paper", overrides=overrides)
+    (only,) = record.read(tmp_path)["tables"].values()
+    assert list(only["cells"][0][0]) == ["0", "1"]
+
+
 def test_a_table_of_another_shape_replaces_the_old(tmp_path: Path) -> None:
     for rows in (2, 1):
         record.write(tmp_path, make_plan([table(rows, name="a")], [rows]), scale="paper", overrides={})

@@ -106,6 +106,16 @@ def test_a_figure_over_other_seeds_counts_once(tmp_path: Path) -> None:
     assert [cell.n for cell in cells] == [2, 2, 2, 2]
 
 
+def test_runs_on_some_images_do_not_stand_in_for_the_papers(tmp_path: Path) -> None:
+    simclr = canonical(resolve()).loss
+    whole = make_plan(pick(PAPER, ("2",)), [0], universe=PAPER)
+    some = make_plan(pick(PAPER, ("2",)), [0, 1], universe=PAPER, overrides={"evaluation.images": 1000})
+    for plan, scale in ((whole, "paper"), (some, "some")):
+        fill(tmp_path, plan, shifted(), skip=lambda job: job.config.loss != simclr, scale=scale)
+    cells = distinct(collect(tmp_path)[0])
+    assert [cell.n for cell in cells if cell.units is not None] == [1, 1, 1, 1]
+
+
 @pytest.mark.parametrize(("units", "close"), [(1.9, 4), (2.1, 0)])
 def test_close_is_within_two_spreads(tmp_path: Path, units: float, close: int) -> None:
     """One seed: the spread is the paper's."""
@@ -153,6 +163,29 @@ def test_the_csv_is_tidy(written: Path) -> None:
     assert first["published_mean"] == "53.69"
     assert float(first["value"]) == pytest.approx(52.69, abs=1.5)
     assert first["paper_setting"] == "True"
+
+
+@pytest.mark.parametrize(
+    ("counts", "shown"),
+    [((1000, 1000), ", 1,000 images"), ((1000, 10_000), ", 1,000 or 10,000 images"), ((10_000, 10_000), "")],
+)
+def test_a_figure_says_of_how_many_images_it_is(tmp_path: Path, counts: tuple[int, int], shown: str) -> None:
+    plan = make_plan(pick(PAPER, ("main",)), [0, 1], universe=PAPER)
+    simclr = canonical(resolve()).loss
+    fill(tmp_path, plan, shifted(), skip=lambda job: job.config.loss != simclr)
+    for path, images in zip(sorted(tmp_path.glob("runs/*/result.json")), counts, strict=True):
+        result = json.loads(path.read_text())
+        result["attacks"].append(
+            {"dataset": "cifar100", "name": "autoattack", "eps": 0.002, "images": images, "accuracy": 20.0}
+        )
+        path.write_text(json.dumps(result))
+    write_report(tmp_path, tmp_path / "out")
+    text = (tmp_path / "out" / "report.md").read_text()
+    assert f"| 20.00 ± 0.00 (2){shown} |" in text
+    assert text.count(" images |") == bool(shown)
+    rows = read_csv(tmp_path / "out" / "results.csv")
+    said = [row["images"] for row in rows if row["metric"] == "autoattack" and row["value"]]
+    assert said == ([str(count) for count in counts] if shown else ["", ""])
 
 
 def test_equal_results_give_equal_reports(written: Path, tmp_path: Path) -> None:

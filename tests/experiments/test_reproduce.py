@@ -58,11 +58,29 @@ def test_the_list_has_counts_and_estimates(capsys: Output, tmp_path: Path) -> No
     assert "H200" in text
 
 
+def test_the_list_of_named_tables_has_the_rows_that_can_be_asked_for(capsys: Output, tmp_path: Path) -> None:
+    intnacl("reproduce", "--list", "--table", "main", "2", "--seeds", "0", "--out", str(tmp_path))
+    text = capsys.readouterr().out
+    for row in ("IntNaCl", "MIXNCA(g2, λ = 0.5), M = 2"):
+        assert row in text
+        assert intnacl("reproduce", "--table", "main", "2", "--row", row, "--dry-run") == 0
+    assert "table3" not in text
+
+
 def test_the_list_tells_of_runs_made_elsewhere(capsys: Output, tmp_path: Path) -> None:
     grid = grid_file(tmp_path / "grid.toml")
     fill(tmp_path, elsewhere(grid), shifted())
     intnacl("reproduce", "--list", "--config", str(grid), "--out", str(tmp_path), "--device", "cpu")
     assert "4 more finished runs" in capsys.readouterr().out
+
+
+def test_runs_of_tables_that_are_not_named_are_no_others(capsys: Output, tmp_path: Path) -> None:
+    request = Request(tables=("main",), overrides={}, out=tmp_path, device="cpu", workers=0)
+    fill(tmp_path, plan_of(request, request.chosen()), shifted())
+    intnacl(
+        "reproduce", "--list", "--table", "weights", "--seeds", "0", "--device", "cpu", "--out", str(tmp_path)
+    )
+    assert "more finished runs" not in capsys.readouterr().out
 
 
 def test_a_figure_made_elsewhere_stays_until_there_is_one_from_here(tmp_path: Path) -> None:

@@ -101,6 +101,26 @@ def test_workers_that_die_at_once_are_not_started_for_ever(
     assert len(begun) == TRIES + 2
 
 
+def test_workers_that_end_at_the_time_limit_did_not_die(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They may notice it, and be gone, while the process that started them waits for one of them."""
+
+    class Timed:
+        exitcode = 0
+
+        def join(self, seconds: float | None = None) -> None:
+            time.sleep(0.1)
+
+        def is_alive(self) -> bool:
+            return False
+
+    monkeypatch.setattr("intnacl.experiments.runner._start", lambda *_: Timed())
+    plan, stop = jobs(), Stop(0.05 / 60)
+    run_local(new_session(tmp_path, plan, 0), ["cpu"], stop=stop, progress=Progress(plan, tmp_path, {}))
+    assert stop.reason == "time"
+
+
 def test_every_device_has_a_worker_process_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

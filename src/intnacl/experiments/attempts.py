@@ -167,13 +167,17 @@ def _begin(folder: Path, session: str) -> int:
     """Count a try before it begins, so that one that kills its process counts too."""
     noted = failure(folder)
     tries = 1 + (noted["tries"].get(session, 0) if noted else 0)
-    _note(folder, session, tries=tries, error=noted["error"] if noted else "")
+    _note(folder, session, tries=tries)
     return tries
 
 
-def _note(folder: Path, session: str, *, tries: int, error: str = "", given_up: bool = False) -> None:
-    noted = failure(folder) or {"tries": {}, "given_up": []}
-    noted |= {"error": error, "tries": {**noted["tries"], session: tries}}
+def _note(
+    folder: Path, session: str, *, tries: int, error: str | None = None, given_up: bool = False
+) -> None:
+    """Write down how a session fares with a run; without a new error the last one stays."""
+    noted = failure(folder) or {"error": "", "tries": {}, "given_up": []}
+    noted["error"] = noted["error"] if error is None else error
+    noted["tries"][session] = tries
     noted["given_up"] += [session] if given_up else []
     write_file(folder / FAILURE, json.dumps(noted, indent=1).encode())
 

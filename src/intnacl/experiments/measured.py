@@ -60,6 +60,8 @@ class Cell:
     runs: dict[str, Run]
     """By seed."""
     values: dict[str, float]
+    images: dict[str, int] = field(default_factory=dict)
+    """How many were attacked for each seed; empty where no attack was on fewer than all test images."""
     dataset: str
     published: published.Value | None
 
@@ -188,26 +190,42 @@ def _cell(seeds: Mapping[str, str], column: Mapping[str, Any], runs: Mapping[str
 def cell_of(runs: dict[str, Run], config: RunConfig, column: Mapping[str, Any]) -> Cell:
     """A column's figure over runs by seed that train as `config` does, and the paper's for it."""
     dataset = column["dataset"] or config.dataset
-    found = {seed: figure(run.result, dataset, column) for seed, run in runs.items()}
-    values = {seed: value for seed, value in found.items() if value is not None and math.isfinite(value)}
+    found = {seed: _found(run.result, dataset, column) for seed, run in runs.items()}
+    values = {seed: value for seed, (value, _) in found.items() if value is not None and math.isfinite(value)}
+    images = {seed: count for seed, (_, count) in found.items() if seed in values and count is not None}
+    some = any(count < _tested(runs[seed].result, dataset) for seed, count in images.items())
     paper = not any(run.departures for run in runs.values())
     value = published.find(config, dataset, column["metric"], column["eps"]) if paper else None
-    return Cell(runs=runs, values=values, dataset=dataset, published=value)
+    return Cell(runs=runs, values=values, images=images if some else {}, dataset=dataset, published=value)
 
 
 def figure(result: Mapping[str, Any] | None, dataset: str, column: Mapping[str, Any]) -> float | None:
     """The column's figure of a result, on the most images if on several; None: not measured."""
+    return _found(result, dataset, column)[0]
+
+
+def _found(
+    result: Mapping[str, Any] | None, dataset: str, column: Mapping[str, Any]
+) -> tuple[float | None, int | None]:
+    """The figure, and how many images were attacked for it; None: all, or none."""
     if result is None:
-        return None
+        return None, None
     metric, eps = column["metric"], column["eps"]
     if metric == "minutes":
         seconds = result["time_s"].get("pretrain")
-        return None if seconds is None else float(seconds) / 60
+        return None if seconds is None else float(seconds) / 60, None
     if eps is None or metric == "clean":
         value = result["accuracy"].get(dataset, {}).get(metric)
         if value is not None or metric == "clean":
-            return None if value is None else float(value)
+            images = None if metric == "clean" else result["config"]["evaluation"].get("images")
+            return None if value is None else float(value), images
         eps = result["config"]["evaluation"]["eps"][0]
     rows = [r for r in result["attacks"] if (r["dataset"], r["name"], r["eps"]) == (dataset, metric, eps)]
     row = max(rows, key=lambda row: int(row["images"]), default=None)
-    return None if row is None else float(row["accuracy"])
+    return (None, None) if row is None else (float(row["accuracy"]), int(row["images"]))
+
+
+def _tested(result: Mapping[str, Any] | None, dataset: str) -> int:
+    """How many test images there were."""
+    images = (result or {}).get("protocol", {}).get("images", {})
+    return int(images.get(dataset, {}).get("test", 0))

@@ -105,7 +105,7 @@ class Progress:
             former = self._seen.get(state.name)
             self._seen[state.name] = state.status
             news = state.status in ("running", "failed", "finished") and state.status != former
-            if news and not (former is None and state.status == "finished"):
+            if news and (former is not None or state.status == "running"):  # else of an earlier session
                 detail = f": {state.detail}" if state.status == "failed" else ""
                 print(f"[{done}/{len(states)}] {state.status} {state.name}{detail}", flush=True)
 
@@ -115,6 +115,8 @@ class Progress:
 
         counts = Counter(state.status for state in states)
         text = ", ".join(f"{n} {status}" for status, n in counts.most_common())
+        if set(counts) == {"finished"}:
+            return text
         table = Table("run", "", "", title=f"{text}{self._time_left(states)}", expand=True)
         colours = {"running": "cyan", "failed": "red", "begun": "yellow", "waiting": "dim"}
         order = list(colours)

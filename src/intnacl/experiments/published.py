@@ -65,9 +65,10 @@ def epochs(dataset: str, objective: str) -> tuple[int, ...]:
     )
 
 
-def wall_clock() -> list[dict[str, Any]]:
-    """The paper's training times: loss, epochs, minutes."""
-    return list(_document()["wall_clock_minutes"])
+def training_times() -> str:
+    """The paper's training times, which are those of its machine: loss, epochs and minutes."""
+    times = _document()["wall_clock_minutes"]
+    return ", ".join(f"{t['loss']} {t['minutes']} min for {t['epochs']} epochs" for t in times)
 
 
 @cache

@@ -33,7 +33,7 @@ def write(results: Path, plan: Plan, *, scale: str, overrides: Mapping[str, Any]
         }
         for table in plan.tables:
             marks = [scale] if scale != "paper" else []
-            marks += [f"{key}={value}" for key, value in overrides.items() if key not in UNMARKED]
+            marks += [f"{key}={value}" for key, value in sorted(overrides.items()) if key not in UNMARKED]
             key = " ".join([table.name, *marks])
             cells = [[_cell(runs) for runs in row] for row in plan.cells[table.name]]
             former = record["tables"].get(key)

@@ -65,7 +65,7 @@ def render(name: str, report: Report, escape: Callable[[str], str] | None) -> st
         lstrip_blocks=True, autoescape=escape is None, keep_trailing_newline=True, **marks,
     )  # fmt: skip
     environment.filters |= {"text": escape or str, "number": number, "value": value, "signed": signed}
-    environment.filters |= {"shade": shade, "script": as_script}
+    environment.filters |= {"images": images, "shade": shade, "script": as_script}
     environment.globals |= {
         "data": cells_data,
         "minutes_note": minutes_note,
@@ -93,11 +93,11 @@ def summary(report: Report) -> dict[str, Any]:
 
 
 def distinct(views: Sequence[View]) -> list[Cell]:
-    """Cells with a figure, each once, over the most seeds: tables share runs, some with fewer seeds."""
+    """Cells that are compared, each figure once, over the most seeds: tables share runs, some with fewer."""
     found: dict[tuple[Any, ...], Cell] = {}
     for view in views:
         for column, cell in (pair for row in view.cells for pair in zip(view.columns, row, strict=True)):
-            if cell.values:
+            if cell.units is not None:
                 run = next(iter(cell.runs.values()))
                 key = (training_key(run.config), cell.dataset, column["metric"], _eps(column, run))
                 found[key] = max(found.get(key, cell), cell, key=lambda cell: cell.n)
@@ -118,6 +118,11 @@ def number(cell: Cell) -> str:
     spread = "" if cell.sd is None else f" ± {cell.sd:.2f}"
     of = "" if cell.status == "measured" else f" of {len(cell.runs)}"
     return f"{cell.mean:.2f}{spread} ({cell.n}{of})"
+
+
+def images(cell: Cell) -> str:
+    """1,000 images."""
+    return " or ".join(f"{count:,}" for count in sorted(set(cell.images.values()))) + " images"
 
 
 def value(of_paper: published.Value) -> str:
@@ -143,10 +148,7 @@ def minutes_note(view: View) -> str:
     """The paper's training times; they are another machine's, so they stand apart from the cells."""
     if not any(column["metric"] == "minutes" for column in view.columns) or view.departures:
         return ""
-    times = "; ".join(
-        f"{t['loss']}, {t['epochs']} epochs: {t['minutes']} min" for t in published.wall_clock()
-    )
-    return f"The paper's own training times, on its machine: {times}."
+    return f"The paper's own training times, on its machine: {published.training_times()}."
 
 
 def escape_markdown(text: str) -> str:
@@ -180,7 +182,7 @@ def cells_data(report: Report) -> dict[str, Any]:
 
 COLUMNS = (
     "table", "group", "row", "column", "dataset", "metric", "eps", "seed", "run", "status", "value",
-    "published_mean", "published_sd", "paper_setting",
+    "published_mean", "published_sd", "paper_setting", "images",
 )  # fmt: skip
 
 
@@ -204,6 +206,7 @@ def _line(view: View, row: Any, column: Any, cell: Cell, seed: str, run: Run) ->
         view.key, row["group"], row["label"], column["label"], cell.dataset, column["metric"],
         "" if eps is None else eps, seed, run.name, run.status,
         cell.values.get(seed, ""), mean, "" if sd is None else sd, not run.departures,
+        cell.images.get(seed, ""),
     )  # fmt: skip
 
 

@@ -79,19 +79,23 @@ def _device(request: Request) -> torch.device:
 
 
 def list_tables(request: Request) -> None:
-    """Print every table with its runs, those finished, and the estimated GPU time."""
+    """Print every table, or every row of those named: its runs, those finished, the estimated GPU time."""
     from rich.console import Console
     from rich.table import Table as Grid
 
-    universe = request.universe()
-    plan = plan_of(request, universe)
+    plan = plan_of(request, request.universe())
     costs = plan_seconds(plan.jobs)
-    columns = ("name", "title", "runs", "finished", "H200 hours")
-    grid = Grid(*columns, box=None)
-    for table in universe:
-        runs = {name for row in plan.cells[table.name] for cell in row for name in cell.values()}
-        grid.add_row(table.name, table.title, *_counts(runs, request.out, costs))
-    grid.add_row("", "all, shared runs once", *_counts({j.name for j in plan.jobs}, request.out, costs))
+    columns = ("name", "row" if request.tables else "title", "runs", "finished", "H200 hours")
+    grid, listed = Grid(*columns, box=None), set[str]()
+    for table in request.chosen() if request.tables else plan.tables:
+        rows = [{run for cell in row for run in cell.values()} for row in plan.cells[table.name]]
+        parts = {table.title: set().union(*rows)}
+        if request.tables:
+            parts = {row.name: runs for row, runs in zip(table.rows, rows, strict=True)}
+        for title, runs in parts.items():
+            grid.add_row(table.name, title, *_counts(runs, request.out, costs))
+        listed = listed.union(*rows)
+    grid.add_row("", "all, shared runs once", *_counts(listed, request.out, costs))
     Console().print(grid)
     print(
         f"\nFor {len(request.seeds)} seed(s). Hours are estimates from step times measured on one NVIDIA "
@@ -128,9 +132,10 @@ def reproduce(request: Request) -> tuple[str | None, int]:
     """Do the runs; returns why it stopped early (None: it did not) and how many runs failed."""
     plan, jobs = _asked(request)
     record.write(request.out, plan, scale=_scale(request), overrides=request.overrides)
+    stop = Stop(request.max_minutes)  # before the session: its workers' time must not be up earlier
     session = new_session(request.out, jobs, request.max_minutes)
     progress = Progress(jobs, request.out, plan_seconds(jobs))
-    with Stop(request.max_minutes) as stop, progress:
+    with stop, progress:
         _run(request, session, stop, progress)
     record.write(request.out, plan, scale=_scale(request), overrides=request.overrides)  # what is done now
     return stop.reason, _tell(session, stop)

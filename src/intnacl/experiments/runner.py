@@ -92,7 +92,7 @@ def run_local(session: Session, devices: Sequence[str], *, stop: Stop, progress:
     workers = {i: _start(session, device, len(devices)) for i, device in enumerate(devices)}
     deaths: list[int] = []  # runs that were open at each
     try:
-        while workers and not stop.due():
+        while not stop.due() and workers:  # in this order: they may be gone because the time is up
             progress.update()
             for i, worker in list(workers.items()):
                 worker.join(POLL_S / len(workers))

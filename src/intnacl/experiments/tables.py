@@ -26,9 +26,14 @@ class Row:
     settings: Settings = field(default_factory=dict)
 
     @property
+    def name(self) -> str:
+        """Its label, after that of its group if it has one."""
+        return f"{self.group}, {self.label}" if self.group else self.label
+
+    @property
     def names(self) -> set[str]:
         """What it may be called."""
-        return {self.label, f"{self.group}, {self.label}"} if self.group else {self.label}
+        return {self.label, self.name}
 
 
 @dataclass(frozen=True, kw_only=True)
