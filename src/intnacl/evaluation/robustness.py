@@ -4,8 +4,9 @@ Shapes: N images, uint8 (N, 3, H, W), labels (N,), n ≤ N of them attacked. A c
 to logits. Accuracies are in percent of the attacked images.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -19,6 +20,13 @@ from intnacl.evaluation.precision import exact_float32, tf32_convolutions
 
 PORTION = 2**25  # pixels of the images that are attacked together: all of CIFAR's test images
 
+Keep = Callable[[AttackConfig, int, Callable[[], Tensor]], Tensor]
+"""Gives an attack's verdicts on the images from a place on: by the work, or remembered."""
+
+
+def _not_kept(config: AttackConfig, place: int, work: Callable[[], Tensor]) -> Tensor:
+    return work()
+
 
 def evaluate(
     classifier: nn.Module,
@@ -28,6 +36,7 @@ def evaluate(
     *,
     batch_size: int = 256,
     device: torch.device | str = "cpu",
+    keep: Keep = _not_kept,
 ) -> dict[str, Any]:
     """Clean accuracy, accuracy under each attack, and the worst case at each eps.
 
@@ -42,7 +51,7 @@ def evaluate(
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))
     with _judging(classifier, device):
         images, labels = images[order.to(images.device)], labels[order.to(labels.device)]
-        clean_N, right = _right(classifier, images, labels, attacks, batch_size, device)
+        clean_N, right = _right(classifier, images, labels, attacks, batch_size, device, keep)
         zero = zero_gradients(classifier, images[:1024], labels[:1024], batch_size=batch_size, device=device)
     rows = [_row(config, right_n, clean_N) for config, right_n in zip(attacks, right, strict=True)]
     return {
@@ -149,6 +158,7 @@ def _right(
     attacks: Sequence[AttackConfig],
     batch_size: int,
     device: torch.device | str,
+    keep: Keep,
 ) -> tuple[Tensor, list[Tensor]]:
     """Which images are right, and for each attack, which of the first `config.images` stay so."""
     clean: list[Tensor] = []
@@ -160,7 +170,7 @@ def _right(
         for config, found in zip(attacks, right, strict=True):
             left = len(images) if config.images is None else config.images
             count = min(len(rows), max(0, left - int(rows[0])))
-            found.append(portion.under(config, count).cpu())
+            found.append(keep(config, portion.place, partial(portion.under, config, count)).cpu())
     return torch.cat(clean), [torch.cat(found) for found in right]
 
 

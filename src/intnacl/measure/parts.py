@@ -39,14 +39,18 @@ def measured(
     work: Callable[[], dict[str, Any]],
     *,
     again: bool = False,
+    earlier: Callable[[], float] = float,
 ) -> Part:
-    """The part of these settings: read if it is there, else (or if `again`) `work()` is done and written."""
+    """The part of these settings: read if it is there, else (or if `again`) `work()` is done and written.
+
+    `earlier()` are the seconds, none by default, that calls which did not come to their end spent on it.
+    """
     found = read_part(folder, kind, settings)
     if found is not None and not again:
         return found
     begun = time.monotonic()
     figures = work()
-    seconds = round(time.monotonic() - begun, 3)
+    seconds = round(time.monotonic() - begun + earlier(), 3)
     part = Part(
         kind=kind, settings=plain(settings), figures=figures, time_s=seconds,
         surroundings=surroundings(device),

@@ -123,11 +123,11 @@ def checksums(train: Dataset, test: Dataset) -> dict[str, str]:
 
 def measured_now(
     subject: Subject, kind: str, settings: dict[str, Any], work: Callable[[], dict[str, Any]], *,
-    again: bool = False,
+    again: bool = False, earlier: Callable[[], float] = float,
 ) -> Part:  # fmt: skip
     """The part of these settings, measured again also where its images have changed since."""
     again = again or _is_stale(subject, kind, settings)
-    return measured(subject.folder, kind, settings, subject.device, work, again=again)
+    return measured(subject.folder, kind, settings, subject.device, work, again=again, earlier=earlier)
 
 
 def _is_stale(subject: Subject, kind: str, settings: dict[str, Any]) -> bool:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -10,9 +11,10 @@ from intnacl.config import EvaluationConfig
 from intnacl.data.progress import watched
 from intnacl.evaluation import robustness
 from intnacl.evaluation.named_attacks import AttackConfig, named_attack
-from intnacl.measure.parts import Part
+from intnacl.measure.parts import Part, part_path
 from intnacl.measure.probes import check_classes, checksums, load_classifier, measured_now
 from intnacl.measure.subject import Subject, pair
+from intnacl.measure.verdicts import Verdicts
 
 BATCH = 512  # images of a pass through the model
 SHOWN = 8  # images of the grid
@@ -40,18 +42,23 @@ def stage_name(name: str, attacks: tuple[AttackConfig, ...]) -> str:
 def run_attacks(subject: Subject, name: str, attacks: tuple[AttackConfig, ...]) -> Part:
     """Accuracy on a data set under attacks, and their worst case at each eps."""
     settings = attack_settings(subject, name, attacks)
+    verdicts = Verdicts(part_path(subject.folder, "attack", settings).with_suffix(".begun"))
 
     def _work() -> dict[str, Any]:
         train, test = subject.load(name)
         classifier = load_classifier(subject, name)
         check_classes(classifier, train, test)
+        images = checksums(train, test)
         with watched(classifier, f"attacks on {name}, passes of images", most_passes(attacks, len(test))):
             figures = robustness.evaluate(
-                classifier, *pair(test), attacks, batch_size=BATCH, device=subject.device
-            )
-        return figures | {"checksums": checksums(train, test)}
+                classifier, *pair(test), attacks, batch_size=BATCH, device=subject.device,
+                keep=partial(verdicts.keep, images),
+            )  # fmt: skip
+        return figures | {"checksums": images}
 
-    return measured_now(subject, "attack", settings, _work)
+    part = measured_now(subject, "attack", settings, _work, earlier=lambda: verdicts.earlier_s)
+    verdicts.forget()
+    return part
 
 
 def most_passes(attacks: Iterable[AttackConfig], images: int) -> int | None:
