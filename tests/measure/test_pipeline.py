@@ -1,11 +1,15 @@
 """A run goes on stage by stage, stops when told to, and refuses before training what it could not measure."""
 
 import json
+import os
+import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from intnacl.errors import InputError
+from intnacl.evaluation import knn
 from intnacl.measure import pipeline, run
 from intnacl.training.stopping import Stop
 from tiny_run import CPU, HERE, config, trained, write_images
@@ -42,6 +46,26 @@ def test_a_stopped_measurement_goes_on_where_it_was(tmp_path: Path) -> None:
     assert len(later) == 4
     assert first.items() <= later.items()
     assert (folder / "report.html").exists()
+
+
+@pytest.mark.parametrize(("number", "reason"), [(signal.SIGTERM, "terminate"), (signal.SIGINT, "interrupt")])
+def test_a_signal_ends_a_measurement_at_once(
+    number: int, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, score = trained(tmp_path).folder, knn.score
+
+    def _interrupted(*arguments: Any) -> Any:
+        os.kill(os.getpid(), number)
+        return score(*arguments)
+
+    monkeypatch.setattr(knn, "score", _interrupted)
+    said: list[str] = []
+    with Stop() as stop:
+        assert run(config(), folder, HERE, stop, said.append) == reason
+    assert [text.split(":")[0] for text in said] == ["probe digits"]
+    assert [path.name.split("-")[0] for path in (folder / "parts").iterdir()] == ["probe"]
+    monkeypatch.setattr(knn, "score", score)
+    assert run(config(), folder, HERE, Stop()) is None
 
 
 def test_a_finished_run_is_left_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

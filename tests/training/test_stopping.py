@@ -36,6 +36,28 @@ def test_sigterm_after_an_interrupt_waits_as_ever() -> None:
         assert stop.reason == "terminate"
 
 
+@pytest.mark.parametrize(("number", "reason"), [(signal.SIGTERM, "terminate"), (signal.SIGINT, "interrupt")])
+def test_work_without_steps_ends_at_once(number: int, reason: str) -> None:
+    with Stop() as stop:
+        with stop.at_once():
+            os.kill(os.getpid(), number)
+            raise AssertionError("went on")
+        assert stop.reason == reason
+    with Stop() as stop:
+        with stop.at_once():
+            pass
+        os.kill(os.getpid(), number)  # waits as ever
+        assert stop.due()
+
+
+def test_errors_pass_through_work_that_ends_at_once() -> None:
+    with Stop() as stop:
+        with pytest.raises(InputError), stop.at_once():
+            raise InputError("no")
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert stop.due()
+
+
 def test_time() -> None:
     assert not Stop(60).due()
     stop = Stop(0)

@@ -40,8 +40,11 @@ def measure(subject: Subject, stop: Stop, say: Say = lambda text: None) -> str |
     for name, stage in _stages(subject):
         if stop.due():
             return stop.reason
-        part = stage()
-        say(f"{name}: {part.time_s:.1f} s")
+        with stop.at_once():
+            part = stage()
+            say(f"{name}: {part.time_s:.1f} s")
+    if stop.reason is not None:
+        return stop.reason
     whole = write_result_and_page(subject)
     assert whole, f"{subject.folder}: all stages are done, but not all is measured"
     return None

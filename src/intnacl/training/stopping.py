@@ -2,13 +2,18 @@
 
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
 from intnacl.errors import InputError
 
 REASONS = (None, "time", "interrupt", "terminate")
+
+
+class _NowError(BaseException):
+    """Ends a block of `Stop.at_once`; nobody else catches it."""
 
 
 class Stop:
@@ -20,6 +25,7 @@ class Stop:
         self.reason: str | None = None
         self._end = time.monotonic() + 60 * max_minutes if max_minutes is not None else None
         self._former: dict[int, Any] = {}
+        self._waits = True
 
     def __enter__(self) -> "Stop":
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -39,6 +45,17 @@ class Stop:
             self.reason = "time"
         return self.reason is not None
 
+    @contextmanager
+    def at_once(self) -> Iterator[None]:
+        """A signal ends the block where it is: for long work without steps that keeps what is done."""
+        self._waits = False
+        try:
+            yield
+        except _NowError:
+            pass
+        finally:
+            self._waits = True
+
     def shared(self, largest: Callable[[int], int]) -> bool:
         """Whether to stop, and why, decided by all ranks together; `largest` is their maximum of a number."""
         self.due()
@@ -51,3 +68,5 @@ class Stop:
         if number == signal.SIGINT and self.reason == "interrupt":  # a second Ctrl-C does not wait
             raise KeyboardInterrupt
         self.reason = "terminate" if number == signal.SIGTERM else "interrupt"
+        if not self._waits:
+            raise _NowError
