@@ -180,6 +180,15 @@ def test_labels_are_not_made_wrong(tmp_path: Path, setting: str, value: str, lab
     assert not out.exists()
 
 
+def test_the_supervised_baseline_can_be_shorter_than_the_papers(capsys: Output) -> None:
+    words = ("reproduce", "--table", "supervised", "--seeds", "0", "--dry-run")
+    for more, epochs in (((), 1000), (("--set", "train.epochs=300"), 300)):
+        intnacl(*words, *more)
+        lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        assert [line["config"]["train"]["epochs"] for line in lines] == [epochs] * 2
+        assert [line["config"]["objective"] for line in lines] == ["supervised"] * 2
+
+
 def test_workers_that_died_are_told(capsys: Output, tmp_path: Path) -> None:
     session = new_session(tmp_path, jobs(), None)
     assert _tell(session, Stop()) == 1
