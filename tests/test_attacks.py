@@ -293,6 +293,29 @@ def test_autocast_is_off_inside(model, batch):
         assert torch.equal(fgsm(model, *batch, EPS), expected)
 
 
+ATTACKS = {
+    "fgsm": lambda model, x, y: fgsm(model, x, y, 0.1),
+    "pgd": lambda model, x, y: pgd(model, x, y, 0.1, 0.05, 2, 1),
+}
+
+
+@pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS)
+def test_a_gradient_that_is_not_a_number_is_an_error_and_no_success(attack):
+    def model(x: Tensor) -> Tensor:
+        return x.flatten(1)[:, :3] + (0 * x).sqrt().flatten(1)[:, :3]  # with a derivative of 0·∞
+
+    x = torch.rand(4, 3, 2, 2)
+    with pytest.raises(InputError, match=r"gradient of the loss is NaN for 4 of 4 images.*sqrt"):
+        attack(model, x, model(x).argmax(1))
+
+
+@pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS)
+def test_logits_that_are_not_numbers_are_an_error_and_no_success(attack):
+    scale_B1 = torch.tensor([[1.0], [torch.nan], [torch.nan], [torch.nan]])
+    with pytest.raises(InputError, match=r"NaN for 3 of 4 images.*diverged"):
+        attack(lambda x: x.flatten(1) * scale_B1, torch.rand(4, 3, 2, 2), torch.zeros(4).long())
+
+
 def test_input_gradient_is_the_derivative():
     x = torch.rand(4, 3, 2, 2, dtype=torch.float64)
     assert torch.allclose(input_gradient(lambda x: (x**3).sum(dim=(1, 2, 3)), x), 3 * x**2)

@@ -36,6 +36,7 @@ def input_gradient(objective: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     with torch.enable_grad():
         x = x.detach().clone().requires_grad_()
         (gradient,) = torch.autograd.grad(objective(x).sum(), x)
+    _check_numbers("the gradient of the loss", gradient)
     return gradient
 
 
@@ -162,6 +163,7 @@ class _Target(NamedTuple):
             losses = self.loss(logits, y)
             if losses.ndim == 0:
                 losses = torch.stack([self.loss(logits[i : i + 1], y[i : i + 1]) for i in range(len(x))])
+        _check_numbers("the loss", losses)
         return losses.masked_fill(_is_fooled(logits, y), torch.inf)
 
 
@@ -198,6 +200,16 @@ def _check_box(x: Tensor) -> None:
         raise InputError(
             f"x has values from {low:.4g} to {high:.4g}; attacks need pixels in [0, 1]: normalise inside the "
             "model, as nn.Sequential(normalise, model) does."
+        )
+
+
+def _check_numbers(what: str, values: Tensor) -> None:
+    """Raise if any of `values`, samples first, is NaN: such a sample would pass for fooled."""
+    bad_B = values.isnan().flatten(1).any(1) if values.ndim > 1 else values.isnan()
+    if bad_B.any():
+        raise InputError(
+            f"{what} is NaN for {int(bad_B.sum())} of {len(values)} images, which would count as fooled: the "
+            "model has diverged, overflows in its dtype, or has no derivative there, as sqrt has none at 0."
         )
 
 
