@@ -41,6 +41,11 @@ def test_unused_terms_and_an_accuracy_that_was_not_watched_are_left_out(
     assert [line.get_label() for line in axis.lines] == ["loss"]  # the only term would lie below it, unseen
 
 
+def test_an_accuracy_of_zero_is_a_curve_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, right = draw(tmp_path, rows(knn=0.0, loss=4.0), monkeypatch).axes
+    assert [line.get_label() for line in right.lines] == ["kNN, test images"]
+
+
 def test_accuracies_in_percent_do_not_share_the_axis_of_the_loss(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from intnacl.training.journal import records
+from intnacl.training.journal import records, telling
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -21,13 +21,13 @@ def learning_curves(log: Path) -> "Figure":
     """The figure of `log.jsonl`."""
     from matplotlib.figure import Figure
 
-    rows = records(log)
+    rows = [telling(record) for record in records(log)]
     names = dict.fromkeys(name for row in rows for name in row if name not in NOT_DRAWN)
     percent = [name for name in names if name in PERCENT]
     figure = Figure(figsize=(9 if percent else 5, 3.6), layout="constrained")
     axes = figure.subplots(1, 2 if percent else 1, squeeze=False)[0]
     for name in names:
-        if name not in PERCENT and not _is_the_loss(name, rows):
+        if name not in PERCENT:
             _plot(axes[0], rows, name, name)
     axes[0].set(xlabel="epoch", title="training loss and its terms")
     for name in percent:
@@ -42,19 +42,9 @@ def learning_curves(log: Path) -> "Figure":
     return figure
 
 
-def _is_the_loss(name: str, rows: list[dict[str, Any]]) -> bool:
-    """Whether a term is all of the loss, whose curve would cover its own."""
-    return name != "loss" and all(row.get(name) == row.get("loss") for row in rows)
-
-
 def _plot(axis: Any, rows: list[dict[str, Any]], name: str, label: str, **style: Any) -> None:
     points = [(row["epoch"], row[name]) for row in rows if name in row]
-    if any(value for _, value in points):  # a term that is not used is zero throughout
-        line = axis.plot(*zip(*points, strict=True), label=label, **style)[0]
-        axis.annotate(
-            f"{points[-1][1]:.3g}",
-            points[-1],
-            xytext=(3, 3),
-            textcoords="offset points",
-            color=line.get_color(),
-        )
+    line = axis.plot(*zip(*points, strict=True), label=label, **style)[0]
+    axis.annotate(
+        f"{points[-1][1]:.3g}", points[-1], xytext=(3, 3), textcoords="offset points", color=line.get_color()
+    )

@@ -99,10 +99,15 @@ def last_record(path: Path) -> dict[str, Any] | None:
     return None
 
 
+def telling(record: dict[str, Any]) -> dict[str, Any]:
+    """A record without the loss's terms where they tell nothing: `robust` is 0 and `nacl` all of the loss."""
+    silent = ("nacl", "robust") if record.get("robust") == 0 else ()
+    return {name: value for name, value in record.items() if name not in silent}
+
+
 def _terms(terms: dict[str, float]) -> str:
     """nacl 4.1  robust 20.3  loss 24.4; without a robust term the loss alone."""
-    left_out = ("nacl", "robust") if terms.get("robust") == 0 else ()
-    return "  ".join(f"{name} {value:.4g}" for name, value in terms.items() if name not in left_out)
+    return "  ".join(f"{name} {value:.4g}" for name, value in telling(terms).items())
 
 
 def _bar(epochs: int) -> Any:
