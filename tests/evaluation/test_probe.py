@@ -132,6 +132,15 @@ def test_lbfgs_reaches_a_lower_loss_than_adam(features):
     assert loss(ProbeConfig(solver="lbfgs", l2=1e-4)) < loss(QUICK)
 
 
+@pytest.mark.parametrize(
+    ("config", "least"), [(QUICK, 15), (ProbeConfig(solver="lbfgs", max_iter=20, l2=1e-3), 20)]
+)
+def test_every_pass_over_the_features_is_told(features, config, least):
+    calls = []
+    fit(*features, config, each_pass=lambda: calls.append(1))
+    assert least <= len(calls) <= config.passes
+
+
 def test_classifier_is_encoder_then_linear(encoder):
     linear = nn.Linear(64, 10)
     x = torch.rand(4, 3, 8, 8)

@@ -48,7 +48,7 @@ def adam(
     lr: float,
     l2: float,
     seed: int,
-    each_epoch: Callable[[], None] = lambda: None,
+    each_pass: Callable[[], None] = lambda: None,
 ) -> tuple[Tensor, list[int]]:
     """Minibatch Adam: θ (K, C) and the number of correct test samples after each epoch.
 
@@ -66,7 +66,7 @@ def adam(
             epoch.order.copy_(order[: len(epoch.order)], non_blocking=True)
             run()
             correct[i] = epoch.correct
-            each_epoch()
+            each_pass()
     return epoch.theta_KC, correct.tolist()
 
 
@@ -139,7 +139,9 @@ def _optimizer(theta_KC: Tensor, grad_KC: Tensor, lr: float, l2: float) -> torch
     return torch.optim.Adam(pieces, lr=lr, weight_decay=l2, fused=fused, capturable=fused)
 
 
-def lbfgs(problem: Problem, *, max_iter: int, l2: float) -> Tensor:
+def lbfgs(
+    problem: Problem, *, max_iter: int, l2: float, each_pass: Callable[[], None] = lambda: None
+) -> Tensor:
     """Full-batch L-BFGS with strong Wolfe line search: θ (K, C). The bias is not penalised.
 
     The problem is convex, so it may start at zero; once the gradient is small the iterations end early.
@@ -158,6 +160,7 @@ def lbfgs(problem: Problem, *, max_iter: int, l2: float) -> Tensor:
         loss = functional.cross_entropy(problem.x @ theta_KC, problem.y)
         loss = loss + l2 / 2 * theta_KC[: problem.features].square().sum()
         (theta_KC.grad,) = torch.autograd.grad(loss, theta_KC)
+        each_pass()
         return loss
 
     with torch.enable_grad():

@@ -54,6 +54,11 @@ class ProbeConfig:
         check_number("lr", self.lr, zero=False)
         check_number("l2", self.l2)
 
+    @property
+    def passes(self) -> int:
+        """Over the training features: Adam's epochs, or the evaluations that end L-BFGS at the latest."""
+        return self.epochs if self.solver == "adam" else self.max_iter * 5 // 4
+
 
 class Classifier(nn.Module):
     """Pixels (B, 3, H, W) in [0, 1] -> logits (B, C): an encoder and the probe's linear layer."""
@@ -98,7 +103,7 @@ def fit(
     test_T: Tensor,
     config: ProbeConfig | None = None,
     *,
-    each_epoch: Callable[[], None] = lambda: None,
+    each_pass: Callable[[], None] = lambda: None,
 ) -> tuple[nn.Linear, dict[str, Any]]:
     """Train the linear layer on features and labels, where the training features live.
 
@@ -106,7 +111,7 @@ def fit(
 
     Figures: `accuracy` (last epoch), `train_accuracy`, `classes`; from Adam also `curve`, the test accuracy
     after each epoch, and its maximum `best_accuracy` at `best_epoch`. Report `accuracy`: the best epoch is
-    chosen on the test set. Adam calls `each_epoch` after each.
+    chosen on the test set. `each_pass` is called after each pass over the training features.
     """
     config = config or ProbeConfig()
     if not (train_NF.isfinite().all() and test_TF.isfinite().all()):
@@ -120,7 +125,7 @@ def fit(
         ((train_NF - shift_F) / scale_F, train_N), ((test_TF.to(shift_F) - shift_F) / scale_F, test_T)
     )
     with exact_matmul():
-        theta_KC, correct = SOLVERS[config.solver](problem, config, each_epoch)
+        theta_KC, correct = SOLVERS[config.solver](problem, config, each_pass)
         figures = _figures(theta_KC, problem, correct)
         linear = _unscaled(theta_KC, problem, shift_F, scale_F)
     if not theta_KC.isfinite().all():
@@ -128,7 +133,7 @@ def fit(
     return linear, figures
 
 
-def _solve_adam(problem: Problem, c: ProbeConfig, each_epoch: Callable[[], None]) -> Solution:
+def _solve_adam(problem: Problem, c: ProbeConfig, each_pass: Callable[[], None]) -> Solution:
     return adam(
         problem,
         epochs=c.epochs,
@@ -136,12 +141,12 @@ def _solve_adam(problem: Problem, c: ProbeConfig, each_epoch: Callable[[], None]
         lr=c.lr,
         l2=c.l2,
         seed=c.seed,
-        each_epoch=each_epoch,
+        each_pass=each_pass,
     )
 
 
-def _solve_lbfgs(problem: Problem, c: ProbeConfig, _: Callable[[], None]) -> Solution:
-    return lbfgs(problem, max_iter=c.max_iter, l2=c.l2), []
+def _solve_lbfgs(problem: Problem, c: ProbeConfig, each_pass: Callable[[], None]) -> Solution:
+    return lbfgs(problem, max_iter=c.max_iter, l2=c.l2, each_pass=each_pass), []
 
 
 SOLVERS: dict[str, Callable[[Problem, ProbeConfig, Callable[[], None]], Solution]] = {

@@ -30,9 +30,9 @@ def run_probe(subject: Subject, name: str, config: ProbeConfig | None = None) ->
     def _work() -> dict[str, Any]:
         train, test = subject.load(name)
         train_NF, test_TF = subject.features(train, test)
-        with progress(f"probe on {name}, epochs", config.epochs) as advance:
+        with progress(f"probe on {name}, passes", config.passes) as advance:
             linear, figures = probe.fit(
-                train_NF, pair(train)[1], test_TF, pair(test)[1], config, each_epoch=lambda: advance(1)
+                train_NF, pair(train)[1], test_TF, pair(test)[1], config, each_pass=lambda: advance(1)
             )
         _save_linear(linear, settings, path)
         return figures | _data_facts(train, test)
