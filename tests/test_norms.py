@@ -1,5 +1,7 @@
 """Batch norm by groups of views: equal to torch's on each group, eager and compiled."""
 
+from copy import deepcopy
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -89,6 +91,50 @@ def test_convert_replaces_every_batch_norm_and_arrange_reaches_all() -> None:
     assert isinstance(bare[0], nn.Identity)
 
 
+@pytest.mark.parametrize("kind", [nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm])
+def test_convert_keeps_what_a_trained_layer_holds(kind: type[nn.Module]) -> None:
+    old = kind(C, dtype=torch.float64).eval()
+    for value in (*old.parameters(), old.running_mean, old.running_var):
+        nn.init.uniform_(value.data, 1, 2)
+    old.bias.requires_grad_(False)
+    convert(net := nn.Sequential(old))
+    new = net[0]
+    assert isinstance(new, ViewBatchNorm)
+    assert new.sync == (kind is nn.SyncBatchNorm)
+    assert not new.training
+    for layer in (new, new.adversarial):
+        assert layer.weight.requires_grad
+        assert not layer.bias.requires_grad
+        for name, value in old.state_dict().items():
+            torch.testing.assert_close(layer.state_dict()[name], value)
+
+
+def test_convert_gives_a_layer_without_parameters_none_to_learn() -> None:
+    x = torch.randn(B, C, 2, 2)
+    old = nn.BatchNorm2d(C, affine=False)
+    convert(net := nn.Sequential(old))
+    assert not [p for p in net.parameters() if p.requires_grad]
+    torch.testing.assert_close(net(x), old(x))
+
+
+def test_converting_again_changes_nothing() -> None:
+    convert(net := nn.Sequential(nn.BatchNorm2d(C)))
+    norm, state = net[0], deepcopy(net.state_dict())
+    convert(net)
+    assert net[0] is norm
+    assert net.state_dict().keys() == state.keys()
+
+
+def test_adversarial_views_without_layers_of_their_own_are_refused() -> None:
+    with (
+        pytest.raises(InputError, match=r"call convert\(model\) first"),
+        attacked(nn.Sequential(nn.BatchNorm2d(C))),
+    ):
+        pass
+    with attacked(net := nn.Linear(2, 2)):  # without batch norm there is nothing to keep apart
+        net(torch.zeros(1, 2))
+
+
 def test_adversarial_views_leave_the_clean_statistics_alone_even_if_they_fail() -> None:
     convert(net := nn.Sequential(nn.BatchNorm2d(C)))
     norm = net[0]
@@ -113,10 +159,11 @@ def test_torch_can_take_the_statistics_anew() -> None:
     assert ours.running_var.min() > 10
 
 
-def test_running_statistics_without_momentum_are_refused() -> None:
-    """torch counts the batches then; ours would stay where they begin."""
-    with pytest.raises(InputError, match=r"momentum=None.*give it a momentum"):
-        convert(nn.Sequential(nn.BatchNorm2d(4, momentum=None)))
+@pytest.mark.parametrize("options", [{"momentum": None}, {"track_running_stats": False}])
+def test_running_statistics_without_momentum_or_none_at_all_are_refused(options: dict) -> None:
+    """torch counts the batches then, or takes the batch's also in eval mode; ours would do neither."""
+    with pytest.raises(InputError, match=r"momentum=None.*track_running_stats=False.*give it a momentum"):
+        convert(nn.Sequential(nn.BatchNorm2d(4, **options)))
 
 
 def test_one_value_a_channel_is_refused_with_the_remedy() -> None:

@@ -8,12 +8,12 @@ Shapes: V views of B images, C channels.
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from intnacl.errors import InputError
 
@@ -22,7 +22,6 @@ Groups = tuple[tuple[int, bool], ...]
 Twice = tuple[Tensor, Tensor]
 """One tensor under two names, for two users: where kernels allow it, their gradients meet at no cost."""
 Normalize = Callable[[Tensor, nn.BatchNorm2d], Tensor]
-BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d
 
 
 class ViewBatchNorm(nn.BatchNorm2d):
@@ -35,10 +34,19 @@ class ViewBatchNorm(nn.BatchNorm2d):
     """
 
     def __init__(
-        self, features: int, *, adversarial: bool, momentum: float, sync: bool, eps: float = 1e-5
+        self,
+        features: int,
+        *,
+        adversarial: bool,
+        momentum: float,
+        sync: bool,
+        eps: float = 1e-5,
+        device: torch.device | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__(features, eps=eps)
-        self.adversarial = nn.BatchNorm2d(features, eps=eps, momentum=momentum) if adversarial else None
+        super().__init__(features, eps, device=device, dtype=dtype)
+        other = nn.BatchNorm2d(features, eps, momentum, device=device, dtype=dtype) if adversarial else None
+        self.adversarial = other
         self.sync = sync
         self.after: nn.Module = nn.Identity()
         self.groups: Groups = ((1, False),)
@@ -160,13 +168,12 @@ def _update(layers: list[nn.BatchNorm2d], mean_GC: Tensor, var_GC: Tensor, count
 def convert(
     module: nn.Module, *, adversarial: bool = True, momentum: float = 0.01, sync: bool = False
 ) -> None:
-    """Replace every batch norm below `module` by a `ViewBatchNorm`.
+    """Replace every batch norm below `module` by a `ViewBatchNorm`, if it is none already.
 
-    ε, momentum and the initial γ and β stay, and so does the activation that timm's batch norms end in.
-    `momentum` is that of the layers for adversarial views.
+    It has ε, momentum, γ, β and statistics of the old one, for both sets, and the activation that timm's end
+    in. `momentum` is that of the layers for adversarial views; a `SyncBatchNorm` stays synchronised.
     """
-    options = {"adversarial": adversarial, "momentum": momentum, "sync": sync}
-    _replace(module, lambda old: _view_norm(old, **options))
+    _replace(module, lambda old: _view_norm(old, adversarial, momentum, sync))
 
 
 def remove_norms(module: nn.Module) -> None:
@@ -174,26 +181,33 @@ def remove_norms(module: nn.Module) -> None:
     _replace(module, _after)
 
 
-def _replace(module: nn.Module, new: Callable[[BatchNorm], nn.Module]) -> None:
+def _replace(module: nn.Module, new: Callable[[_BatchNorm], nn.Module]) -> None:
     for name, child in module.named_children():
-        if isinstance(child, BatchNorm):
+        if isinstance(child, ViewBatchNorm):
+            continue
+        if isinstance(child, _BatchNorm):
             setattr(module, name, new(child))
         else:
             _replace(child, new)
 
 
-def _view_norm(old: BatchNorm, **options: Any) -> ViewBatchNorm:
-    if old.momentum is None:
+def _view_norm(old: _BatchNorm, adversarial: bool, momentum: float, sync: bool) -> ViewBatchNorm:
+    if old.momentum is None or old.running_mean is None:
         raise InputError(
-            "a batch norm has momentum=None, which means statistics over all batches so far: give it a "
-            "momentum, such as 0.1."
+            "a batch norm has momentum=None, which means statistics over all batches so far, or "
+            "track_running_stats=False: give it a momentum, such as 0.1, and statistics."
         )
-    new = ViewBatchNorm(old.num_features, eps=old.eps, **options)
+    new = ViewBatchNorm(
+        old.num_features, adversarial=adversarial, momentum=momentum, eps=old.eps,
+        sync=sync or isinstance(old, nn.SyncBatchNorm),
+        device=old.running_mean.device, dtype=old.running_mean.dtype,
+    ).train(old.training)  # fmt: skip
     new.momentum, new.after = old.momentum, _after(old)
     for layer in (new, new.adversarial):
-        if layer is not None and old.affine:
-            layer.weight.data.copy_(old.weight.data)
-            layer.bias.data.copy_(old.bias.data)
+        if layer is not None:
+            layer.load_state_dict(old.state_dict(), strict=False)
+            layer.weight.requires_grad_(old.affine and old.weight.requires_grad)
+            layer.bias.requires_grad_(old.affine and old.bias.requires_grad)
     return new
 
 
@@ -213,6 +227,11 @@ def arrange(module: nn.Module, groups: Groups) -> None:
 @contextmanager
 def attacked(module: nn.Module) -> Iterator[None]:
     """Inside, what goes through `module` is one adversarial view; afterwards, one clean view again."""
+    norms = [layer for layer in module.modules() if isinstance(layer, _BatchNorm)]
+    if norms and all(getattr(layer, "adversarial", None) is None for layer in norms):
+        raise InputError(
+            "the network has no batch norms for adversarial views yet: call convert(model) first."
+        )
     arrange(module, ((1, True),))
     try:
         yield
