@@ -1,5 +1,6 @@
 """`load`: one door to every data set, its checksum, and its manners with broken images and wrong names."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -125,6 +126,15 @@ def test_spread_and_captions() -> None:
     assert small(labels=None).captions(torch.tensor([1])) == ["no. 1"]
     with pytest.raises(InputError, match="rows=0"):
         digits.spread(0)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names of any bytes")
+def test_a_file_name_that_is_no_utf8_stays_as_it_is_and_can_be_drawn(tmp_path: Path, image: Encode) -> None:
+    name = os.fsdecode(b"caf\xe8.png")
+    (tmp_path / name).write_bytes(image())
+    found = load(f"folder:{tmp_path}", root=tmp_path / ".root", size=8)
+    assert found.names == (name,)
+    assert found.captions(torch.tensor([0])) == ["caf\\xe8.png"]
 
 
 LOAD = "import sys; from intnacl.data import load; print(load(sys.argv[1], size=8).checksum)"

@@ -45,6 +45,11 @@ def test_long_captions_are_not_cut_off(tmp_path: Path) -> None:
     assert pixels.shape[1] > 2 * pixels.shape[0]
 
 
+def test_a_caption_with_dollars_is_no_formula(tmp_path: Path) -> None:
+    draw_gallery({"original": flat(200)}, ["from_$5_to_$10"], tmp_path / "grid.png")
+    assert (tmp_path / "grid.png").exists()
+
+
 def test_columns_are_what_training_sees() -> None:
     images = torch.randint(0, 256, (5, 3, 8, 8), dtype=torch.uint8)
     columns = view_columns(images, RECIPES["paper"], seed=3, extra=1, mixed=2, lam=0.25)

@@ -21,7 +21,7 @@ from intnacl.data.cache import default_root
 from intnacl.data.cifar import load_cifar10, load_cifar100
 from intnacl.data.digits import load_digits
 from intnacl.data.folder import load_folder
-from intnacl.data.images import ImageSet, Request
+from intnacl.data.images import ImageSet, Request, printable
 from intnacl.data.npz import load_npz
 from intnacl.data.parquet import load_parquet
 from intnacl.data.tinyimagenet import load_tinyimagenet
@@ -83,7 +83,7 @@ class Dataset:
     def captions(self, indices: Tensor) -> list[str]:
         """Class names of these images; where the set is unlabelled, their own names or else their indices."""
         if self.labels is None:
-            return [self.names[i] if self.names else f"no. {i}" for i in indices.tolist()]
+            return [printable(self.names[i]) if self.names else f"no. {i}" for i in indices.tolist()]
         return [self.classes[label] for label in self.labels[indices].tolist()]
 
     def summary(self) -> str:

@@ -4,12 +4,11 @@ Class sub-folders give labels; images lying flat are unlabelled, for pretraining
 beside a `test` (or `val`, `validation`), or alone, each is such a folder, and others are passed over.
 """
 
-import os
 from dataclasses import replace
 from pathlib import Path
 
 from intnacl.data.cache import Source, cached
-from intnacl.data.images import ImageSet, Item, Request, decode_all, is_image
+from intnacl.data.images import ImageSet, Item, Request, decode_all, is_image, printable
 from intnacl.errors import InputError
 
 DEFAULT_SIZE = 32
@@ -21,7 +20,7 @@ def load_folder(request: Request) -> ImageSet:
     assert request.path is not None
     folder, classes = find_split(request.path, request.split)
     files = find_images(folder, classes)
-    items = [Item(str(path.relative_to(folder)), path, label) for path, label in files]
+    items = [Item(path.relative_to(folder).as_posix(), path, label) for path, label in files]
     size = request.size or DEFAULT_SIZE
     source = Source(
         name="folder",
@@ -65,12 +64,7 @@ def subfolders(path: Path) -> list[Path]:
 
 
 def _class_names(path: Path) -> tuple[str, ...]:
-    return tuple(_class_name(sub) for sub in subfolders(path))
-
-
-def _class_name(folder: Path) -> str:
-    """The folder's name, as text that can be drawn and written also where its bytes are no UTF-8."""
-    return os.fsencode(folder.name).decode("utf-8", "backslashreplace")
+    return tuple(printable(sub.name) for sub in subfolders(path))
 
 
 def find_images(folder: Path, classes: tuple[str, ...]) -> list[tuple[Path, int]]:
@@ -96,9 +90,10 @@ def _visible(folder: Path) -> list[Path]:
 
 
 def _of_class(folder: Path, classes: tuple[str, ...]) -> list[tuple[Path, int]]:
-    if _class_name(folder) not in classes:
+    name = printable(folder.name)
+    if name not in classes:
         raise InputError(f"{folder} is no class of the training folder, which has {', '.join(classes)}.")
     paths = sorted(path for path in _visible(folder) if is_image(path) and path.is_file())
     if not paths:
         raise InputError(f"the class folder {folder} holds no image: put some in, or remove it.")
-    return [(path, classes.index(_class_name(folder))) for path in paths]
+    return [(path, classes.index(name)) for path in paths]

@@ -73,6 +73,11 @@ def numbered_classes(count: int, origin: Path) -> tuple[str, ...]:
     return tuple(map(str, range(count)))
 
 
+def printable(name: str) -> str:
+    """A file's name as text that can be drawn and written also where its bytes are no UTF-8."""
+    return os.fsencode(name).decode("utf-8", "backslashreplace")
+
+
 def is_image(path: Path) -> bool:
     """Whether the file is named like an image; hidden files (macOS writes `._cat.jpg`) are not."""
     return path.suffix.lower() in SUFFIXES and not path.name.startswith(".")
