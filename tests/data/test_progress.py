@@ -22,11 +22,11 @@ def test_counts_on_a_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, in_bytes: bool
 ) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    with progress("decoding", 4, in_bytes=in_bytes) as advance:
+    with progress("decoding [old]", 4, in_bytes=in_bytes) as advance:
         advance(1)
         advance(3)
     shown = capsys.readouterr().err
-    assert "decoding" in shown
+    assert "decoding [old]" in shown
     assert ("4/4 bytes" if in_bytes else "4/4") in shown
 
 

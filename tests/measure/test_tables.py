@@ -8,7 +8,14 @@ import pytest
 from intnacl.config import to_dict
 from intnacl.measure import run
 from intnacl.measure.probes import run_probe
-from intnacl.measure.tables import print_attacks, print_probes, print_result, print_warnings, shown
+from intnacl.measure.tables import (
+    print_attacks,
+    print_probes,
+    print_result,
+    print_table,
+    print_warnings,
+    shown,
+)
 from intnacl.training.stopping import Stop
 from tiny_run import HERE, config, measured, trained
 
@@ -82,3 +89,10 @@ def test_a_warning_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
     print_warnings(["a", "b", "a"])
     assert capsys.readouterr().out == "warning: a\nwarning: b\n"
     assert shown(None) == "–"
+
+
+def test_a_path_with_brackets_is_shown_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table("accuracy", ["data set", "[clean]"], [["folder:/data/[old]", "54.00"]])
+    shown = capsys.readouterr().out
+    assert "folder:/data/[old]" in shown
+    assert "[clean]" in shown

@@ -126,10 +126,10 @@ def test_on_a_terminal_a_bar_shows_terms_speed_and_time_left(
     monkeypatch.setenv("TERM", "xterm")
     with Journal(tmp_path, epochs=3) as journal:
         journal.progress(1.5, {"nacl": 4.25, "robust": 2.0}, 54321.0)
-        journal.say("a sentence")
+        journal.say("a sentence with [/brackets]")
         journal.epoch(record(1))
     shown = screen.getvalue()
-    for text in ("1.5/3", "nacl 4.25", "robust 2", "54,321 images/s", "a sentence"):
+    for text in ("1.5/3", "nacl 4.25", "robust 2", "54,321 images/s", "a sentence with [/brackets]"):
         assert text in shown
     assert capsys.readouterr().out == ""
 

@@ -19,7 +19,8 @@ def progress(
     from rich.console import Console
 
     done = bars.DownloadColumn() if in_bytes else bars.MofNCompleteColumn()
-    columns = (bars.TextColumn("{task.description}"), bars.BarColumn(), done, bars.TimeRemainingColumn())
+    name = bars.TextColumn("{task.description}", markup=False)  # a path may hold brackets
+    columns = (name, bars.BarColumn(), done, bars.TimeRemainingColumn())
     with bars.Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(description, total=total)
         yield lambda amount: bar.advance(task, amount)

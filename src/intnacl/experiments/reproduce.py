@@ -96,7 +96,7 @@ def list_tables(request: Request) -> None:
             grid.add_row(table.name, title, *_counts(runs, request.out, costs))
         listed = listed.union(*rows)
     grid.add_row("", "all, shared runs once", *_counts(listed, request.out, costs))
-    Console().print(grid)
+    Console(markup=False).print(grid)  # titles of a grid of one's own may hold brackets
     print(
         f"\nFor {len(request.seeds)} seed(s). Hours are estimates from step times measured on one NVIDIA "
         "H200, not measurements of these runs. Tables share runs: each is trained once."

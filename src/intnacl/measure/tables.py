@@ -74,7 +74,7 @@ def print_table(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]])
     for row in rows:
         table.add_row(*row)
     print(f"\n{title}")
-    Console().print(table)
+    Console(markup=False).print(table)  # a path may hold brackets
 
 
 def print_warnings(warnings: Iterable[str]) -> None:

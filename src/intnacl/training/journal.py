@@ -69,7 +69,7 @@ class Journal:
     def say(self, text: str) -> None:
         """A sentence for the user."""
         if self._bar:
-            self._bar.console.print(text)
+            self._bar.console.print(text, markup=False, highlight=False)
         elif self.active:
             print(text, flush=True)
 
