@@ -91,6 +91,8 @@ def test_bad_images_and_labels_are_errors(encoder):
         check_images(images, labels[1:])
     with pytest.raises(InputError, match="unlabelled"):
         check_images(images, torch.full_like(labels, -1))
+    with pytest.raises(InputError, match=r"labels are torch\.uint8 from 0.*labels\.long\(\)"):
+        check_images(images, labels.to(torch.uint8))
     with pytest.raises(InputError, match=r"features \(N, F\)"):
         extract(nn.Identity(), images[:2])
 

@@ -67,6 +67,18 @@ def test_weights_let_one_near_neighbour_outvote_far_ones():
     assert predict(train, labels, test, KnnConfig(**config | {"temperature": 1e3}), classes=2).tolist() == [1]
 
 
+def test_a_low_temperature_is_the_nearest_neighbour_however_far_it_is():
+    train, labels = torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 1])
+    config = KnnConfig(k=2, temperature=1e-3)
+    assert predict(train, labels, torch.tensor([[-1.0, -0.1]]), config, classes=2).tolist() == [1]
+
+
+def test_features_that_are_not_numbers_are_an_error(features):
+    train, train_labels, test, test_labels = features
+    with pytest.raises(InputError, match=r"nan or infinity.*diverged"):
+        score(train, train_labels, torch.full_like(test, torch.nan), test_labels)
+
+
 def test_evaluate_counts_all_test_images():
     images, labels = digits()
     encoder = deepcopy(trained_model()[0]).train()

@@ -92,8 +92,19 @@ def check_images(images: Tensor, labels: Tensor | None = None) -> None:
         raise InputError(
             f"{len(images)} images but labels of shape {tuple(labels.shape)}; expected one per image."
         )
-    if labels.is_floating_point() or labels.min() < 0:
-        raise InputError("labels must be integer classes from 0; unlabelled data (-1) cannot be evaluated.")
+    if labels.dtype != torch.int64 or labels.min() < 0:
+        raise InputError(
+            f"labels are {labels.dtype} from {labels.min()}; expected classes from 0 as torch.int64, which "
+            "labels.long() gives; unlabelled data (-1) cannot be evaluated."
+        )
+
+
+def check_finite(*features: Tensor) -> None:
+    """Raise if features (N, F) hold anything but finite numbers, whatever would be made of them."""
+    if not all(part.isfinite().all() for part in features):
+        raise InputError(
+            "the features hold nan or infinity: the encoder has diverged, nothing can be measured on it."
+        )
 
 
 def check_pair(train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor]) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from intnacl.errors import InputError
-from intnacl.evaluation.features import extract_pair
+from intnacl.evaluation.features import check_finite, extract_pair
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +54,7 @@ def score(
 ) -> dict[str, Any]:
     """Figures: `accuracy` in percent of all test samples, `k`, and the number of `classes`."""
     config = config or KnnConfig()
+    check_finite(train_NF, test_TF)
     classes = int(max(train_N.max(), test_T.max())) + 1
     predicted_T = predict(train_NF, train_N, test_TF, config, classes=classes)
     correct = int((predicted_T == test_T.to(predicted_T.device)).sum())
@@ -70,8 +71,8 @@ def predict(train_NF: Tensor, train_N: Tensor, test_TF: Tensor, config: KnnConfi
 
 
 def _vote(train_NF: Tensor, labels_N: Tensor, tile_BF: Tensor, config: KnnConfig, classes: int) -> Tensor:
-    """The vote of one tile; exp(−(1 − cos)/t) is the weight up to a constant, and cannot overflow."""
+    """The vote of one tile. Weights are relative to the nearest one's, which is 1: not all can vanish."""
     cosine_Bk, neighbour_Bk = (tile_BF @ train_NF.T).topk(config.k, dim=1)
-    weight_Bk = ((cosine_Bk - 1) / config.temperature).exp()
+    weight_Bk = ((cosine_Bk - cosine_Bk[:, :1]) / config.temperature).exp()
     score_BC = tile_BF.new_zeros(len(tile_BF), classes)
     return score_BC.scatter_add_(1, labels_N[neighbour_Bk], weight_Bk).argmax(dim=1)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from intnacl.data.draws import check_seed
 from intnacl.errors import InputError, check_choice, check_count, check_number
-from intnacl.evaluation.features import extract_pair
+from intnacl.evaluation.features import check_finite, extract_pair
 from intnacl.evaluation.logistic import Problem, adam, count_correct, lbfgs, pad_columns
 from intnacl.evaluation.precision import exact_matmul
 
@@ -114,10 +114,7 @@ def fit(
     chosen on the test set. `each_pass` is called after each pass over the training features.
     """
     config = config or ProbeConfig()
-    if not (train_NF.isfinite().all() and test_TF.isfinite().all()):
-        raise InputError(
-            "the features hold nan or infinity: the encoder has diverged, nothing can be probed."
-        )
+    check_finite(train_NF, test_TF)
     if config.normalize:
         train_NF, test_TF = F.normalize(train_NF, dim=1), F.normalize(test_TF, dim=1)
     shift_F, scale_F = _moments(train_NF) if config.standardize else _identity(train_NF)
