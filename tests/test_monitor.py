@@ -55,3 +55,13 @@ def test_there_is_none_without_a_test_split(tmp_path: Path) -> None:
     name = sorted_by_class(tmp_path, 40)
     with pytest.warns(InputWarning, match="the kNN accuracy is not watched: .*test"):
         assert build_monitor(watched(dataset=name), load(name), ALONE) is None
+
+
+def test_there_is_none_where_test_images_have_another_size(tmp_path: Path) -> None:
+    arrays = {"train_labels": np.arange(4) % 2, "test_labels": np.arange(4) % 2}
+    for split, side in (("train", 8), ("test", 9)):
+        arrays[f"{split}_images"] = np.zeros((4, side, side, 3), dtype=np.uint8)
+    np.savez(tmp_path / "own.npz", **arrays)
+    name = f"npz:{tmp_path / 'own.npz'}"
+    with pytest.warns(InputWarning, match="the kNN accuracy is not watched: .*the same size"):
+        assert build_monitor(watched(dataset=name), load(name), ALONE) is None

@@ -10,6 +10,7 @@ from intnacl.data import load
 from intnacl.data.datasets import Dataset
 from intnacl.errors import InputError, InputWarning
 from intnacl.evaluation import knn
+from intnacl.evaluation.features import check_pair
 from intnacl.training.distributed import Ranks
 
 
@@ -18,6 +19,7 @@ class KnnMonitor:
 
     def __init__(self, train: Dataset, test: Dataset, device: torch.device) -> None:
         self.train, self.test = _sample(train, 10_000), _sample(test, 2_000)
+        check_pair(self.train, self.test)
         self.config = knn.suited(len(self.train[0]), len(train.classes))
         self.device = device
 
@@ -40,7 +42,7 @@ def build_monitor(config: RunConfig, train: Dataset, here: Ranks) -> KnnMonitor 
         return None
     try:
         test = load(config.dataset, "test", config.root, size=config.size)
+        return KnnMonitor(train, test, here.device) if test.labels is not None else None
     except InputError as error:
         warnings.warn(f"the kNN accuracy is not watched: {error}", InputWarning, stacklevel=2)
         return None
-    return KnnMonitor(train, test, here.device) if test.labels is not None else None
