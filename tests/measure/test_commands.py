@@ -43,6 +43,8 @@ def test_probe_takes_several_data_sets_and_protocols(tmp_path: Path) -> None:
     assert hcl.kind == "hcl_probe"
     with pytest.raises(InputError, match="epochs=0 must be a whole number from 1 to"):
         probe_command(folder, (), "hcl", 0, "cpu")
+    with pytest.raises(InputError, match=r"--epochs 3: this probe takes L-BFGS, which has none"):
+        probe_command(folder, (), "quick", 3, "cpu")
     with pytest.raises(InputError, match="protocol='slow' is unknown"):
         probe_command(folder, (), "slow", None, "cpu")
 

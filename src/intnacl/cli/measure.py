@@ -39,7 +39,7 @@ def probe(
     protocol
         run (the probe settings of the run's configuration), quick, clae or hcl.
     epochs
-        Passes over the features; by default the protocol's.
+        Passes over the features, where Adam makes them; by default the protocol's.
     root
         Data folder; by default the run's own.
     device

@@ -121,6 +121,11 @@ def _probe(subject: Subject, name: str, protocol: str, epochs: int | None) -> Pa
         config = replace(config, solver="lbfgs")
     if protocol == "clae":
         config = ProbeConfig(epochs=config.epochs, seed=config.seed)
+    if epochs is not None and config.solver == "lbfgs":
+        raise InputError(
+            f"--epochs {epochs}: this probe takes L-BFGS, which has none: leave it out, or take another "
+            "--protocol (clae, hcl)."
+        )
     return run_probe(subject, name, config if epochs is None else replace(config, epochs=epochs))
 
 
