@@ -1,5 +1,6 @@
 """The program: it shows its commands at once, and its ends are clear."""
 
+import errno
 import subprocess
 import sys
 
@@ -62,6 +63,8 @@ def _fail_with(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
         (InputError("eps=8"), 2, "eps=8"),
         (LostRankError("rank 1"), 1, "rank 1"),
         (MemoryError(), 1, FULL),
+        (PermissionError(errno.EACCES, "Permission denied", "/secret"), 1,
+         "/secret: Permission denied: take another place (--out, --root)."),
         (RuntimeError("Storage size calculation overflowed with sizes=[9]"), 1, FULL),
     ],
 )  # fmt: skip
@@ -78,6 +81,8 @@ def test_an_error_for_the_user_is_one_line(
 def test_an_error_of_the_program_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(RuntimeError, match="shapes"):
         _fail_with(RuntimeError("shapes differ"), monkeypatch)
+    with pytest.raises(FileNotFoundError, match="template"):
+        _fail_with(FileNotFoundError(errno.ENOENT, "missing", "template"), monkeypatch)
 
 
 def test_a_warning_for_the_user_hides_our_code() -> None:

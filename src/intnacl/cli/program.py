@@ -4,6 +4,7 @@
 so that `--help` answers at once.
 """
 
+import errno
 import os
 import sys
 import warnings
@@ -11,6 +12,9 @@ import warnings
 from cyclopts import App
 
 from intnacl.cli import data, measure, paper, theory, train
+
+# What a file system refuses for the user's sake, not for a mistake of the program.
+REFUSALS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.ENAMETOOLONG)
 
 app = App(name="intnacl", help="Contrastive representation learning that is accurate and robust.")
 app.command(data.datasets)
@@ -22,8 +26,8 @@ for command in (
 
 
 def main() -> None:
-    """Run the command line; a user's mistake ends in one clear line and exit code 2, a lost rank or a
-    lack of memory in 1.
+    """Run the command line; a user's mistake ends in one clear line and exit code 2, a lost rank, a lack of
+    memory or a file that may not be touched in 1.
 
     A closed pipe ends it without a word.
     """
@@ -47,6 +51,12 @@ def main() -> None:
         sys.exit(1)
     except BrokenPipeError:  # whoever read our output has left, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except OSError as error:
+        if error.errno not in REFUSALS:
+            raise
+        place = f"{error.filename}: " if error.filename else ""
+        print(f"intnacl: {place}{error.strerror}: take another place (--out, --root).", file=sys.stderr)
         sys.exit(1)
 
 
