@@ -89,6 +89,7 @@ def test_table_and_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     print_comparison(summary)
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert ["clean", "82.0", "±", "2.8", "91.0", "±", "1.4", "+9.0", "±", "1.4"] in lines
+    summary["dataset"] = "folder:/from_$5_to_$10"  # no formula
     write_comparison(summary, tmp_path)
     assert json.loads((tmp_path / "comparison.json").read_text()) == summary
     assert (tmp_path / "comparison.png").read_bytes().startswith(b"\x89PNG")

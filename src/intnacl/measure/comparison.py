@@ -110,7 +110,7 @@ def draw_comparison(summary: dict[str, Any]) -> "Figure":
     for axes, attack in zip(grid, attacks, strict=True):
         _panel(axes, attack, losses, summary["clean_of_attacked"])
     grid[0].set_ylabel("accuracy (%)")
-    figure.suptitle(f"{summary['dataset']} under attack, {_over(summary)}")
+    figure.suptitle(f"{summary['dataset']} under attack, {_over(summary)}", parse_math=False)
     return figure
 
 
