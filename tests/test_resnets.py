@@ -121,3 +121,5 @@ def test_kernels_take_several_values_a_view_and_not_too_many(shape: tuple, group
     assert norm._suits_kernels(x) is suits
     assert not norm._suits_kernels(torch.ones(4, 3))
     assert not norm.eval()._suits_kernels(x)
+    norm.train().momentum = None  # as `update_bn` has it: the mean over all batches is torch's to count
+    assert not norm._suits_kernels(x)

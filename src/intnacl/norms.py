@@ -95,7 +95,8 @@ class ViewBatchNorm(nn.BatchNorm2d):
         fits = x.is_cuda and x.dtype in (torch.bfloat16, torch.float16, torch.float32)
         # One value a view and channel has no variance, as torch's layers say in an error of their own.
         several = x.numel() > x.shape[1] * sum(views for views, _ in self.groups)
-        return self.kernels and self.training and not self._synced and fits and several and x.numel() < 2**31
+        moves = self.training and self.momentum is not None  # else see `_normalized`
+        return self.kernels and moves and not self._synced and fits and several and x.numel() < 2**31
 
     def _by_kernels(self, x: Tensor, relu: bool = False, shortcut: Tensor | None = None) -> Twice:
         from intnacl.fused_norm import norm_relu
