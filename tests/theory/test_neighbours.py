@@ -137,3 +137,17 @@ def test_leave_one_out_far_from_the_origin_agrees_with_scikit_learn() -> None:
     far = torch.tensor(X, dtype=torch.float32) + 4096
     expected = cross_val_score(KNeighborsClassifier(1), far.double().numpy(), y, cv=LeaveOneOut()).mean()
     assert leave_one_out_accuracy(far, torch.tensor(y)) == pytest.approx(expected, abs=0.01)
+
+
+@pytest.mark.parametrize("objective", ["kl", "tv"])
+def test_autocast_and_half_embeddings_change_nothing_but_their_own_rounding(objective: str) -> None:
+    z, labels = torch.randn(20, 4).bfloat16(), torch.arange(20) % 3
+    expected = neighbour_loss(z.float(), labels, objective)
+    half = z.clone().requires_grad_()
+    with torch.autocast("cpu", torch.bfloat16):
+        losses = [neighbour_loss(z.float(), labels, objective), neighbour_loss(half, labels, objective)]
+    for loss in losses:
+        assert torch.equal(loss, expected)
+    losses[1].backward()
+    assert half.grad is not None
+    assert half.grad.dtype == torch.bfloat16

@@ -117,11 +117,13 @@ def neighbour_loss(z_BD: Tensor, labels_B: Tensor, objective: str = "kl", tile: 
         tile: Similarities held at once; the default suits the device.
 
     Returns:
-        A scalar, differentiable once in `z_BD`.
+        A scalar in float32 or better, differentiable once in `z_BD`.
     """
     check_choice("objective", objective, OBJECTIVES)
     elements = tile or TILE_ELEMENTS.get(z_BD.device.type, TILE_ELEMENTS["cpu"])
-    loss: Tensor = _NeighbourLoss.apply(z_BD, labels_B, objective, elements)
+    z_BD = z_BD.float() if z_BD.dtype in (torch.float16, torch.bfloat16) else z_BD
+    with torch.autocast(z_BD.device.type, enabled=False):  # distances of eight bits are no distances
+        loss: Tensor = _NeighbourLoss.apply(z_BD, labels_B, objective, elements)
     return loss
 
 
