@@ -141,8 +141,8 @@ def embed(
     """Write a run's features of images to a file for other programs, and draw nearest neighbours.
 
     The images need no labels. `numpy.load(FILE)` holds `features` (images × features) and, where the data
-    set has them, `names` (paths below the folder), `labels` and `classes`. FILE.png shows some images, each
-    with its nearest neighbours by cosine.
+    set has them, `names` (paths below the folder), `labels` and `classes`. A PNG of the same name shows some
+    images, each with its nearest neighbours by cosine.
 
     **Examples**
 
