@@ -50,7 +50,7 @@ def test_a_trained_encoder_makes_views_of_its_own(tmp_path: Path) -> None:
     views = adversarial_columns(encoder, anchors, 0.1)["adversarial"]
     assert (views != adversarial_columns(untrained_model("digits", 8, 0), anchors, 0.1)["adversarial"]).any()
     assert all(torch.equal(value, before[name]) for name, value in encoder.state_dict().items())
-    with pytest.raises(InputError, match="was trained on 8×8 images, but these have side 32"):
+    with pytest.raises(InputError, match=r"was trained on 8×8 images, but these have side 32: .*--size 8"):
         trained_encoder(folder, 32)
 
 

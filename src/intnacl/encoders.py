@@ -169,7 +169,10 @@ def _output_width(model: nn.Module, name: str, image_size: int) -> int:
         raise _unsuited(name, image_size, error) from error
     model.train(training)
     if features.ndim != 2:
-        raise InputError(f"encoder 'timm:{name}' returns {tuple(features.shape)}, not one row an image.")
+        raise InputError(
+            f"encoder 'timm:{name}' returns {tuple(features.shape)}, not one row an image: choose another "
+            "model, such as timm:resnet18."
+        )
     return int(features.shape[1])
 
 

@@ -35,5 +35,8 @@ def trained_encoder(run: Path, image_size: int) -> Encoder:
     """The encoder of a finished run, for images of the size that it was trained on."""
     encoder, wanted = from_pretrained(run), int(read_header(run)["image_size"])
     if wanted != image_size:
-        raise InputError(f"{run} was trained on {wanted}×{wanted} images, but these have side {image_size}.")
+        raise InputError(
+            f"{run} was trained on {wanted}×{wanted} images, but these have side {image_size}: take the "
+            f"run's data set, or --size {wanted} for your own images."
+        )
     return encoder

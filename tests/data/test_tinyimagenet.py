@@ -104,8 +104,8 @@ def test_a_missing_set_says_what_to_put_where(tmp_path: Path) -> None:
         ("val/val_annotations.txt", "val_0.JPEG\tn01\nval_1.JPEG\tn77\n", r"line 2: 'n77' is not in wnids"),
         ("val/val_annotations.txt", "val_0.JPEG\n", r"line 1: '' is not in wnids"),
         ("val/val_annotations.txt", "val_0.JPEG\tn01\n", r"differ in 1 files, as val_1\.JPEG"),
-        ("val/val_annotations.txt", "", r"val_annotations\.txt is empty"),
-        ("wnids.txt", "", r"wnids\.txt is empty"),
+        ("val/val_annotations.txt", "", r"val_annotations\.txt is empty: unzip"),
+        ("wnids.txt", "", r"wnids\.txt is empty: unzip"),
     ],
 )
 def test_mislabelled_lists_are_named(folder: Path, file: str, text: str, message: str) -> None:

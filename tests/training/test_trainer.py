@@ -339,7 +339,7 @@ def test_bad_settings_are_named(settings: dict, message: str) -> None:
 
 
 def test_more_batches_an_update_than_there_are_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"train\.accumulate=9 is more than the 4 batches"):
+    with pytest.raises(InputError, match=r"train\.accumulate=9 is more than the 4 batches .*lower it"):
         trainer(tmp_path, accumulate=9)
     with pytest.raises(InputError, match="batch_size=65 does not fit"):
         trainer(tmp_path, batch_size=65)

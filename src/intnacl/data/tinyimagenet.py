@@ -48,7 +48,7 @@ def _lines(path: Path) -> list[str]:
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"cannot read {path}: {error}.") from error
     if not lines:
-        raise InputError(f"{path} is empty.")
+        raise InputError(f"{path} is empty: unzip {URL} again.")
     return lines
 
 

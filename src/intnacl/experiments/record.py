@@ -63,7 +63,9 @@ def read(results: Path) -> dict[str, Any]:
         raise InputError(f"{path} is damaged: {error}.") from error
     version = record.get("version") if isinstance(record, dict) else None
     if version != VERSION:
-        raise InputError(f"{path} has version {version!r}, this program writes {VERSION}.")
+        raise InputError(
+            f"{path} has version {version!r}, this program writes {VERSION}: take another results folder."
+        )
     return dict(record)
 
 

@@ -105,7 +105,8 @@ class Trainer:
         self.updates = self.batches // config.accumulate
         if self.updates == 0:
             raise InputError(
-                f"train.accumulate={config.accumulate} is more than the {self.batches} batches there are."
+                f"train.accumulate={config.accumulate} is more than the {self.batches} batches that an epoch "
+                "has: lower it, or --batch-size."
             )
         self.steps = config.epochs * self.updates
         rows = rank_rows(here.rank, here.world, config.batch_size, halo=objective.halo, device=here.device)
