@@ -67,6 +67,14 @@ def test_the_list_of_named_tables_has_the_rows_that_can_be_asked_for(capsys: Out
     assert "table3" not in text
 
 
+def test_the_list_of_named_rows_says_which_tables_have_them(capsys: Output, tmp_path: Path) -> None:
+    intnacl("reproduce", "--list", "--row", "NCA(g2, 5)", "--seeds", "0", "--out", str(tmp_path))
+    lines = [line.split() for line in capsys.readouterr().out.splitlines() if "NCA(" in line]
+    assert [line[0] for line in lines] == ["main_beside", "figure_eps"]
+    with pytest.raises(InputError, match=r"row='NCA\(g5\)' is unknown"):
+        intnacl("reproduce", "--list", "--row", "NCA(g5)", "--out", str(tmp_path))
+
+
 def test_the_list_tells_of_runs_made_elsewhere(capsys: Output, tmp_path: Path) -> None:
     grid = grid_file(tmp_path / "grid.toml")
     fill(tmp_path, elsewhere(grid), shifted())

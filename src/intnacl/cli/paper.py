@@ -54,7 +54,7 @@ def reproduce(
     all_
         Every table and figure.
     list_
-        Show the tables, or the rows of those named, with their runs and estimated GPU time.
+        Show the tables, or rows of those named, with their runs and estimated GPU time.
     dry_run
         Print the configurations of the runs, one JSON object per line.
     trials

@@ -1,6 +1,6 @@
 """Estimated GPU time, from costs that were measured on one H200 (bf16, CUDA graphs).
 
-Pretraining: 5.7 ms a step of 256 pairs of 32×32 images with ResNet-18, in proportion to the views of an
+Pretraining: 5.5 ms a step of 256 pairs of 32×32 images with ResNet-18, in proportion to the views of an
 image and to its area; an adversarial view costs about as much as two. The probe with feature extraction:
 9 s for 1000 epochs on 50,000 images. Attacks: 20 s for the 80 passes of FGSM at five radii and both PGDs
 over 10,000 images, of which an attack goes on with those that still stand.
@@ -10,7 +10,7 @@ from intnacl.config import RunConfig
 from intnacl.evaluation.named_attacks import named_attack
 from intnacl.experiments.plan import Job
 
-STEP_S = 5.7e-3  # 256 images, two views of each
+STEP_S = 5.5e-3  # 256 images, two views of each
 VIEW_S = STEP_S / 2 / 256  # one view of a 32×32 image, forward and backward
 PROBE_S = 9 / 1000 / 50_000  # one image's features in one epoch
 ATTACK_S = 20 / 80 / 10_000  # one image, forward and backward

@@ -79,22 +79,22 @@ def _device(request: Request) -> torch.device:
 
 
 def list_tables(request: Request) -> None:
-    """Print every table, or every row of those named: its runs, those finished, the estimated GPU time."""
+    """Print every table, or the rows that are named: runs, those finished, the estimated GPU time."""
     from rich.console import Console
     from rich.table import Table as Grid
 
     plan = plan_of(request, request.universe())
+    jobs_of_rows(plan, request.rows)  # refuses a row that does not exist
     costs = plan_seconds(plan.jobs)
-    columns = ("name", "row" if request.tables else "title", "runs", "finished", "H200 hours")
+    by_row = bool(request.tables or request.rows)
+    columns = ("name", "row" if by_row else "title", "runs", "finished", "H200 hours")
     grid, listed = Grid(*columns, box=None), set[str]()
     for table in request.chosen() if request.tables else plan.tables:
-        rows = [{run for cell in row for run in cell.values()} for row in plan.cells[table.name]]
-        parts = {table.title: set().union(*rows)}
-        if request.tables:
-            parts = {row.name: runs for row, runs in zip(table.rows, rows, strict=True)}
-        for title, runs in parts.items():
+        rows = _runs_by_row(table, plan, request.rows)
+        whole = set[str]().union(*rows.values())
+        for title, runs in (rows if by_row else {table.title: whole}).items():
             grid.add_row(table.name, title, *_counts(runs, request.out, costs))
-        listed = listed.union(*rows)
+        listed |= whole
     grid.add_row("", "all, shared runs once", *_counts(listed, request.out, costs))
     Console(markup=False).print(grid)  # titles of a grid of one's own may hold brackets
     print(
@@ -107,6 +107,15 @@ def list_tables(request: Request) -> None:
             f"{request.out / 'runs'} holds {others} more finished runs, of other seeds or settings, or made "
             "where training has another precision (GPU: bf16, CPU: fp32); `intnacl report` shows them."
         )
+
+
+def _runs_by_row(table: Table, plan: Plan, wanted: Sequence[str]) -> dict[str, set[str]]:
+    """The names of all rows, or of those wanted, with their runs."""
+    return {
+        row.name: {run for cell in cells for run in cell.values()}
+        for row, cells in zip(table.rows, plan.cells[table.name], strict=True)
+        if not wanted or not row.names.isdisjoint(wanted)
+    }
 
 
 def _counts(runs: set[str], out: Path, costs: Mapping[str, float]) -> tuple[str, str, str]:

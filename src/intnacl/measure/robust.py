@@ -63,7 +63,7 @@ def run_attacks(subject: Subject, name: str, attacks: tuple[AttackConfig, ...]) 
 
 def most_passes(attacks: Iterable[AttackConfig], images: int) -> int | None:
     """Images that go through the classifier at most, under all attacks; None: there is no telling."""
-    total = images + 1024  # without attack, and for zero gradients
+    total = images + min(images, 1024)  # without attack, and for zero gradients
     for attack in attacks:
         if attack.passes is None:
             return None
