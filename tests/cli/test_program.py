@@ -99,6 +99,10 @@ from intnacl.errors import InputWarning
 program._set_up_warnings()
 warnings.warn("2 are broken", InputWarning)
 warnings.warn("2 are broken", InputWarning)
+with warnings.catch_warnings():  # as libraries do; Python then forgets what it has said
+    warnings.simplefilter("ignore")
+warnings.warn("2 are broken", InputWarning)
+warnings.warn_explicit("2 are broken", InputWarning, "another.py", 1, registry={})
 warnings.warn("3 are broken", InputWarning)
 warnings.warn("Glyph 22270 (CJK) missing from font(s) DejaVu Sans.")
 """

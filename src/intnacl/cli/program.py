@@ -8,6 +8,7 @@ import errno
 import os
 import sys
 import warnings
+from typing import TextIO
 
 from cyclopts import App
 
@@ -64,14 +65,28 @@ def _set_up_warnings() -> None:
     """Say a thing once, wherever it comes from, and nothing of letters that a drawing's font lacks."""
     from intnacl.errors import InputWarning
 
-    warnings.formatwarning = _format_warning
-    warnings.simplefilter("once", InputWarning, append=True)  # after those of -W and PYTHONWARNINGS
+    # Python's own `once` forgets whenever a library enters `catch_warnings`, and counts each module apart.
+    warnings.simplefilter("always", InputWarning, append=True)  # after those of -W and PYTHONWARNINGS
     warnings.filterwarnings("ignore", r"Glyph \d+ .* missing from", append=True)
+    said: set[str] = set()
+
+    def _show(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        text = _format_warning(message, category, filename, lineno)
+        if text not in said:
+            said.add(text)
+            print(text, end="", file=file or sys.stderr)
+
+    warnings.showwarning = _show
 
 
-def _format_warning(
-    message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
-) -> str:
+def _format_warning(message: Warning | str, category: type[Warning], filename: str, lineno: int) -> str:
     """A warning about the user's input without its place in our code; any other as Python shows it."""
     from intnacl.errors import InputWarning
 
