@@ -41,6 +41,11 @@ def test_probe_curve_shows_every_epoch_and_names_best_and_last():
     assert png(figure).startswith(b"\x89PNG")
 
 
+def test_probe_epochs_are_whole_numbers():
+    (axes,) = draw_probe({"simclr": [float(i) for i in range(20)]}).axes
+    assert all(tick == int(tick) for tick in axes.get_xticks())
+
+
 def test_robustness_curve_starts_clean_and_is_sorted():
     rows = [
         {"name": name, "eps": eps, "accuracy": accuracy, "clean": 90.0, "images": 64}

@@ -58,3 +58,8 @@ def test_a_single_epoch_is_not_cut_into_fractions(tmp_path: Path, monkeypatch: p
     for axis in draw(tmp_path, rows(accuracy=90.0, loss=2.0)[:1], monkeypatch).axes:
         low, high = axis.get_xlim()
         assert [tick for tick in axis.get_xticks() if low <= tick <= high] == [1]
+
+
+def test_a_single_epoch_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for axis in draw(tmp_path, rows(accuracy=90.0, loss=2.0)[:1], monkeypatch).axes:
+        assert all(line.get_marker() == "o" for line in axis.lines)  # a line of one point draws nothing

@@ -35,6 +35,7 @@ def draw_probe(curves: Mapping[str, Sequence[float]]) -> "Figure":
         axes.plot(epochs, accuracies, color=color, linewidth=1.2, label=label)
         axes.plot(len(accuracies), accuracies[-1], "o", color=color, markersize=5)
         axes.plot(best, accuracies[best - 1], "o", color=color, markersize=8, fillstyle="none")
+    axes.locator_params(axis="x", integer=True, min_n_ticks=1)  # whole epochs
     _finish(axes)
     return figure
 

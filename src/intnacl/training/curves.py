@@ -28,7 +28,7 @@ def learning_curves(log: Path) -> "Figure":
     axes = figure.subplots(1, 2 if percent else 1, squeeze=False)[0]
     for name in names:
         if name not in PERCENT:
-            _plot(axes[0], rows, name, name)
+            _plot(axes[0], rows, name, name, marker="o" if len(rows) == 1 else None)
     axes[0].set(xlabel="epoch", title="training loss and its terms")
     for name in percent:
         _plot(axes[1], rows, name, PERCENT[name], marker="o", markersize=3)
