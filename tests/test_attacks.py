@@ -507,6 +507,17 @@ def test_the_view_is_cut_off_from_the_callers_graph(embedder, images):
     assert not adversarial_view(embedder, x, EPS).requires_grad
 
 
+@pytest.mark.parametrize("start", [None, 0.5])
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_the_view_can_be_made_in_a_validation_step(embedder, images, mode, start):
+    begin = None if start is None else torch.full_like(images, start)
+    expected = adversarial_view(embedder, images, EPS, steps=2, random_start=begin)
+    with mode():
+        begin = None if start is None else begin.clone()
+        ours = adversarial_view(embedder, images.clone(), EPS, steps=2, random_start=begin)
+    assert torch.equal(ours, expected)
+
+
 def test_a_large_batch_does_not_round_gradients_to_zero_in_float16():
     made = build_model(EncoderConfig(name="small"), image_size=8, adversarial=True, seed=0).train()
     made.see(0, 1)

@@ -251,12 +251,12 @@ def adversarial_view(
     check_eps(eps)
     if steps < 1:
         raise InputError(f"steps={steps!r} must be at least 1.")
-    x = x.detach()
     criterion = criterion or IntNaClLoss()
     step_size = eps if steps == 1 else 2 * eps / steps
-    moved = x if random_start is None else x + eps * random_start
     fixed: Tensor | None = None
-    with _without_parameter_gradients(encoder):
+    with torch.inference_mode(False), _without_parameter_gradients(encoder):
+        x = x.clone() if x.is_inference() else x.detach()  # those of inference mode never get a gradient
+        moved = x if random_start is None else x + eps * random_start
         if random_start is not None:
             with torch.no_grad():
                 fixed = encoder(x)
