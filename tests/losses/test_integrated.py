@@ -379,6 +379,13 @@ def test_views_may_be_stacked_or_generated(nacl: str, name: str) -> None:
     assert loss(z0, z1, **{name: (z for z in others)}) == expected
 
 
+@pytest.mark.parametrize(("nacl", "name"), [("nca", "extra"), ("mixnca", "mixed")])
+def test_a_view_that_is_in_no_list_is_not_taken_for_many(nacl: str, name: str) -> None:
+    z0, z1, other = views(3)
+    with pytest.raises(InputError, match=rf"{name} is one view of shape .*: give a list, \[{name}\]"):
+        IntNaClLoss(nacl=nacl, num_positives=2)(z0, z1, **{name: other})
+
+
 def test_every_keyword_is_shown_to_the_user() -> None:
     assert list(inspect.signature(IntNaClLoss).parameters) == list(LossConfig.__dataclass_fields__)
     assert "negatives='g2'" in repr(IntNaClLoss.preset("hardneg"))

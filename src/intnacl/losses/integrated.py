@@ -161,7 +161,7 @@ class IntNaClLoss(nn.Module):
         adversarial: Tensor | None = None,
     ) -> dict[str, Tensor]:
         """The loss and its two terms: {"nacl", "robust", "loss"}, where loss = nacl + α·robust."""
-        extra, mixed = tuple(extra), tuple(mixed)
+        extra, mixed = _listed("extra", extra), _listed("mixed", mixed)
         adversarials = () if adversarial is None else (adversarial,)
         self._check(z0, z1, extra, mixed, adversarials)
         with torch.autocast(z0.device.type, enabled=False):
@@ -254,6 +254,12 @@ class IntNaClLoss(nn.Module):
             raise InputError(
                 f"z0 has {len(z0)} rows: at least 2 are needed, since the others are its negatives."
             )
+
+
+def _listed(name: str, views: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    if isinstance(views, Tensor) and views.ndim == 2:  # its rows would count as views
+        raise InputError(f"{name} is one view of shape {tuple(views.shape)}: give a list, [{name}].")
+    return tuple(views)
 
 
 def _check_shapes(views: dict[str, Tensor]) -> None:
