@@ -148,6 +148,19 @@ def test_adversarial_views_leave_the_clean_statistics_alone_even_if_they_fail() 
     assert (norm.running_mean != 0).all()
 
 
+@pytest.mark.parametrize("norm", [nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm])
+def test_adversarial_views_are_refused_where_they_would_move_the_clean_statistics(norm: type) -> None:
+    net = nn.Sequential(nn.Sequential(norm(C)), nn.BatchNorm2d(C))
+    convert(net[1:])
+    with (
+        pytest.raises(InputError, match=rf"layer '0\.0' is a {norm.__name__}.*call intnacl\.norms\.convert"),
+        attacked(net),
+    ):
+        pass
+    with attacked(nn.Linear(2, 2)):  # without batch norm there is nothing to separate
+        pass
+
+
 def test_torch_can_take_the_statistics_anew() -> None:
     """As after averaging weights: `update_bn` sets the momentum to None, for the mean over all batches."""
     ours, plain = ViewBatchNorm(3, adversarial=True, momentum=0.1, sync=False), nn.BatchNorm2d(3)

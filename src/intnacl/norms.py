@@ -228,16 +228,24 @@ def arrange(module: nn.Module, groups: Groups) -> None:
 @contextmanager
 def attacked(module: nn.Module) -> Iterator[None]:
     """Inside, what goes through `module` is one adversarial view; afterwards, one clean view again."""
-    norms = [layer for layer in module.modules() if isinstance(layer, _BatchNorm)]
-    if norms and all(getattr(layer, "adversarial", None) is None for layer in norms):
-        raise InputError(
-            "the network has no batch norms for adversarial views yet: call convert(model) first."
-        )
+    _check_converted(module)
     arrange(module, ((1, True),))
     try:
         yield
     finally:
         arrange(module, ((1, False),))
+
+
+def _check_converted(module: nn.Module) -> None:
+    """Raise where a batch norm would mix the statistics of clean and adversarial views."""
+    seconds = {layer.adversarial for layer in module.modules() if isinstance(layer, ViewBatchNorm)}
+    for name, layer in module.named_modules():
+        apart = layer in seconds or getattr(layer, "adversarial", None) is not None
+        if isinstance(layer, _BatchNorm) and layer.training and not apart:
+            raise InputError(
+                f"layer {name!r} is a {type(layer).__name__}, whose statistics adversarial views would "
+                "change: call intnacl.norms.convert(model) first."
+            )
 
 
 def use_kernels(module: nn.Module, on: bool) -> None:
