@@ -67,4 +67,5 @@ def test_check_number_may_refuse_zero() -> None:
 
 
 def test_missing_extra_says_what_to_install() -> None:
-    assert "pip install 'intnacl[timm]'" in str(missing_extra("timm", "timm", "encoder 'vit'"))
+    error = missing_extra("onnx and onnxruntime", "onnx", "--format onnx")
+    assert str(error) == "--format onnx needs onnx and onnxruntime: pip install 'intnacl[onnx]'"

@@ -59,4 +59,4 @@ def check_floats(who: str, x: "Tensor") -> None:
 
 def missing_extra(package: str, extra: str, purpose: str) -> InputError:
     """The error for an optional package that is not installed."""
-    return InputError(f"{purpose} needs the package {package!r}: pip install 'intnacl[{extra}]'")
+    return InputError(f"{purpose} needs {package}: pip install 'intnacl[{extra}]'")

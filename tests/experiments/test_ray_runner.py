@@ -25,7 +25,7 @@ from intnacl.training.stopping import Stop
 
 def test_a_missing_ray_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(InputError, match=r"--ray needs the package 'ray': pip install 'intnacl\[ray\]'"):
+    with pytest.raises(InputError, match=r"--ray needs ray: pip install 'intnacl\[ray\]'"):
         connect("auto")
 
 
