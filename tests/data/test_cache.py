@@ -164,3 +164,11 @@ def test_the_default_root(monkeypatch: pytest.MonkeyPatch) -> None:
     assert default_root() == Path.home() / "images"
     monkeypatch.delenv("INTNACL_DATA")
     assert default_root() == Path.home() / ".cache" / "intnacl"
+
+
+def test_a_root_that_cannot_be_written_is_named_once(root: Path, file: Path) -> None:
+    root.write_bytes(b"a file where a folder should be")
+    with pytest.raises(InputError, match=rf"cannot write to {root / 'cache'}: set INTNACL_DATA"):
+        cached(root, source(file), Filler())
+    with pytest.raises(InputError, match=rf"cannot write to {file / 'cache'} or {root / 'cache'}: set"):
+        cached(file, source(file), Filler())

@@ -75,7 +75,8 @@ def cached(root: Path, source: Source, fill: Fill) -> ImageSet:
 
 def _writable(root: Path) -> Path:
     """`root`/cache; for data on a read-only disk the default root's."""
-    for folder in (root / "cache", default_root() / "cache"):
+    folders = dict.fromkeys((root / "cache", default_root() / "cache"))
+    for folder in folders:
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError:
@@ -83,7 +84,7 @@ def _writable(root: Path) -> Path:
         if os.access(folder, os.W_OK):
             return folder
     raise InputError(
-        f"cannot write to {root / 'cache'} nor {folder}: set INTNACL_DATA to a folder you may write to."
+        f"cannot write to {' or '.join(map(str, folders))}: set INTNACL_DATA to a folder you may write to."
     )
 
 
