@@ -220,6 +220,11 @@ def test_nothing_asked_for_is_refused() -> None:
         Request(overrides={}).chosen()
 
 
+def test_some_and_all_tables_at_once_are_refused() -> None:
+    with pytest.raises(InputError, match="--table 2 figure1 and --all exclude each other"):
+        Request(overrides={}, tables=("2", "figure1"), everything=True).chosen()
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_the_whole_paper_at_tiny_scale(tmp_path: Path) -> None:

@@ -48,6 +48,8 @@ class Request:
 
     def chosen(self) -> tuple[Table, ...]:
         """The tables that are asked for; all of a grid of one's own."""
+        if self.everything and self.tables:
+            raise InputError(f"--table {' '.join(self.tables)} and --all exclude each other: leave one out.")
         universe = self.universe()
         whole = self.everything or (self.grid is not None and not self.tables)
         return universe if whole else pick(universe, self.tables)
