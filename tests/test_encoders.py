@@ -34,6 +34,11 @@ def test_uint8_images_are_refused_rather_than_taken_for_pixels_in_0_1() -> None:
         model().encoder(torch.zeros(2, 3, 8, 8, dtype=torch.uint8))
 
 
+def test_a_single_image_is_named_rather_than_taken_for_a_batch() -> None:
+    with pytest.raises(InputError, match=r"x has shape \(3, 8, 8\); .*: x\[None\] is a batch of one image\."):
+        model().encoder.eval()(torch.rand(3, 8, 8))
+
+
 def test_heads() -> None:
     paper, hcl = model(name="resnet18").head, model(name="resnet18", head="hcl").head
     assert [(p.shape, type(p).__name__) for p in paper.parameters()] == [

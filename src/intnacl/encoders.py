@@ -69,6 +69,10 @@ class Encoder(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Features of pixels."""
         check_floats("encoders take", x)
+        if x.ndim != 4:
+            raise InputError(
+                f"x has shape {tuple(x.shape)}; encoders take (N, 3, H, W): x[None] is a batch of one image."
+            )
         features: Tensor = self.backbone((x - self.mean) / self.std)
         return features
 
