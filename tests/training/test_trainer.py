@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from pieces import contrastive, run, state, trainer
+from pieces import ALONE, contrastive, labelled_images, run, state, trainer
 from torch import nn
 
 from intnacl.errors import InputError
@@ -15,7 +15,7 @@ from intnacl.training.distributed import Ranks
 from intnacl.training.journal import Journal, records
 from intnacl.training.objectives import Contrastive
 from intnacl.training.stopping import Stop
-from intnacl.training.trainer import DivergedError, TrainConfig
+from intnacl.training.trainer import DivergedError, TrainConfig, Trainer
 
 
 class StopAfter(Stop):
@@ -150,6 +150,18 @@ def test_slow_steps_are_saved_by_the_minute_and_shown_as_they_come(
     assert run(made) is None
     assert shown == [step / 4 for step in range(1, 9)], "4 updates an epoch, 2 epochs"
     assert steps(tmp_path) == list(range(1, 9))
+
+
+def test_a_run_does_not_go_on_with_other_images(tmp_path: Path) -> None:
+    """Its epochs would be of another length, and its record would name images it has not always had."""
+    assert run(trainer(tmp_path), StopAfter(3)) == "terminate"
+    images, labels = labelled_images(48)
+    made = Trainer(
+        contrastive(), images, labels, trainer(tmp_path).config, folder=tmp_path, seed=0, here=ALONE
+    )
+    with pytest.raises(InputError, match=r"was begun with 64 images, but there are 48 now: .* another --out"):
+        run(made)
+    assert run(trainer(tmp_path)) is None
 
 
 def test_the_best_is_remembered_over_a_resumption(tmp_path: Path) -> None:
@@ -349,5 +361,5 @@ def test_info_survives_json(tmp_path: Path) -> None:
     run(trainer(tmp_path, epochs=3), StopAfter(5))
     (path,) = (tmp_path / "checkpoints").glob("step-*")
     info = json.loads((path / "state.json").read_text())["info"]
-    assert info.keys() == {"seconds", "sums", "best"}
+    assert info.keys() == {"seconds", "sums", "best", "images"}
     assert info["sums"]["loss"] > 0

@@ -257,7 +257,7 @@ class Trainer:
         folder = self.folder / checkpoints.CHECKPOINTS
         self._check_weights()
         if self.here.main:
-            info = {"seconds": self._seconds, "sums": self._sums, "best": self._best}
+            info = {"seconds": self._seconds, "sums": self._sums, "best": self._best, "images": self.n}
             optimizer = {
                 "state": self.optimizer.state_dict()["state"],
                 "scaler": self.stepper.scaler.state_dict(),
@@ -271,6 +271,7 @@ class Trainer:
     def _resume(self, journal: Journal) -> None:
         found = checkpoints.newest(self.folder / checkpoints.CHECKPOINTS, self.here.device)
         self._check_shared(found.step if found else 0)
+        self._check_images(found.info.get("images", self.n) if found else self.n)
         journal.rewind(found.step if found else 0)
         if found is None:
             return
@@ -283,6 +284,13 @@ class Trainer:
         best = found.info["best"]
         self._best = (best[0], best[1]) if best else None
         journal.say(f"going on from step {found.step} of {self.steps}")
+
+    def _check_images(self, before: int) -> None:
+        if before != self.n:
+            raise InputError(
+                f"{self.folder} was begun with {before:,} images, but there are {self.n:,} now: bring the "
+                "data set back to what it was, or take another --out."
+            )
 
     def _check_shared(self, step: int) -> None:
         if largest(step, self.here) != -largest(-step, self.here):
