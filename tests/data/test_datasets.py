@@ -154,3 +154,13 @@ def test_loading_the_digits_needs_no_optional_package() -> None:
     heavy = ["sklearn", "matplotlib", "PIL", "rich", "pyarrow", "torchvision"]
     shown = subprocess.run([sys.executable, "-c", code, *heavy], capture_output=True, text=True, check=True)
     assert shown.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("kind", ["folder", "parquet", "npz"])
+def test_a_path_that_leads_nowhere_from_here_is_named_in_full(
+    kind: str, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run remembers `folder:images`; called from another folder, it looks elsewhere."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=rf"^{tmp_path}/images (is not a folder|does not exist)"):
+        load(f"{kind}:images")

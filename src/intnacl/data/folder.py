@@ -37,7 +37,7 @@ def load_folder(request: Request) -> ImageSet:
 def find_split(path: Path, split: str) -> tuple[Path, tuple[str, ...]]:
     """The folder of the split, and the classes: those of the training folder where it has any."""
     if not path.is_dir():
-        raise InputError(f"{path} is not a folder.")
+        raise InputError(f"{path.absolute()} is not a folder.")
     names = {sub.name for sub in subfolders(path)}
     if not _has_splits(names):
         if split != "train":

@@ -67,7 +67,7 @@ def _opened(path: Path) -> Iterator[Any]:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             yield archive
     except FileNotFoundError:
-        raise InputError(f"{path} does not exist.") from None
+        raise InputError(f"{path.absolute()} does not exist.") from None
     except InputError:
         raise
     except (

@@ -43,7 +43,7 @@ def load_parquet(request: Request) -> ImageSet:
 def find_files(path: Path, split: str) -> list[Path]:
     """The parquet files of the split; without any split names all of them are for training."""
     if not path.exists():
-        raise InputError(f"{path} does not exist.")
+        raise InputError(f"{path.absolute()} does not exist.")
     named = _files_of(path, split)
     if named:
         return named
