@@ -99,6 +99,22 @@ def test_nothing_measured_is_still_a_figure(tmp_path: Path) -> None:
         assert draw(view)[0].startswith("<svg")
 
 
+@pytest.mark.parametrize("figure", ["curves", "runtime"])
+def test_a_panel_without_values_says_so_and_has_no_scale(tmp_path: Path, figure: str) -> None:
+    plain_table = table(2, epochs=(1, 2))
+    rows = tuple(replace(row, group=row.label) for row in plain_table.rows)
+    columns = tuple(replace(c, x=float(i + 1), metric="clean") for i, c in enumerate(plain_table.columns))
+    plan = make_plan([replace(plain_table, figure=figure, rows=rows, columns=columns)], [0])
+    fill(tmp_path, plan, shifted(), skip=lambda job: job.config.loss.temperature > 0.5)
+    texts = [
+        "".join(text.itertext())
+        for text in ET.fromstring(draw(collect(tmp_path)[0][0])[0]).iter("{http://www.w3.org/2000/svg}text")
+    ]
+    empty = {"curves": 1, "runtime": 3}[figure]  # no minutes are measured either
+    assert texts.count("not measured yet") == empty
+    assert "0.2" not in texts  # of an axis from 0 to 1, which is no accuracy's
+
+
 def test_labels_have_no_formulas_and_an_end() -> None:
     assert plain("5 $x^2$") == r"5 \$x^2\$"
     assert plain("x" * 100) == "x" * 39 + "…"

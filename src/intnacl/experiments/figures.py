@@ -26,11 +26,20 @@ def draw(view: View) -> tuple[str, bytes]:
     """The figure of a table, as SVG for any page and as PNG on white."""
     import matplotlib as mpl
 
-    make, png = partial(DRAWERS[str(view.figure)], view), io.BytesIO()
+    make, png = partial(_figure, view), io.BytesIO()
     with mpl.rc_context(STYLE):
         svg = inline_svg(make, view.title, view.key)
         make().savefig(png, format="png", dpi=160, facecolor="white")
     return svg, png.getvalue()
+
+
+def _figure(view: View) -> Any:
+    figure = DRAWERS[str(view.figure)](view)
+    for ax in figure.axes:
+        if not ax.has_data():  # its scale would run from 0 to 1, which means nothing
+            ax.tick_params(left=False, bottom=False, labelleft=False, labelbottom=False)
+            ax.text(0.5, 0.5, "not measured yet", ha="center", va="center", transform=ax.transAxes)
+    return figure
 
 
 def plain(text: str) -> str:
