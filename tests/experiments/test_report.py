@@ -18,7 +18,14 @@ from intnacl.experiments.attempts import FAILURE, run_folder
 from intnacl.experiments.grid import PAPER, pick, tables_of
 from intnacl.experiments.measured import collect
 from intnacl.experiments.plan import Job, canonical, make_plan
-from intnacl.experiments.report import as_script, distinct, escape_markdown, file_names, write_report
+from intnacl.experiments.report import (
+    as_script,
+    distinct,
+    escape_markdown,
+    file_names,
+    markdown_code,
+    write_report,
+)
 
 HOSTILE = (
     "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'`|*_$x^2$\\input{x}%&{{7*7}}<<7*7>>"
@@ -262,6 +269,13 @@ def test_a_spreadsheet_gets_no_formula(tmp_path: Path, cell: str) -> None:
 
 def test_markdown_is_escaped() -> None:
     assert escape_markdown("a|b*c_<d>\n`e`") == r"a\|b\*c\_&lt;d&gt; \`e\`"
+
+
+def test_a_command_can_be_copied_from_markdown() -> None:
+    command = "intnacl run --set train.batch_size=128 'a*b'"
+    assert markdown_code(command) == f"`{command}`"
+    for odd in ("a`b", "a|b", "<b>", "a\nb"):
+        assert markdown_code(odd) == escape_markdown(odd)
 
 
 def test_every_table_has_a_name_of_its_own() -> None:

@@ -65,7 +65,7 @@ def render(name: str, report: Report, escape: Callable[[str], str] | None) -> st
         lstrip_blocks=True, autoescape=escape is None, keep_trailing_newline=True, **marks,
     )  # fmt: skip
     environment.filters |= {"text": escape or str, "number": number, "value": value, "signed": signed}
-    environment.filters |= {"images": images, "shade": shade, "script": as_script}
+    environment.filters |= {"images": images, "shade": shade, "script": as_script, "code": markdown_code}
     environment.globals |= {
         "data": cells_data,
         "minutes_note": minutes_note,
@@ -157,6 +157,11 @@ def escape_markdown(text: str) -> str:
     for character in "\\`*_[]|#":
         text = text.replace(character, f"\\{character}")
     return text
+
+
+def markdown_code(text: str) -> str:
+    """Text to be copied, without backslashes in it; what a code span cannot hold in a table is escaped."""
+    return escape_markdown(text) if set(text) & set("`|<>&\n") else f"`{text}`"
 
 
 def cells_data(report: Report) -> dict[str, Any]:
