@@ -25,3 +25,14 @@ def test_milestones_stay_apart_and_transfer_falls_away() -> None:
     small = shrunk(Table(name="t", title="t", rows=rows, columns=columns), (100, 200, 400))
     assert [row.settings["train.epochs"] for row in small.rows] == [1, 3, 1]
     assert [(column.label, column.dataset) for column in small.columns] == [("digits clean", None)]
+
+
+def test_labels_and_axes_name_the_epochs_that_are_trained() -> None:
+    columns = tuple(
+        Column(label=f"minutes for {n} epochs", settings={"train.epochs": n}, x=n) for n in (100, 400)
+    )
+    small = shrunk(Table(name="t", title="t", rows=(Row(label="r"),), columns=columns), (100, 200, 400))
+    assert [(column.label, column.x) for column in small.columns] == [
+        ("minutes for 1 epochs", 1),
+        ("minutes for 3 epochs", 3),
+    ]
