@@ -241,7 +241,8 @@ def _check_converted(module: nn.Module) -> None:
     seconds = {layer.adversarial for layer in module.modules() if isinstance(layer, ViewBatchNorm)}
     for name, layer in module.named_modules():
         apart = layer in seconds or getattr(layer, "adversarial", None) is not None
-        if isinstance(layer, _BatchNorm) and layer.training and not apart:
+        moves = isinstance(layer, _BatchNorm) and layer.training and layer.track_running_stats
+        if moves and not apart:
             raise InputError(
                 f"layer {name!r} is a {type(layer).__name__}, whose statistics adversarial views would "
                 "change: call intnacl.norms.convert(model) first."
