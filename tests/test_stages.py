@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from intnacl.config import RunConfig, resolve
 from intnacl.data import load
@@ -28,6 +29,7 @@ from intnacl.training.objectives import Contrastive, Supervised
 from intnacl.training.stopping import Stop
 from intnacl.training.trainer import DivergedError, Trainer
 from intnacl.weights import from_pretrained
+from tiny_run import write_images
 
 CPU = torch.device("cpu")
 ALONE = Ranks(0, 1, CPU)
@@ -175,6 +177,21 @@ def test_missing_data_is_named(tmp_path: Path) -> None:
         run(tmp_path / "a", dataset="tinyimagenet", root=str(tmp_path))
     with pytest.raises(InputError, match="nowhere is not a folder"):
         run(tmp_path / "b", dataset=f"folder:{tmp_path / 'nowhere'}")
+
+
+def test_a_changed_image_is_not_taken_for_the_one_a_run_began_with(tmp_path: Path) -> None:
+    name = write_images(tmp_path / "images")
+    settings = {
+        "dataset": name,
+        "root": str(tmp_path),
+        "train.batch_size": 4,
+        "size": 8,
+        "encoder.name": "small",
+    }
+    assert run(tmp_path / "run", Stop(0), **settings) == "time"
+    Image.new("RGB", (8, 8), "red").save(tmp_path / "images" / "train" / "cat" / "0.png")
+    with pytest.raises(InputError, match="was begun with other images"):
+        run(tmp_path / "run", **settings)
 
 
 def test_a_rate_far_too_large_ends_in_a_clear_message(tmp_path: Path) -> None:

@@ -73,7 +73,8 @@ def _train(config: RunConfig, folder: Path, here: Ranks, stop: Stop) -> str | No
     objective = build_objective(config, train, here)
     trainer = Trainer(
         objective, train.images, train.labels, config.train,
-        folder=folder, seed=config.seed, here=here, monitor=build_monitor(config, train, here),
+        folder=folder, seed=config.seed, here=here, checksum=train.checksum,
+        monitor=build_monitor(config, train, here),
     )  # fmt: skip
     with Journal(
         folder, epochs=config.train.epochs, active=here.main, tensorboard=config.train.tensorboard

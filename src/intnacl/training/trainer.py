@@ -84,7 +84,10 @@ class DivergedError(InputError):
 
 
 class Trainer:
-    """One run of an objective on a data set that lives on the device."""
+    """One run of an objective on a data set that lives on the device.
+
+    `checksum` is that of the data set: a run does not go on with another.
+    """
 
     def __init__(
         self,
@@ -96,11 +99,12 @@ class Trainer:
         folder: Path,
         seed: int,
         here: Ranks,
+        checksum: str | None = None,
         monitor: Monitor | None = None,
     ) -> None:
         config = config.on(here.device)
         self.config, self.seed, self.here, self.monitor = config, seed, here, monitor
-        self.folder, self.n = folder, len(images)
+        self.folder, self.n, self.checksum = folder, len(images), checksum
         self.batches = steps_per_epoch(self.n, config.batch_size)
         self.updates = self.batches // config.accumulate
         if self.updates == 0:
@@ -257,7 +261,7 @@ class Trainer:
         folder = self.folder / checkpoints.CHECKPOINTS
         self._check_weights()
         if self.here.main:
-            info = {"seconds": self._seconds, "sums": self._sums, "best": self._best, "images": self.n}
+            info = {"seconds": self._seconds, "sums": self._sums, "best": self._best, "data": self.checksum}
             optimizer = {
                 "state": self.optimizer.state_dict()["state"],
                 "scaler": self.stepper.scaler.state_dict(),
@@ -271,7 +275,7 @@ class Trainer:
     def _resume(self, journal: Journal) -> None:
         found = checkpoints.newest(self.folder / checkpoints.CHECKPOINTS, self.here.device)
         self._check_shared(found.step if found else 0)
-        self._check_images(found.info.get("images", self.n) if found else self.n)
+        self._check_data(found.info.get("data") if found else None)
         journal.rewind(found.step if found else 0)
         if found is None:
             return
@@ -285,11 +289,11 @@ class Trainer:
         self._best = (best[0], best[1]) if best else None
         journal.say(f"going on from step {found.step} of {self.steps}")
 
-    def _check_images(self, before: int) -> None:
-        if before != self.n:
+    def _check_data(self, before: str | None) -> None:
+        if before is not None and before != self.checksum:
             raise InputError(
-                f"{self.folder} was begun with {before:,} images, but there are {self.n:,} now: bring the "
-                "data set back to what it was, or take another --out."
+                f"{self.folder} was begun with other images or labels than the data set has now ({self.n:,} "
+                "images): bring it back to what it was, or take another --out."
             )
 
     def _check_shared(self, step: int) -> None:
