@@ -198,15 +198,16 @@ def _tell(session: Session, stop: Stop) -> int:
     names = [job.name for job in session.jobs]
     done = sum(finished(session.results, name) for name in names)
     print(f"{done} of {len(names)} runs are finished in {session.results}.")
-    failed = [
-        (name, noted["error"])
+    failed = {
+        name: last_line(noted["error"])
         for name in names
         if not finished(session.results, name)
         and (noted := failure(run_folder(session.results, name))) is not None
         and session.name in noted["given_up"]
-    ]
-    for name, error in failed:
-        print(f"failed: {name}: {last_line(error)}")
+    }
+    for error in dict.fromkeys(failed.values()):  # a missing data set fails all runs alike
+        first, *more = (name for name in failed if failed[name] == error)
+        print(f"failed: {first}{f' and {len(more)} more' if more else ''}: {error}")
     if failed:
         print(f"{len(failed)} failed; their output is in {session.results / 'runs'}/NAME/output.txt, and the "
               "same command tries them again.")  # fmt: skip
