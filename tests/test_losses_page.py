@@ -1,6 +1,8 @@
 """docs/losses.md shows the presets as they are, and leaves out no equation of the paper."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import torch
@@ -50,3 +52,18 @@ def test_its_example_keeps_adversarial_statistics_apart() -> None:
     assert not torch.equal(norm.running_mean, norm.adversarial.running_mean)
     assert all(parameter.grad is not None for parameter in names["model"].parameters())
     assert norm.groups == ((1, False),)
+
+
+def test_its_loop_on_two_ranks_leaves_both_with_the_same_weights(tmp_path: Path) -> None:
+    code = section("Several ranks").split("```python\n")[1].split("```")[0]
+    before, after = code.split("dist.destroy_process_group()")
+    show = "print('weights', dist.get_rank(), float(model.module.weight.sum()))\n"
+    (tmp_path / "loop.py").write_text(f"{before}{show}dist.destroy_process_group(){after}")
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    found = subprocess.run(
+        [*launcher, str(tmp_path / "loop.py")], capture_output=True, text=True, timeout=240
+    )
+    assert found.returncode == 0, found.stderr
+    sums = dict(re.findall(r"weights (\d) (\S+)", found.stdout))
+    assert sums.keys() == {"0", "1"}
+    assert sums["0"] == sums["1"]
