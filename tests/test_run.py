@@ -99,9 +99,11 @@ def test_what_makes_a_run_a_comparison() -> None:
         is_comparison(Flags(seed=1), (), (1, 2))
 
 
-def test_from_pretrained_is_loaded_when_it_is_asked_for() -> None:
+def test_public_names_are_loaded_when_they_are_asked_for() -> None:
     code = (
-        "import sys, intnacl; assert 'intnacl.weights' not in sys.modules; intnacl.from_pretrained;"
+        "import sys, intnacl; assert 'torch' not in sys.modules; assert 'IntNaClLoss' in dir(intnacl);"
+        "from intnacl import IntNaClLoss; assert IntNaClLoss.__module__ == 'intnacl.losses.integrated';"
+        "assert 'intnacl.weights' not in sys.modules; intnacl.from_pretrained;"
         "assert 'intnacl.weights' in sys.modules; assert not hasattr(intnacl, 'nothing')"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)

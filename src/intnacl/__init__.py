@@ -1,17 +1,25 @@
 """Contrastive representation learning that is accurate and robust: the IntNaCl family."""
 
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-from intnacl.losses.integrated import IntNaClLoss
+if TYPE_CHECKING:
+    from intnacl.losses.integrated import IntNaClLoss
+    from intnacl.weights import from_pretrained
 
 __all__ = ["IntNaClLoss", "__version__", "from_pretrained"]
 __version__ = "0.1.0"
+HOMES = {"IntNaClLoss": "intnacl.losses.integrated", "from_pretrained": "intnacl.weights"}
 
 
 def __getattr__(name: str) -> Any:
-    """`intnacl.from_pretrained`, loaded when it is first asked for: the losses need torch alone."""
-    if name == "from_pretrained":
-        from intnacl.weights import from_pretrained
+    """A public name, loaded when it is first asked for: the losses need torch alone, and `--help` nothing."""
+    if name not in HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(HOMES[name]), name)
+    globals()[name] = value
+    return value
 
-        return from_pretrained
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+def __dir__() -> list[str]:
+    return __all__
