@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -62,15 +64,27 @@ def test_mixed_views_have_another_partner_each_and_never_the_image_itself(images
         assert mixed.is_contiguous(memory_format=torch.channels_last)
 
 
+def test_mixed_views_of_their_own_are_of_further_draws(images):
+    rows, config = torch.arange(40), replace(CONFIG, mix_of="own")
+    views = make_views(images, config, seed=5, step=9, rows=rows, extra=1, mixed=2, lam=0.6)
+    for number, mixed in enumerate(views.mixed, start=1):
+        x = augment(images, CONFIG, seed=5, step=9, view=2 + number, rows=rows)
+        assert torch.allclose(mixed, mix(x, 0.6, number), atol=1e-5)
+    plain = make_views(images, CONFIG, seed=5, step=9, rows=rows, extra=1, mixed=2)
+    for kind in ("plain", "extra"):
+        assert all(map(torch.equal, getattr(views, kind), getattr(plain, kind)))
+
+
+@pytest.mark.parametrize("mix_of", ["x1", "own"])
 @pytest.mark.parametrize("world", [2, 4, 8])
-def test_ranks_see_what_one_process_sees(images, world):
-    index = batch_indices(0, 3, 40, 16)
+def test_ranks_see_what_one_process_sees(images, world, mix_of):
+    index, config = batch_indices(0, 3, 40, 16), replace(CONFIG, mix_of=mix_of)
     counts = {"extra": 1, "mixed": 3, "lam": 0.7}
-    whole = make_views(images[index], CONFIG, seed=0, step=3, rows=rank_rows(0, 1, 16), **counts)
+    whole = make_views(images[index], config, seed=0, step=3, rows=rank_rows(0, 1, 16), **counts)
     parts = []
     for rank in range(world):
         rows = rank_rows(rank, world, 16, halo=3)
-        parts.append(make_views(images[index[rows]], CONFIG, seed=0, step=3, rows=rows, halo=3, **counts))
+        parts.append(make_views(images[index[rows]], config, seed=0, step=3, rows=rows, halo=3, **counts))
     for kind in range(3):
         for number, expected in enumerate(whole[kind]):
             joined = torch.cat([part[kind][number] for part in parts])

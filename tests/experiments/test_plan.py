@@ -71,11 +71,14 @@ def test_the_hash_is_not_of_the_recipes_name() -> None:
         ({"loss.tau_plus": 0.1, "loss.beta": 2.0}, {}),  # g0 has neither
         ({"loss.negatives": "g1", "loss.beta": 2.0}, {"loss.negatives": "g1"}),
         ({"loss.weight": "one", "loss.detach_weight": True}, {}),  # alpha = 0 has no robust term
+        ({"augment.mix_of": "own"}, {}),
+        ({"augment.mix_of": "own", "loss.nacl": "mixnca"}, {"loss.nacl": "mixnca"}),
+        ({"augment.mix_of": "own", "loss.num_positives": 2}, {"loss.num_positives": 2}),
     ],
 )
 def test_unused_settings_do_not_make_another_run(one: dict[str, object], other: dict[str, object]) -> None:
     assert resolve(one) != resolve(other)
-    assert canonical(resolve(one)) == canonical(resolve(other))
+    assert run_name(canonical(resolve(one))) == run_name(canonical(resolve(other)))
 
 
 @pytest.mark.parametrize(
@@ -83,7 +86,7 @@ def test_unused_settings_do_not_make_another_run(one: dict[str, object], other: 
     [
         {"loss.negatives": "g2", "loss.tau_plus": 0.1}, {"loss.negatives": "g2", "loss.beta": 2.0},
         {"loss.alpha": 1.0, "loss.weight": "one"}, {"loss.alpha": 1.0, "loss.robust_negatives": "g1"},
-        {"loss.nacl": "mixnca", "loss.num_positives": 2, "loss.lam": 0.9},
+        {"loss.nacl": "mixnca", "loss.num_positives": 2, "loss.lam": 0.9, "augment.mix_of": "own"},
         {"loss.alpha": 1.0, "adversary.negatives": "g1", "loss.tau_plus": 0.1},
         {"loss.alpha": 1.0, "adversary.negatives": "g2", "loss.beta": 2.0},
     ],

@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from intnacl.errors import InputError
+from intnacl.errors import InputError, check_choice
 
 
 def _check_range(name: str, value: float, low: float, high: float, wanted: str) -> None:
@@ -45,6 +45,8 @@ class AugmentConfig:
     """Probability of solarisation."""
     solarize_threshold: float = 0.5
     """Pixels at or above this value are inverted."""
+    mix_of: str = "x1"
+    """What mixed views (mixnca) are made of: "x1", the second view; "own", a further view for each."""
 
     def __post_init__(self) -> None:
         for name in ("flip_p", "jitter_p", "grayscale_p", "blur_p", "solarize_p"):
@@ -59,6 +61,7 @@ class AugmentConfig:
         )
         if self.blur_kernel < 1 or self.blur_kernel % 2 == 0:
             raise InputError(f"blur_kernel={self.blur_kernel!r} must be an odd number >= 1.")
+        check_choice("mix_of", self.mix_of, ("x1", "own"))
 
     @property
     def factors(self) -> tuple[float, float, float, float]:

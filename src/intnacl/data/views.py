@@ -23,7 +23,7 @@ class Views(NamedTuple):
 
     plain: list[Tensor]  # x0, x1
     extra: list[Tensor]  # further views of the same images: NCA's M − 1 additional positives
-    mixed: list[Tensor]  # λ·x1 + (1−λ)·x1 of another image: MIXNCA's M − 1 additional positives
+    mixed: list[Tensor]  # λ·x + (1−λ)·x of another image, x = x1 or a further view: MIXNCA's M − 1 others
 
 
 def mix(x: Tensor, lam: float, shift: int) -> Tensor:
@@ -64,16 +64,17 @@ def make_views(
         config: the augmentation of every view.
         seed, step: with `rows`, what the draws are a function of; `step` may be a tensor on the device.
         rows: (h + B,) int64, the images' places in the global batch.
-        extra, mixed: how many views of each kind besides the two plain ones; the mixed are of the second.
+        extra, mixed: how many views of each kind besides the two plain ones.
         lam: λ of the mixed views.
         halo: h, at least `mixed`; 0 when this process holds the whole batch.
         dtype: of the views.
     """
     assert halo == 0 or halo >= mixed, (halo, mixed)
-    x_VBCHW = _augmented(images, config, 2 + extra, seed=seed, step=step, rows=rows, dtype=dtype)
-    own = [x[halo:] for x in x_VBCHW]
-    partners = _mixed(x_VBCHW[1], mixed, lam, halo) if mixed else []
-    return Views(plain=own[:2], extra=own[2:], mixed=partners)
+    further = mixed if config.mix_of == "own" else 0
+    x_VBCHW = _augmented(images, config, 2 + extra + further, seed=seed, step=step, rows=rows, dtype=dtype)
+    own = [x[halo:] for x in x_VBCHW[: 2 + extra]]
+    bases = x_VBCHW[2 + extra :] if further else [x_VBCHW[1]] * mixed
+    return Views(plain=own[:2], extra=own[2:], mixed=_mixed(bases, lam, halo))
 
 
 def _augmented(
@@ -100,18 +101,20 @@ def _augmented(
     return list(stacked.chunk(count))
 
 
-def _mixed(x: Tensor, count: int, lam: float, halo: int) -> list[Tensor]:
-    """Mixed views j = 1 … count of the rows after the halo, each with the row j places before it."""
+def _mixed(bases: list[Tensor], lam: float, halo: int) -> list[Tensor]:
+    """Mixed views j = 1, 2, … of the rows after the halo: of base j, each with the row j places before it."""
     _check_lam(lam)
     if halo == 0:
-        if count >= len(x):
+        if bases and len(bases) >= len(bases[0]):
             raise InputError(
-                f"{count} mixed views need {count} other images in the batch, which has {len(x)}: "
-                f"take a batch of at least {count + 1}, or fewer mixed views."
+                f"{len(bases)} mixed views need {len(bases)} other images in the batch, which has "
+                f"{len(bases[0])}: take a batch of at least {len(bases) + 1}, or fewer mixed views."
             )
-        return [mix(x, lam, shift) for shift in range(1, count + 1)]
-    own = x[halo:]
-    return [lam * own + (1 - lam) * x[halo - shift : len(x) - shift] for shift in range(1, count + 1)]
+        return [mix(x, lam, shift) for shift, x in enumerate(bases, start=1)]
+    return [
+        lam * x[halo:] + (1 - lam) * x[halo - shift : len(x) - shift]
+        for shift, x in enumerate(bases, start=1)
+    ]
 
 
 def _check_lam(lam: float) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from intnacl.config import FREE, EvaluationConfig, RunConfig, flatten, resolve, to_dict
+from intnacl.data.recipes import AugmentConfig
 from intnacl.errors import InputError, check_choice
 from intnacl.evaluation.named_attacks import named_attack
 from intnacl.experiments.tables import Column, Table
@@ -125,9 +126,12 @@ def _requests(table: Table, overrides: Mapping[str, Any], device: torch.device |
 
 
 def canonical(config: RunConfig) -> RunConfig:
-    """The same run with every unused keyword of the loss at its default, so that equal runs are equal."""
+    """The same run with every setting of loss and views that it does not use at its default, so that equal
+    runs are equal."""
     default, used = LossConfig(), config.loss
     unused: set[str] = set()
+    if config.objective == "supervised" or used.num_positives == 1 or used.nacl == "nca":
+        config = replace(config, augment=replace(config.augment, mix_of=AugmentConfig.mix_of))
     if config.objective == "supervised":
         return replace(config, loss=default)
     if used.num_positives == 1:
