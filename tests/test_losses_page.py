@@ -56,14 +56,18 @@ def test_its_example_keeps_adversarial_statistics_apart() -> None:
 
 def test_its_loop_on_two_ranks_leaves_both_with_the_same_weights(tmp_path: Path) -> None:
     code = section("Several ranks").split("```python\n")[1].split("```")[0]
-    before, after = code.split("dist.destroy_process_group()")
-    show = "print('weights', dist.get_rank(), float(model.module.weight.sum()))\n"
-    (tmp_path / "loop.py").write_text(f"{before}{show}dist.destroy_process_group(){after}")
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    found = subprocess.run(
-        [*launcher, str(tmp_path / "loop.py")], capture_output=True, text=True, timeout=240
+    loop, end, _ = code.partition("dist.destroy_process_group()")
+    assert end
+    # Some releases of torch abort now and then when threads of gloo meet the end of the interpreter.
+    leave = (
+        "import os\n"
+        "torch.save(model.module.state_dict(), f'{dist.get_rank()}.pt')\n"
+        "dist.barrier()\n"
+        "os._exit(0)\n"
     )
+    (tmp_path / "loop.py").write_text(loop + leave)
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    found = subprocess.run([*launcher, "loop.py"], cwd=tmp_path, capture_output=True, text=True, timeout=240)
     assert found.returncode == 0, found.stderr
-    sums = dict(re.findall(r"weights (\d) (\S+)", found.stdout))
-    assert sums.keys() == {"0", "1"}
-    assert sums["0"] == sums["1"]
+    first, second = (torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2))
+    assert all(torch.equal(first[name], second[name]) for name in first)
