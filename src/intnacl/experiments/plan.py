@@ -18,7 +18,7 @@ from intnacl.config import FREE, EvaluationConfig, RunConfig, flatten, resolve, 
 from intnacl.data.recipes import AugmentConfig
 from intnacl.errors import InputError, check_choice
 from intnacl.evaluation.named_attacks import named_attack
-from intnacl.experiments.tables import Column, Table
+from intnacl.experiments.tables import Column, Row, Table
 from intnacl.losses.integrated import LossConfig
 
 DEFAULTS = 1  # raise when a setting's default changes: runs with the old one must not be taken for new
@@ -82,18 +82,25 @@ def jobs_of_rows(plan: Plan, rows: Sequence[str]) -> tuple[Job, ...]:
     """The runs behind rows of these labels, or "GROUP, LABEL"s; all runs if there are none."""
     if not rows:
         return plan.jobs
+    check_rows(plan, rows)
+    chosen = {run for table in plan.tables for _, runs in runs_by_row(plan, table, rows) for run in runs}
+    return _with_parents_there({job.name: job for job in plan.jobs if job.name in chosen})
+
+
+def check_rows(plan: Plan, rows: Sequence[str]) -> None:
+    """Raise unless every row exists."""
     known = {name for table in plan.tables for row in table.rows for name in row.names}
     for name in rows:
         check_choice("row", name, known)
-    chosen = {
-        run
-        for table in plan.tables
+
+
+def runs_by_row(plan: Plan, table: Table, wanted: Sequence[str]) -> list[tuple[Row, set[str]]]:
+    """All rows of a table, or those wanted, with their runs."""
+    return [
+        (row, {run for cell in cells for run in cell.values()})
         for row, cells in zip(table.rows, plan.cells[table.name], strict=True)
-        if not row.names.isdisjoint(rows)
-        for cell in cells
-        for run in cell.values()
-    }
-    return _with_parents_there({job.name: job for job in plan.jobs if job.name in chosen})
+        if not wanted or not row.names.isdisjoint(wanted)
+    ]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,11 +136,10 @@ def canonical(config: RunConfig) -> RunConfig:
     """The same run with every setting of loss and views that it does not use at its default, so that equal
     runs are equal."""
     default, used = LossConfig(), config.loss
+    unmixed = replace(config.augment, mix_of=AugmentConfig.mix_of)
     unused: set[str] = set()
-    if config.objective == "supervised" or used.num_positives == 1 or used.nacl == "nca":
-        config = replace(config, augment=replace(config.augment, mix_of=AugmentConfig.mix_of))
     if config.objective == "supervised":
-        return replace(config, loss=default)
+        return replace(config, loss=default, augment=unmixed)
     if used.num_positives == 1:
         unused |= {"nacl", "lam", "denominator", "mix_negatives"}
     unused |= {"lam", "mix_negatives"} if used.nacl == "nca" else {"denominator"}
@@ -144,7 +150,11 @@ def canonical(config: RunConfig) -> RunConfig:
         estimators |= {used.robust_negatives or used.negatives, config.adversary.negatives}
     unused |= {"tau_plus", "beta"} if estimators == {"g0"} else set()
     unused |= {"beta"} if "g2" not in estimators else set()
-    return replace(config, loss=replace(used, **{name: getattr(default, name) for name in unused}))
+    return replace(
+        config,
+        loss=replace(used, **{name: getattr(default, name) for name in unused}),
+        augment=unmixed if "lam" in unused else config.augment,
+    )
 
 
 def training_key(config: RunConfig) -> str:

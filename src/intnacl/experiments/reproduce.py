@@ -15,7 +15,7 @@ from intnacl.experiments.attempts import failure, finished, run_folder
 from intnacl.experiments.cost import plan_seconds
 from intnacl.experiments.custom import read_grid
 from intnacl.experiments.grid import SCALES, pick, tables_of
-from intnacl.experiments.plan import Job, Plan, jobs_of_rows, make_plan
+from intnacl.experiments.plan import Job, Plan, check_rows, jobs_of_rows, make_plan, runs_by_row
 from intnacl.experiments.progress import Progress, last_line
 from intnacl.experiments.runner import Session, local_devices, new_session, run_local, work
 from intnacl.experiments.tables import Column, Row, Table
@@ -86,15 +86,15 @@ def list_tables(request: Request) -> None:
     from rich.table import Table as Grid
 
     plan = plan_of(request, request.universe())
-    jobs_of_rows(plan, request.rows)  # refuses a row that does not exist
+    check_rows(plan, request.rows)
     costs = plan_seconds(plan.jobs)
     by_row = bool(request.tables or request.rows)
     columns = ("name", "row" if by_row else "title", "runs", "finished", "H200 hours")
     grid, listed = Grid(*columns, box=None), set[str]()
     for table in request.chosen() if request.tables else plan.tables:
-        rows = _runs_by_row(table, plan, request.rows)
-        whole = set[str]().union(*rows.values())
-        for title, runs in (rows if by_row else {table.title: whole}).items():
+        rows = [(row.name, runs) for row, runs in runs_by_row(plan, table, request.rows)]
+        whole = set[str]().union(*(runs for _, runs in rows))
+        for title, runs in rows if by_row else [(table.title, whole)]:
             grid.add_row(table.name, title, *_counts(runs, request.out, costs))
         listed |= whole
     grid.add_row("", "all, shared runs once", *_counts(listed, request.out, costs))
@@ -109,15 +109,6 @@ def list_tables(request: Request) -> None:
             f"{request.out / 'runs'} holds {others} more finished runs, of other seeds or settings, or made "
             "where training has another precision (GPU: bf16, CPU: fp32); `intnacl report` shows them."
         )
-
-
-def _runs_by_row(table: Table, plan: Plan, wanted: Sequence[str]) -> dict[str, set[str]]:
-    """The names of all rows, or of those wanted, with their runs."""
-    return {
-        row.name: {run for cell in cells for run in cell.values()}
-        for row, cells in zip(table.rows, plan.cells[table.name], strict=True)
-        if not wanted or not row.names.isdisjoint(wanted)
-    }
 
 
 def _counts(runs: set[str], out: Path, costs: Mapping[str, float]) -> tuple[str, str, str]:
