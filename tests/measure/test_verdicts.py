@@ -1,6 +1,7 @@
 """Verdicts that are done outlast a stop, for the same images and attack alone, and are then forgotten."""
 
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,23 +20,32 @@ IMAGES = {"train": "a", "test": "b"}
 FGSM = named_attack("fgsm", 0.1)
 
 
+def new(folder: Path) -> Verdicts:
+    return Verdicts(folder, "digits", torch.device("cpu"))
+
+
 def fail() -> Tensor:
     raise AssertionError("attacked again")
 
 
 def test_read_back(tmp_path: Path) -> None:
     right_n = torch.tensor([True, False, False, True])
-    first = Verdicts(tmp_path / "begun")
-    assert first.keep(IMAGES, FGSM, 0, lambda: right_n).equal(right_n)
+
+    def _work() -> Tensor:
+        time.sleep(0.01)  # longer than the thousandth of a second to which it is kept
+        return right_n
+
+    first = new(tmp_path / "begun")
+    assert first.keep(IMAGES, FGSM, 0, _work).equal(right_n)
     assert first.earlier_s == 0
-    second = Verdicts(tmp_path / "begun")
+    second = new(tmp_path / "begun")
     found = second.keep(IMAGES, FGSM, 0, fail)
     assert found.dtype == torch.bool
     assert found.equal(right_n)
     assert second.earlier_s > 0
     second.forget()
     with pytest.raises(AssertionError, match="attacked again"):
-        Verdicts(tmp_path / "begun").keep(IMAGES, FGSM, 0, fail)
+        new(tmp_path / "begun").keep(IMAGES, FGSM, 0, fail)
 
 
 @pytest.mark.parametrize(
@@ -51,16 +61,16 @@ def test_read_back(tmp_path: Path) -> None:
 def test_others_are_not_taken(
     images: dict[str, str], attack: AttackConfig, place: int, tmp_path: Path
 ) -> None:
-    verdicts = Verdicts(tmp_path)
+    verdicts = new(tmp_path)
     verdicts.keep(IMAGES, FGSM, 0, lambda: torch.ones(4, dtype=torch.bool))
     with pytest.raises(AssertionError, match="attacked again"):
         verdicts.keep(images, attack, place, fail)
 
 
 def test_a_damaged_file_is_made_again(tmp_path: Path) -> None:
-    verdicts = Verdicts(tmp_path)
+    verdicts = new(tmp_path)
     verdicts.keep(IMAGES, FGSM, 0, lambda: torch.ones(4, dtype=torch.bool))
-    for path in tmp_path.iterdir():
+    for path in tmp_path.rglob("*.json"):
         path.write_bytes(path.read_bytes()[:-5])
     assert verdicts.keep(IMAGES, FGSM, 0, lambda: torch.zeros(4, dtype=torch.bool)).sum() == 0
 
@@ -84,8 +94,8 @@ def test_an_interrupted_attack_loses_none_that_was_done(
     monkeypatch.setattr(robustness._Portion, "under", _until("pgd"))
     with pytest.raises(KeyboardInterrupt):
         run_attacks(subject, "digits", attacks)
-    (path,) = (subject.folder / PARTS).glob("*/*.json")
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"seconds": 100.0}))
+    (path,) = (subject.folder / PARTS).rglob("verdict-*.json")
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"time_s": 100.0}))
     monkeypatch.setattr(robustness._Portion, "under", _until("none"))
     part = run_attacks(subject, "digits", attacks)
     assert done == ["fgsm", "pgd"]

@@ -42,7 +42,8 @@ def stage_name(name: str, attacks: tuple[AttackConfig, ...]) -> str:
 def run_attacks(subject: Subject, name: str, attacks: tuple[AttackConfig, ...]) -> Part:
     """Accuracy on a data set under attacks, and their worst case at each eps."""
     settings = attack_settings(subject, name, attacks)
-    verdicts = Verdicts(part_path(subject.folder, "attack", settings).with_suffix(".begun"))
+    begun = part_path(subject.folder, "attack", settings).with_suffix(".begun")
+    verdicts = Verdicts(begun, name, subject.device)
 
     def _work() -> dict[str, Any]:
         train, test = subject.load(name)
