@@ -31,7 +31,7 @@ def test_strength_multiplies_the_four_jitters():
         ({"jitter": (0.1, -0.1, 0.1, 0.1)}, r"jitter=\(0.1, -0.1.*four numbers >= 0"),
         ({"jitter": (0.1, 0.1, 0.1)}, r"jitter=\(0.1, 0.1, 0.1\).*four numbers"),
         ({"blur_kernel": 4}, r"blur_kernel=4 must be an odd number"),
-        ({"mix_of": "x0"}, r"mix_of='x0' is unknown.* own, x1"),
+        ({"mix_of": "x2"}, r"mix_of='x2' is unknown.* own, x0, x1"),
     ],
 )
 def test_impossible_settings_are_named(wrong, message):

@@ -55,12 +55,14 @@ def test_views_are_numbered_draws_of_the_same_images(images):
     assert (views.plain[0] - views.plain[1]).abs().mean() > 0.05
 
 
-def test_mixed_views_have_another_partner_each_and_never_the_image_itself(images):
-    views = make_views(images, CONFIG, seed=0, step=0, rows=torch.arange(40), mixed=3, lam=0.6)
-    x1 = views.plain[1]
-    for number, mixed in enumerate(views.mixed, start=1):
-        partner = (mixed - 0.6 * x1) / 0.4
-        assert torch.allclose(partner, x1[torch.arange(40) - number], atol=1e-5)
+@pytest.mark.parametrize(("mix_of", "number"), [("x0", 0), ("x1", 1)])
+def test_mixed_views_have_another_partner_each_and_never_the_image_itself(images, mix_of, number):
+    rows, config = torch.arange(40), replace(CONFIG, mix_of=mix_of)
+    views = make_views(images, config, seed=0, step=0, rows=rows, mixed=3, lam=0.6)
+    x = views.plain[number]
+    for shift, mixed in enumerate(views.mixed, start=1):
+        partner = (mixed - 0.6 * x) / 0.4
+        assert torch.allclose(partner, x[rows - shift], atol=1e-5)
         assert mixed.is_contiguous(memory_format=torch.channels_last)
 
 
@@ -75,7 +77,7 @@ def test_mixed_views_of_their_own_are_of_further_draws(images):
         assert all(map(torch.equal, getattr(views, kind), getattr(plain, kind)))
 
 
-@pytest.mark.parametrize("mix_of", ["x1", "own"])
+@pytest.mark.parametrize("mix_of", ["x0", "x1", "own"])
 @pytest.mark.parametrize("world", [2, 4, 8])
 def test_ranks_see_what_one_process_sees(images, world, mix_of):
     index, config = batch_indices(0, 3, 40, 16), replace(CONFIG, mix_of=mix_of)

@@ -46,7 +46,7 @@ class AugmentConfig:
     solarize_threshold: float = 0.5
     """Pixels at or above this value are inverted."""
     mix_of: str = "x1"
-    """What mixed views (mixnca) are made of: "x1", the second view; "own", a further view for each."""
+    """What mixed views (mixnca) are made of: "x0", the first view; "x1", the second; "own", further ones."""
 
     def __post_init__(self) -> None:
         for name in ("flip_p", "jitter_p", "grayscale_p", "blur_p", "solarize_p"):
@@ -61,7 +61,7 @@ class AugmentConfig:
         )
         if self.blur_kernel < 1 or self.blur_kernel % 2 == 0:
             raise InputError(f"blur_kernel={self.blur_kernel!r} must be an odd number >= 1.")
-        check_choice("mix_of", self.mix_of, ("x1", "own"))
+        check_choice("mix_of", self.mix_of, ("x0", "x1", "own"))
 
     @property
     def factors(self) -> tuple[float, float, float, float]:

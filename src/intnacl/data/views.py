@@ -23,7 +23,7 @@ class Views(NamedTuple):
 
     plain: list[Tensor]  # x0, x1
     extra: list[Tensor]  # further views of the same images: NCA's M − 1 additional positives
-    mixed: list[Tensor]  # λ·x + (1−λ)·x of another image, x = x1 or a further view: MIXNCA's M − 1 others
+    mixed: list[Tensor]  # λ·x + (1−λ)·x of another image, x as `mix_of` says: MIXNCA's M − 1 others
 
 
 def mix(x: Tensor, lam: float, shift: int) -> Tensor:
@@ -73,7 +73,8 @@ def make_views(
     further = mixed if config.mix_of == "own" else 0
     x_VBCHW = _augmented(images, config, 2 + extra + further, seed=seed, step=step, rows=rows, dtype=dtype)
     own = [x[halo:] for x in x_VBCHW[: 2 + extra]]
-    bases = x_VBCHW[2 + extra :] if further else [x_VBCHW[1]] * mixed
+    x0, x1, *_ = x_VBCHW
+    bases = {"x0": [x0] * mixed, "x1": [x1] * mixed, "own": x_VBCHW[2 + extra :]}[config.mix_of]
     return Views(plain=own[:2], extra=own[2:], mixed=_mixed(bases, lam, halo))
 
 
