@@ -3,10 +3,12 @@
 from pathlib import Path
 
 import pytest
+import torch
 from torch import Tensor
 
 from command_line import intnacl
 from intnacl.cli import app
+from intnacl.config import resolve
 from intnacl.data import gallery
 from intnacl.errors import InputError
 from intnacl.training.objectives import AdversaryConfig
@@ -40,6 +42,16 @@ def test_datasets_show_has_the_adversarial_view_of_training(monkeypatch: pytest.
     change = (columns["adversarial"] - columns["anchor"]).abs().amax()
     assert change.item() == pytest.approx(AdversaryConfig().eps, abs=1e-6)
     assert "adversarial" not in columns_of(monkeypatch, "--rows", "4", "--eps", "0")
+
+
+def test_datasets_show_draws_the_views_that_training_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = columns_of(monkeypatch, "--rows", "4", "--eps", "0")
+    trained = gallery.view_columns(shown["original"], resolve({"dataset": "digits"}).augment)
+    assert torch.equal(shown["anchor"], trained["anchor"])
+    named = columns_of(monkeypatch, "--rows", "4", "--eps", "0", "--augment", "none")
+    assert torch.equal(named["anchor"], shown["original"] / 255)
+    with pytest.raises(InputError, match="augment='digit' is unknown"):
+        columns_of(monkeypatch, "--augment", "digit")
 
 
 def test_datasets_show_names_wrong_wishes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

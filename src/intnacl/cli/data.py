@@ -50,7 +50,7 @@ def show_dataset(
     size: int | None = None,
     strict: bool = False,
     rows: int = 8,
-    augment: str = "paper",
+    augment: str | None = None,
     extra: int = 1,
     mixed: int = 2,
     lam: float = 0.5,
@@ -86,7 +86,7 @@ def show_dataset(
     rows
         How many images to draw, spread over the data set.
     augment
-        Recipe of the views: paper, simclr, crop_flip or none.
+        Augmentation of the views: paper, simclr, crop_flip or none; by default that of training on this set.
     extra
         How many extra views.
     mixed
@@ -100,19 +100,17 @@ def show_dataset(
     seed
         Seed of the views, and of that encoder.
     """
+    from intnacl.config import resolve
     from intnacl.data import load
     from intnacl.data.aside import disk_errors
     from intnacl.data.gallery import draw_gallery, view_columns
-    from intnacl.data.recipes import RECIPES
-    from intnacl.errors import check_choice
     from intnacl.previews import adversarial_columns, trained_encoder, untrained_model
 
-    check_choice("augment", augment, RECIPES)
+    named = {} if augment is None else {"augment": augment}
+    config = resolve({"dataset": name} | named).augment
     dataset = load(name, split, root, size=size, strict=strict)
     chosen = dataset.spread(rows)
-    columns = view_columns(
-        dataset.images[chosen], RECIPES[augment], seed=seed, extra=extra, mixed=mixed, lam=lam
-    )
+    columns = view_columns(dataset.images[chosen], config, seed=seed, extra=extra, mixed=mixed, lam=lam)
     if eps:
         side = dataset.images.shape[-1]
         network = trained_encoder(run, side) if run else untrained_model(name, side, seed)
