@@ -237,9 +237,11 @@ class IntNaClLoss(nn.Module):
             ("adversarial", adversarials, needed.adversarial),
         ):
             if len(given) != count:
+                spare = "leave out the others, or change these settings"
+                remedy = MAKERS[name] if len(given) < count else spare
                 raise InputError(
                     f"{name}: {len(given)} views given, {count} needed by nacl={self.config.nacl!r}, "
-                    f"num_positives={self.config.num_positives}, alpha={self.config.alpha}: {MAKERS[name]}."
+                    f"num_positives={self.config.num_positives}, alpha={self.config.alpha}: {remedy}."
                 )
         views = {
             "z0": z0,
