@@ -68,6 +68,8 @@ def run(
 def supervised(flags: Flags = DEFAULTS) -> None:
     """Train the same encoder end to end with labels, then probe and attack it like a contrastive one.
 
+    Flags of the contrastive losses are refused: --preset, --num-positives, --lam and --alpha.
+
     **Examples**
 
     ```
