@@ -72,7 +72,7 @@ class Table:
     columns: tuple[Column, ...]
     settings: Settings = field(default_factory=dict)
     figure: str | None = None
-    """scatter: the first column of a panel against its second; curves: over the columns' x; runtime."""
+    """scatter: the second column of a panel against its first; curves: over the columns' x; runtime."""
     x_label: str = ""
 
     def __post_init__(self) -> None:
