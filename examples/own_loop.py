@@ -36,6 +36,7 @@ convert(model)  # adversarial views get batch norms of their own
 optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
 loss = IntNaClLoss.preset(args.preset)
 _, extra, mixed, adversarial = loss.views_needed
+further = {"extra": extra, "mixed": mixed, "lam": loss.config.lam}
 digits = AugmentConfig(crop_scale=(0.3, 1.0), flip_p=0.0, strength=0.5)  # a mirrored 2 is no digit
 
 
@@ -49,7 +50,7 @@ def report(when: str) -> None:
 report("before")
 for epoch in range(args.epochs):
     for step, rows in enumerate(torch.randperm(len(train)).split(128), start=epoch * len(train)):
-        x = make_views(train.images[rows], digits, seed=0, step=step, rows=rows, extra=extra, mixed=mixed)
+        x = make_views(train.images[rows], digits, seed=0, step=step, rows=rows, **further)
         z0, z1 = map(model, x.plain)
         others = {"extra": [model(view) for view in x.extra], "mixed": [model(view) for view in x.mixed]}
         if adversarial:
