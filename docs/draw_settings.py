@@ -24,7 +24,7 @@ The first three commands also take a TOML file as `--config`:
 dataset = "folder:~/images"
 size = 64
 preset = "intnacl"
-augment = "simclr"          # a named augmentation, or a table [augment] of settings
+augment = "simclr"          # paper, simclr, crop_flip or none; or a table [augment] of settings
 
 [train]
 epochs = 200
