@@ -45,7 +45,7 @@ class Flags:
     root
         Data folder; by default $INTNACL_DATA, else ~/.cache/intnacl.
     preset
-        simclr, debiased, hardneg, debiased_hardneg, adv, intcl or intnacl.
+        simclr (the default), debiased, hardneg, debiased_hardneg, adv, intcl or intnacl.
     epochs
         Passes over the data set.
     batch_size

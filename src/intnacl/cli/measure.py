@@ -114,9 +114,9 @@ def attack(
     dataset
         Data sets with images of the run's size; by default the run's own.
     eps
-        Radii of the ball, in pixels of [0, 1]; fractions such as 8/255 are read.
+        Radii of the ball, in pixels of [0, 1], also as fractions; by default 0.002 … 0.032 and 8/255.
     attacks
-        fgsm, pgd (the paper's), pgd_tuned (step eps/4, 40 steps) and autoattack.
+        fgsm, pgd (the paper's), pgd_tuned (step eps/4, 40 steps) and autoattack; by default the first three.
     images
         Attack a fixed random selection of this many test images; by default all.
     root
@@ -157,7 +157,8 @@ def embed(
     run
         A run folder with a trained encoder.
     dataset
-        A data set with images of the run's size; those of folder:PATH and parquet:PATH are resized to it.
+        A data set with images of the run's size; by default its own. folder:PATH and parquet:PATH are
+        resized to it.
     split
         train or test; a folder without such folders is all train.
     out
