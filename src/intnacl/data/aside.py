@@ -39,11 +39,23 @@ def take_lock(handle: IO[Any] | int, *, exclusive: bool = True, wait: bool = Tru
 
 
 def write_file(path: Path, content: bytes) -> None:
-    """Write a file, and the folders above it, as `new_file` does; where that fails, the error names it."""
+    """Write a file, and the folders above it, as `new_file` does; where that fails, the error names it.
+
+    One that holds the same already is left as it is, also where nothing may be written.
+    """
+    if _holds(path, content):
+        return
     with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with new_file(path) as handle:
             handle.write(content)
+
+
+def _holds(path: Path, content: bytes) -> bool:
+    try:
+        return path.read_bytes() == content
+    except OSError:
+        return False
 
 
 @contextmanager
