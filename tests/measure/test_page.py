@@ -12,7 +12,8 @@ from intnacl.measure.page import best_rows, render, write_result_and_page
 from intnacl.measure.parts import all_parts
 from intnacl.measure.probes import run_knn
 from intnacl.measure.result import KINDS, Measured, collect
-from tiny_run import measured
+from intnacl.measure.robust import plan, run_attacks
+from tiny_run import measured, write_images
 
 
 class Tags(HTMLParser):
@@ -74,6 +75,18 @@ def test_a_run_without_radii_has_a_page_and_a_card(tmp_path: Path) -> None:
     clean = f"{result['accuracy']['digits']['clean']:.2f}"
     assert clean in render(Measured(subject), result)
     assert f"| digits | {clean} | – | – |" in model_card(config, result, "")
+
+
+def test_where_the_images_are_gone_the_page_goes_without_a_picture_of_them(tmp_path: Path) -> None:
+    """A run that was copied to another machine may be measured there on other images."""
+    name, subject = write_images(tmp_path / "images"), measured(tmp_path)
+    run_attacks(subject, name, plan(["fgsm"], 0.02, None))
+    assert Tags(render(Measured(subject), collect(subject))).seen.count("svg") == 6
+    (tmp_path / "images").rename(tmp_path / "elsewhere")
+    text = render(Measured(subject), collect(subject))
+    assert f"Under attack: {name}" in text
+    assert Tags(text).seen.count("svg") == 5
+    assert "None" not in text
 
 
 def test_text_from_outside_is_escaped(tmp_path: Path) -> None:

@@ -1,9 +1,11 @@
 """`report.html` of one run: its numbers and figures in one self-contained file."""
 
 import json
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from intnacl.data.aside import write_file
+from intnacl.errors import InputError
 from intnacl.evaluation.figures import draw_examples, draw_probe, draw_robustness
 from intnacl.evaluation.named_attacks import ATTACK_NAMES, named_attack
 from intnacl.measure.drawings import inline_svg
@@ -78,9 +80,10 @@ def _data_set(subject: Subject, name: str, result: dict[str, Any]) -> dict[str, 
         return section
     section["curve"] = inline_svg(lambda: draw_robustness(rows), f"accuracy over the attack's eps on {name}")
     eps = max(row["eps"] for row in rows)
-    section["examples"] = inline_svg(
-        lambda: attacked_images(subject, name, eps), f"images of {name} before and after the attack"
-    )
+    with suppress(InputError):  # the images may be gone: a copied run is measured on others as well
+        section["examples"] = inline_svg(
+            lambda: attacked_images(subject, name, eps), f"images of {name} before and after the attack"
+        )
     return section
 
 
