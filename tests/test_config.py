@@ -221,6 +221,12 @@ def test_a_file_is_utf_8_whatever_the_locale(tmp_path: Path) -> None:
     assert out.strip() == ascii("folder:Bücher")
 
 
+def test_a_file_as_windows_writes_it(tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_bytes(b"\xef\xbb\xbf" + b'preset = "intcl"\r\n[train]\r\nepochs = 3\r\n')
+    config = resolve(file=tmp_path / "run.toml")
+    assert (config.loss.alpha, config.train.epochs) == (1.0, 3)
+
+
 def test_a_missing_or_broken_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"none\.toml: No such file"):
         resolve(file=tmp_path / "none.toml")

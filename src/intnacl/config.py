@@ -155,7 +155,7 @@ def _same_recipe(base: RunConfig, config: RunConfig) -> bool:
 def read_toml(path: Path, what: str) -> dict[str, Any]:
     """The content of a TOML file; `what` it is called in errors."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))  # Windows marks the text's beginning
     except OSError as error:
         raise InputError(f"{what} {path}: {error.strerror}.") from error
     except ValueError as error:  # bad syntax, or no text at all
