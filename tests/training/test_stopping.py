@@ -50,6 +50,20 @@ def test_work_without_steps_ends_at_once(number: int, reason: str) -> None:
         assert stop.due()
 
 
+def test_a_second_signal_leaves_the_first_ones_cleaning_up_alone() -> None:
+    """As a worker gets them: Ctrl-C goes to all, then whoever started it asks it to end."""
+    cleaned = []
+    with Stop() as stop:
+        with stop.at_once():
+            try:
+                os.kill(os.getpid(), signal.SIGINT)
+            finally:
+                os.kill(os.getpid(), signal.SIGTERM)
+                cleaned.append(True)
+        assert cleaned
+        assert stop.reason == "terminate"
+
+
 def test_errors_pass_through_work_that_ends_at_once() -> None:
     with Stop() as stop:
         with pytest.raises(InputError), stop.at_once():

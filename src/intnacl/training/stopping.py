@@ -69,4 +69,5 @@ class Stop:
             raise KeyboardInterrupt
         self.reason = "terminate" if number == signal.SIGTERM else "interrupt"
         if not self._waits:
+            self._waits = True  # a second signal must not cut short what cleans up after this one
             raise _NowError
