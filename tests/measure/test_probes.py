@@ -7,13 +7,12 @@ from typing import Any
 import pytest
 import torch
 
-from intnacl.data import load
+from intnacl.data import Dataset, load
 from intnacl.errors import InputError
 from intnacl.evaluation import knn, probe
 from intnacl.measure import probes
 from intnacl.measure.parts import Part
 from intnacl.measure.probes import (
-    check_classes,
     classifier_path,
     load_classifier,
     run_hcl_probe,
@@ -150,12 +149,22 @@ def test_knn_is_the_evaluators(tmp_path: Path) -> None:
         assert found.figures["accuracy"] == figures["accuracy"]
 
 
-def test_a_data_set_whose_classes_changed_since(tmp_path: Path) -> None:
-    subject = trained(tmp_path)
-    classifier = load_classifier(subject, "digits")
-    train, test = subject.load("digits")
-    check_classes(classifier, train, test)
-    assert train.labels is not None
-    more = replace(train, classes=(*train.classes, "ten"), labels=train.labels + 1)
-    with pytest.raises(InputError, match="has images of 11 classes, its stored classifier 10"):
-        check_classes(classifier, more, test)
+def test_attacks_are_on_the_images_that_were_probed_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another folder of data sets may hold another one of the same name."""
+
+    def _inverted(*arguments: Any, **options: Any) -> Dataset:
+        found = load(*arguments, **options)
+        return replace(found, images=255 - found.images)
+
+    subject, attacks = trained(tmp_path), plan(["fgsm"], 0.1, 8)
+    first = run_attacks(subject, "digits", attacks)
+    monkeypatch.setattr("intnacl.measure.subject.load", _inverted)
+    with pytest.raises(InputError, match=r"other images or labels than its probe.*delete .*probe-digits"):
+        run_attacks(subject, "digits", plan(["fgsm"], 0.2, 8))
+    (subject.folder / "probe-digits.safetensors").unlink()
+    run_probe(subject, "digits")
+    again = run_attacks(subject, "digits", attacks)
+    assert again.figures["checksums"] != first.figures["checksums"]
+    assert len(collect(subject)["attacks"]) == 2

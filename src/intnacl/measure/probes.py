@@ -131,11 +131,17 @@ def measured_now(
 
 
 def _is_stale(subject: Subject, kind: str, settings: dict[str, Any]) -> bool:
-    """Whether a part is of other images than lie at its data set's path now; sets with a name stay."""
-    part = read_part(subject.folder, kind, settings)
-    if part is None or ":" not in settings["dataset"] or "checksums" not in part.figures:
+    """Whether a part is of other images than lie at its data set's path now.
+
+    A set with a name is not looked up: its parts are to be of the images of its probe.
+    """
+    part, name = read_part(subject.folder, kind, settings), settings["dataset"]
+    if part is None or "checksums" not in part.figures:
         return False
-    return bool(part.figures["checksums"] != checksums(*subject.load(settings["dataset"])))
+    if ":" in name:
+        return bool(part.figures["checksums"] != checksums(*subject.load(name)))
+    own = read_part(subject.folder, "probe", probe_settings(subject, name, subject.config.probe))
+    return own is not None and bool(part.figures["checksums"] != own.figures["checksums"])
 
 
 def _save_linear(linear: nn.Linear, settings: dict[str, Any], path: Path) -> None:
@@ -156,12 +162,12 @@ def _fits(path: Path, settings: dict[str, Any]) -> bool:
         return False
 
 
-def check_classes(classifier: Classifier, train: Dataset, test: Dataset) -> None:
-    """Raise unless a stored classifier has the classes of these images, up to the last that has any."""
-    known = classifier.linear.out_features
-    found = 1 + max(int(pair(part)[1].max()) for part in (train, test))
-    if known != found:
+def check_probed(subject: Subject, train: Dataset, test: Dataset) -> None:
+    """Raise unless the run's probe is of these images: another root may have another set of the same name."""
+    part = run_probe(subject, test.name)
+    if part.figures["checksums"] != checksums(train, test):
+        path = classifier_path(subject, test.name, subject.config.probe)
         raise InputError(
-            f"dataset {test.name!r} has images of {found} classes, its stored classifier {known}: the data "
-            "set changed since; delete the classifier's file to probe it again."
+            f"dataset {test.name!r} has other images or labels than its probe was made with: give the --root "
+            f"of then, or delete {path} and probe it again."
         )
