@@ -144,19 +144,19 @@ def test_tensorboard_gets_the_same_numbers(tmp_path: Path) -> None:
     assert [(event.step, event.value) for event in events.Scalars("loss")] == [(1, 1.5), (2, 0.75), (3, 0.5)]
 
 
-def test_tensorboard_shows_an_epoch_once_after_a_resumption(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kept", [2, 0])
+def test_tensorboard_shows_an_epoch_once_after_a_resumption(tmp_path: Path, kept: int) -> None:
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     write(tmp_path, 4, tensorboard=True)
     with Journal(tmp_path, epochs=4, tensorboard=True) as journal:
-        journal.rewind(20)
-        for epoch in (3, 4):
+        journal.rewind(10 * kept)
+        for epoch in range(kept + 1, 5):
             journal.epoch(record(epoch) | {"loss": 7.0})
     events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
-    assert [(event.step, event.value) for event in events.Scalars("loss")] == [
-        (1, 1.5), (2, 0.75), (3, 7.0), (4, 7.0),
-    ]  # fmt: skip
+    losses = [1.5, 0.75, 7.0, 7.0] if kept else [7.0] * 4
+    assert [(event.step, event.value) for event in events.Scalars("loss")] == list(enumerate(losses, start=1))
 
 
 def test_without_tensorboard_the_message_tells_how_to_get_it(

@@ -38,9 +38,9 @@ class Journal:
         if self.active:
             kept = [r for r in records(self.path) if r["step"] <= step]
             write_file(self.path, "".join(json.dumps(r) + "\n" for r in kept).encode())
-            if self._board and kept:
+            if self._board:
                 self._board.close()
-                self._board = _board(self.path.parent, purge_step=kept[-1]["epoch"] + 1)
+                self._board = _board(self.path.parent, purge_step=kept[-1]["epoch"] + 1 if kept else 1)
 
     def progress(self, epochs_done: float, terms: dict[str, float], images_per_s: float) -> None:
         """Move the bar."""
