@@ -448,6 +448,16 @@ def test_several_steps_by_hand(embedder, images):
     assert torch.equal(adversarial_view(embedder, images, eps, steps=3), x)
 
 
+def test_from_a_random_start_the_view_still_goes_away_from_the_image_itself(embedder, images):
+    begin, eps = 2 * torch.rand_like(images) - 1, 0.05
+    with torch.no_grad():
+        fixed = embedder(images)
+    leaf = (images + eps * begin).requires_grad_()
+    (gradient,) = torch.autograd.grad(simclr(fixed, embedder(leaf)), leaf)
+    expected = (leaf + eps * gradient.sign()).clamp(images - eps, images + eps)
+    assert torch.equal(adversarial_view(embedder, images, eps, random_start=begin), expected.detach())
+
+
 def test_the_view_leaves_parameters_alone(embedder, images):
     wanted = list(embedder.parameters())
     wanted[0].requires_grad_(False)

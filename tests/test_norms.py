@@ -93,7 +93,7 @@ def test_convert_replaces_every_batch_norm_and_arrange_reaches_all() -> None:
 
 @pytest.mark.parametrize("kind", [nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm])
 def test_convert_keeps_what_a_trained_layer_holds(kind: type[nn.Module]) -> None:
-    old = kind(C, dtype=torch.float64).eval()
+    old = kind(C, momentum=0.3, eps=0.02, dtype=torch.float64).eval()
     for value in (*old.parameters(), old.running_mean, old.running_var):
         nn.init.uniform_(value.data, 1, 2)
     old.bias.requires_grad_(False)
@@ -102,6 +102,7 @@ def test_convert_keeps_what_a_trained_layer_holds(kind: type[nn.Module]) -> None
     assert isinstance(new, ViewBatchNorm)
     assert new.sync == (kind is nn.SyncBatchNorm)
     assert not new.training
+    assert (new.momentum, new.eps) == (0.3, 0.02)
     for layer in (new, new.adversarial):
         assert layer.weight.requires_grad
         assert not layer.bias.requires_grad
@@ -149,6 +150,17 @@ def test_adversarial_views_are_refused_where_they_would_move_the_clean_statistic
         pass
     with attacked(net.eval()), attacked(nn.Linear(2, 2)):  # where nothing moves, there is nothing to refuse
         pass
+    with attacked(nn.BatchNorm2d(C, track_running_stats=False)):
+        pass
+
+
+def test_in_eval_mode_adversarial_views_have_their_own_statistics_too() -> None:
+    convert(net := nn.Sequential(nn.BatchNorm2d(C)))
+    net[0].adversarial.running_mean.fill_(5)
+    x = torch.randn(B, C, 2, 2)
+    clean = net.eval()(x)
+    with attacked(net):
+        torch.testing.assert_close(net(x + 5), clean)
 
 
 def test_torch_can_take_the_statistics_anew() -> None:

@@ -71,6 +71,7 @@ def test_the_hash_is_not_of_the_recipes_name() -> None:
         ({"loss.tau_plus": 0.1, "loss.beta": 2.0}, {}),  # g0 has neither
         ({"loss.negatives": "g1", "loss.beta": 2.0}, {"loss.negatives": "g1"}),
         ({"loss.weight": "one", "loss.detach_weight": True}, {}),  # alpha = 0 has no robust term
+        ({"loss.denominator": "MN"}, {}),  # M = 1
         ({"augment.mix_of": "own"}, {}),
         ({"augment.mix_of": "own", "loss.nacl": "mixnca"}, {"loss.nacl": "mixnca"}),
         ({"augment.mix_of": "own", "loss.num_positives": 2}, {"loss.num_positives": 2}),

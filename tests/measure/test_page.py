@@ -46,6 +46,7 @@ def test_it_shows_the_figures_of_the_result(tmp_path: Path) -> None:
     cells = "".join(f"<td>{row[key]:.2f}</td>" for key in ("clean", "fgsm", "pgd"))
     assert f"<td>digits</td>{cells}" in text
     assert "simclr on digits" in text
+    assert "PGD at eps 0.1;" in text  # the images at the largest, where most is to be seen
 
 
 def test_knn_is_the_runs_own_whatever_else_was_tried(tmp_path: Path) -> None:

@@ -6,11 +6,15 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from intnacl.errors import InputError
 from intnacl.evaluation import knn
+from intnacl.evaluation.named_attacks import AttackConfig
 from intnacl.measure import pipeline, run
+from intnacl.measure.parts import Part
+from intnacl.measure.subject import Subject
 from intnacl.training.stopping import Stop
 from tiny_run import CPU, HERE, config, trained, write_images
 
@@ -68,6 +72,22 @@ def test_a_signal_ends_a_measurement_at_once(
     assert run(config(), folder, HERE, Stop()) is None
 
 
+def test_a_signal_in_the_last_stage_is_a_stop_as_in_any_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, attack = trained(tmp_path).folder, pipeline.run_attacks
+
+    def _interrupted(subject: Subject, name: str, attacks: tuple[AttackConfig, ...]) -> Part:
+        if attacks[0].eps == config().evaluation.eps[-1]:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return attack(subject, name, attacks)
+
+    monkeypatch.setattr(pipeline, "run_attacks", _interrupted)
+    with Stop() as stop:
+        assert run(config(), folder, HERE, stop) == "terminate"
+    assert not (folder / "result.json").exists()
+
+
 def test_a_finished_run_is_left_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = trained(tmp_path).folder
     run(config(), folder, HERE, Stop())
@@ -123,6 +143,15 @@ def test_the_supervised_baseline_is_measured_alike(tmp_path: Path) -> None:
 def test_mistakes_are_found_before_training(tmp_path: Path, changes: dict[str, object], message: str) -> None:
     with pytest.raises(InputError, match=message):
         run(config(**changes), tmp_path / "run", HERE, Stop())
+    assert not (tmp_path / "run").exists()
+
+
+def test_images_of_another_size_are_refused_before_training(tmp_path: Path) -> None:
+    images, labels = np.zeros((4, 16, 16, 3), np.uint8), np.arange(4)
+    for split in ("train", "test"):
+        np.savez(tmp_path / f"{split}.npz", images=images, labels=labels)
+    with pytest.raises(InputError, match="has 16×16 images, but the encoder was trained on 8×8"):
+        run(config(**{"evaluation.transfer": (f"npz:{tmp_path}",)}), tmp_path / "run", HERE, Stop())
     assert not (tmp_path / "run").exists()
 
 

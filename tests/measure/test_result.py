@@ -12,7 +12,7 @@ from intnacl.measure.probes import run_probe
 from intnacl.measure.result import Measured, collect, write_result
 from intnacl.measure.robust import plan, run_attacks
 from intnacl.measure.subject import open_subject
-from tiny_run import CPU, measured, trained
+from tiny_run import CPU, measured, trained, write_images
 
 
 def test_the_keys_and_where_the_numbers_come_from(tmp_path: Path) -> None:
@@ -87,6 +87,51 @@ def test_it_does_not_matter_which_attacks_were_measured_together(tmp_path: Path)
             assert write_result(Measured(subject)) is None
             run_attacks(subject, "digits", plan([name], eps, 64))
     assert write_result(Measured(subject)) is not None
+
+
+def test_more_images_to_attack_than_there_are_mean_all_of_them(tmp_path: Path) -> None:
+    subject = trained(tmp_path)
+    evaluation = replace(subject.config.evaluation, images=1000, eps=(0.02,))
+    subject = replace(subject, config=replace(subject.config, evaluation=evaluation))
+    part = run_attacks(subject, "digits", plan(["fgsm", "pgd"], 0.02, 1000))
+    found = collect(subject)["accuracy"]["digits"]
+    assert [found[row["name"]] for row in part.figures["attacks"]] == [
+        row["accuracy"] for row in part.figures["attacks"]
+    ]
+    assert {row["images"] for row in part.figures["attacks"]} == {355}
+
+
+def test_a_result_waits_for_all_data_sets_and_names_the_runs_own_first(tmp_path: Path) -> None:
+    subject, name = trained(tmp_path), write_images(tmp_path / "images")
+    evaluation = replace(subject.config.evaluation, transfer=(name,), eps=(0.02,), attacks=("fgsm",))
+    subject = replace(subject, config=replace(subject.config, evaluation=evaluation, root=str(tmp_path)))
+    for dataset in (name, "digits"):
+        assert write_result(Measured(subject)) is None
+        run_attacks(subject, dataset, plan(["fgsm"], 0.02, 64))
+    result = write_result(Measured(subject))
+    assert result is not None
+    assert list(result["accuracy"]) == ["digits", name]
+
+
+def test_attacks_that_do_not_tell_their_images_count(tmp_path: Path) -> None:
+    """As those of former versions."""
+    subject = measured(tmp_path)
+    before = collect(subject)["attacks"]
+    for path in (subject.folder / "parts").glob("attack-*.json"):
+        part = json.loads(path.read_text())
+        del part["figures"]["checksums"]
+        path.write_text(json.dumps(part))
+    assert sorted(collect(subject)["attacks"], key=str) == sorted(before, key=str)
+
+
+def test_the_machine_is_that_of_the_runs_own_probe(tmp_path: Path) -> None:
+    subject = measured(tmp_path)
+    (probe,) = all_parts(subject.folder, "probe")
+    for path in (subject.folder / "parts").glob("[ak]*.json"):  # attacks and kNN, as if made elsewhere
+        path.write_text(
+            json.dumps(json.loads(path.read_text()) | {"surroundings": {"hardware": {"cpu": "other"}}})
+        )
+    assert collect(subject)["protocol"]["hardware"] == probe.surroundings["hardware"]
 
 
 def test_what_was_not_measured_is_none(tmp_path: Path) -> None:

@@ -82,6 +82,10 @@ def test_an_eps_out_of_range(eps: float) -> None:
         plan(["fgsm"], eps, None)
 
 
+def test_an_attack_that_is_named_twice_is_done_once() -> None:
+    assert plan(["pgd", "fgsm", "pgd"], 0.1, None) == plan(["pgd", "fgsm"], 0.1, None)
+
+
 def test_an_unknown_attack_and_no_images() -> None:
     with pytest.raises(InputError, match="did you mean 'pgd'"):
         plan(["pdg"], 0.1, None)

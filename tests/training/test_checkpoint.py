@@ -74,6 +74,12 @@ def test_a_senseless_state_is_damage(tmp_path: Path, text: str) -> None:
         assert newest(tmp_path) is None
 
 
+def test_a_copy_under_another_steps_name_is_damage(tmp_path: Path) -> None:
+    save(tmp_path, example(1)).rename(tmp_path / "step-000000009")
+    with pytest.warns(InputWarning, match="step-000000009 is damaged"):
+        assert newest(tmp_path) is None
+
+
 class Hostile:
     """A pickle that makes a file when it is read."""
 
