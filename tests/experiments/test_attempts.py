@@ -13,6 +13,7 @@ from intnacl.experiments import attempts
 from intnacl.experiments.attempts import DIED, TRIES, attempt, failure, finished, run_folder
 from intnacl.experiments.lock import hold
 from intnacl.experiments.plan import Job
+from intnacl.training.journal import records
 from intnacl.training.stopping import Stop
 
 
@@ -55,11 +56,23 @@ def test_a_milestone_equals_a_run_of_its_length(tmp_path: Path) -> None:
     assert _attempt(first, tmp_path) == "finished"
     assert _attempt(second, tmp_path) == "finished"
     assert "going on from step 2 of 6" in (run_folder(tmp_path, second.name) / "output.txt").read_text()
+    log = records(run_folder(tmp_path, second.name) / "log.jsonl")
+    assert [row["epoch"] for row in log] == [1, 2, 3]
     alone = tmp_path / "alone"
     assert _attempt(dataclasses.replace(second, parent=None), alone) == "finished"
     went_on, straight = _result(tmp_path, second), _result(alone, second)
     assert went_on["protocol"]["encoder_sha256"] == straight["protocol"]["encoder_sha256"]
     assert went_on["accuracy"] == straight["accuracy"]
+
+
+def test_a_run_with_a_state_of_its_own_inherits_none(tmp_path: Path) -> None:
+    """Else a run that was stopped would lose the epochs in its log that its parent has not."""
+    for name, step in (("parent", 2), ("child", 4)):
+        (tmp_path / name / "checkpoints" / f"step-{step:09d}").mkdir(parents=True)
+        (tmp_path / name / "log.jsonl").write_text(name)
+    attempts.inherit(tmp_path / "parent", tmp_path / "child")
+    assert (tmp_path / "child" / "log.jsonl").read_text() == "child"
+    assert [path.name for path in (tmp_path / "child" / "checkpoints").iterdir()] == ["step-000000004"]
 
 
 def test_a_run_that_others_hold_is_left_alone(tmp_path: Path) -> None:
@@ -127,6 +140,9 @@ def test_sessions_that_share_a_folder_do_not_undo_each_others_verdict(
         assert _attempt(job, tmp_path, session) == "failed"
         assert attempts.given_up(tmp_path, job.name, session)
     assert not broken  # each tried once
+    noted = failure(run_folder(tmp_path, job.name))
+    assert noted is not None
+    assert noted["error"] == "bad"
 
 
 @pytest.mark.parametrize(
@@ -171,3 +187,4 @@ def test_half_a_result_is_no_result(tmp_path: Path) -> None:
     (folder / "result.json").unlink()  # killed before the end
     assert _attempt(job, tmp_path) == "finished"
     assert _result(tmp_path, job)["accuracy"] == whole["accuracy"]
+    assert finished(tmp_path, job.name)

@@ -131,6 +131,12 @@ def test_a_run_measures_what_all_tables_want_of_it() -> None:
     assert job.config.evaluation.transfer == ("cifar10",)
 
 
+def test_a_smaller_radius_of_a_column_does_not_become_the_protocols() -> None:
+    columns = (Column(label="a", metric="pgd"), Column(label="b", metric="pgd", eps=0.002))
+    (job,) = make_plan([dataclasses.replace(table(), columns=columns)], [0]).jobs
+    assert job.config.evaluation.eps == (0.01, 0.002)
+
+
 def test_fgsm_at_a_radius_of_other_attacks_is_not_lost() -> None:
     (job,) = jobs(**{"evaluation.attacks": ("pgd",), "evaluation.fgsm_eps": (0.01, 0.02)})
     assert job.config.evaluation.rounds == ((0.01, ("pgd",)), (0.01, ("fgsm",)), (0.02, ("fgsm",)))

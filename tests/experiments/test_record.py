@@ -79,8 +79,9 @@ def test_a_figure_stays_until_another_machine_has_its_own(tmp_path: Path) -> Non
     assert seed_0(tmp_path, gpu) == names[0]
 
 
-def test_an_edited_probe_leaves_no_old_figure(tmp_path: Path) -> None:
-    old, new = (make_plan([table(name="a", **{"probe.epochs": n})], [0]) for n in (3, 4))
+@pytest.mark.parametrize("key", ["probe.epochs", "evaluation.images"])
+def test_an_edited_measurement_leaves_no_old_figure(tmp_path: Path, key: str) -> None:
+    old, new = (make_plan([table(name="a", **{key: n})], [0]) for n in (3, 4))
     fill(tmp_path, old, shifted())
     assert seed_0(tmp_path, new) == new.cells["a"][0][0][0]
 

@@ -49,6 +49,7 @@ def test_what_the_paper_leaves_open_is_a_named_choice() -> None:
     assert departures(config) == []
     assert choices(config) == ["augment.strength = 0.5", "encoder.head = paper"]
     assert choices(resolve(CIFAR, preset="intnacl")) == []
+    assert choices(resolve({**CIFAR, "objective": "supervised"})) == []
 
 
 def test_the_supervised_augmentation_is_open() -> None:

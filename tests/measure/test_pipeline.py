@@ -16,7 +16,7 @@ from intnacl.measure import pipeline, run
 from intnacl.measure.parts import Part
 from intnacl.measure.subject import Subject
 from intnacl.training.stopping import Stop
-from tiny_run import CPU, HERE, config, trained, write_images
+from tiny_run import CPU, HERE, config, measured, trained, write_images
 
 
 class StopAfter(Stop):
@@ -97,6 +97,16 @@ def test_a_finished_run_is_left_as_it_is(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr("intnacl.measure.robust.robustness.evaluate", None)
     assert run(config(), folder, HERE, Stop()) is None
     assert {path: path.stat().st_ino for path in folder.rglob("*")} == before
+
+
+def test_a_finished_run_does_not_need_its_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = measured(tmp_path).folder
+
+    def _gone(*_: Any, **__: Any) -> None:
+        raise InputError("no such data set")
+
+    monkeypatch.setattr("intnacl.measure.subject.load", _gone)
+    assert run(config(), folder, HERE, Stop()) is None
 
 
 def test_a_run_stopped_in_training_is_not_measured(tmp_path: Path) -> None:
