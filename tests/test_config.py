@@ -227,6 +227,12 @@ def test_a_file_as_windows_writes_it(tmp_path: Path) -> None:
     assert (config.loss.alpha, config.train.epochs) == (1.0, 3)
 
 
+@pytest.mark.parametrize("value", ["0.1", "[0.1, true]"])
+def test_a_list_of_a_file_has_brackets(value: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"is not a list, each a number, in brackets\."):
+        resolve(file=toml(tmp_path, f"[evaluation]\neps = {value}\n"))
+
+
 def test_a_missing_or_broken_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"none\.toml: No such file"):
         resolve(file=tmp_path / "none.toml")

@@ -223,7 +223,7 @@ def _typed(value: Any, wanted: Any, key: str) -> Any:
             return _tuple(value, typing.get_args(wanted))
         return _scalar(value, wanted)
     except (ValueError, TypeError, OverflowError):
-        raise InputError(f"{key}={value!r} is not {_noun(wanted)}.") from None
+        raise InputError(f"{key}={value!r} is not {_noun(wanted, isinstance(value, str))}.") from None
 
 
 def _tuple(value: Any, kinds: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -234,12 +234,14 @@ def _tuple(value: Any, kinds: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(_scalar(item, kinds[0]) for item in items)
 
 
-def _noun(wanted: Any) -> str:
+def _noun(wanted: Any, typed: bool) -> str:
+    """What is wanted; a list is written otherwise where it is `typed` on the command line than in a file."""
     if typing.get_origin(wanted) is not tuple:
         return _NOUNS[wanted]
     kinds = typing.get_args(wanted)
     count = "a list" if kinds[-1] is Ellipsis else f"a list of {len(kinds)}"
-    return f"{count}, each {_NOUNS[kinds[0]]}, with commas between and no brackets"
+    form = "with commas between and no brackets" if typed else "in brackets"
+    return f"{count}, each {_NOUNS[kinds[0]]}, {form}"
 
 
 _NOUNS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
