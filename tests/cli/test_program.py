@@ -66,6 +66,8 @@ def _fail_with(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
         (MemoryError(), 1, FULL),
         (PermissionError(errno.EACCES, "Permission denied", "/secret"), 1,
          "/secret: Permission denied: take another place (--out, --root)."),
+        (OSError(errno.EROFS, "Read-only file system"), 1,
+         "Read-only file system: take another place (--out, --root)."),
         (RuntimeError("Storage size calculation overflowed with sizes=[9]"), 1, FULL),
     ],
 )  # fmt: skip

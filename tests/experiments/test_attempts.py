@@ -1,6 +1,7 @@
 """One attempt at a run: done once, resumed, inherited, retried, given up."""
 
 import dataclasses
+import errno
 import json
 from pathlib import Path
 from typing import Any
@@ -73,6 +74,21 @@ def test_a_run_with_a_state_of_its_own_inherits_none(tmp_path: Path) -> None:
     attempts.inherit(tmp_path / "parent", tmp_path / "child")
     assert (tmp_path / "child" / "log.jsonl").read_text() == "child"
     assert [path.name for path in (tmp_path / "child" / "checkpoints").iterdir()] == ["step-000000004"]
+
+
+def test_a_state_is_copied_where_files_cannot_be_linked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "parent" / "checkpoints" / "step-000000002").mkdir(parents=True)
+    (tmp_path / "parent" / "checkpoints" / "step-000000002" / "state.json").write_text("{}")
+    (tmp_path / "child").mkdir()
+
+    def _refused(*_: object) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr("os.link", _refused)
+    attempts.inherit(tmp_path / "parent", tmp_path / "child")
+    assert (tmp_path / "child" / "checkpoints" / "step-000000002" / "state.json").read_text() == "{}"
 
 
 def test_a_run_that_others_hold_is_left_alone(tmp_path: Path) -> None:
