@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from intnacl.errors import InputWarning
+from intnacl.errors import InputError, InputWarning
 from intnacl.experiments.lock import hold, holder
 
 HOLD = """
@@ -45,6 +45,15 @@ def test_the_holder_is_known(tmp_path: Path) -> None:
         assert who["pid"] == os.getpid()
         assert abs(who["since"] - time.time()) < 60
     assert holder(tmp_path / "run") is None
+
+
+def test_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def _full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("os.write", _full)
+    with pytest.raises(InputError, match=r"lock could not be written: No space left"), hold(tmp_path):
+        pass
 
 
 def test_sigkill_frees_it(tmp_path: Path) -> None:

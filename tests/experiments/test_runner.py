@@ -101,6 +101,15 @@ def test_workers_that_die_at_once_are_not_started_for_ever(
     assert len(begun) == TRIES + 2
 
 
+def test_a_folder_that_cannot_be_written_ends_a_worker_in_one_line(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "runs").write_text("a file")
+    run_local(new_session(tmp_path, jobs(), None), ["cpu"], stop=Stop(), progress=Progress((), tmp_path, {}))
+    (line,) = capfd.readouterr().err.splitlines()
+    assert "could not be written: a file stands where a folder is needed" in line
+
+
 def test_workers_that_end_at_the_time_limit_did_not_die(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,11 +6,11 @@ import socket
 import time
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from intnacl.data.aside import take_lock
+from intnacl.data.aside import disk_errors, take_lock
 from intnacl.errors import InputWarning
 
 NAME = "lock"
@@ -19,11 +19,14 @@ NAME = "lock"
 @contextmanager
 def hold(folder: Path) -> Iterator[bool]:
     """Take the lock of a run folder, made where it is missing; gives whether it was free."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / NAME).open("a+") as handle:
-        mine = _take(handle, exclusive=True)
-        if mine:
-            _sign(handle)
+    path = folder / NAME
+    with ExitStack() as stack:
+        with disk_errors(path):
+            folder.mkdir(parents=True, exist_ok=True)
+            handle = stack.enter_context(path.open("a+"))
+            mine = _take(handle, exclusive=True)
+            if mine:
+                _sign(handle)
         yield mine
         if mine:
             handle.truncate(0)  # closing the file gives the lock back
@@ -49,5 +52,5 @@ def _take(handle: IO[str], *, exclusive: bool) -> bool:
 
 def _sign(handle: IO[str]) -> None:
     handle.truncate(0)
-    handle.write(json.dumps({"host": socket.gethostname(), "pid": os.getpid(), "since": time.time()}))
-    handle.flush()
+    text = json.dumps({"host": socket.gethostname(), "pid": os.getpid(), "since": time.time()})
+    os.write(handle.fileno(), text.encode())  # at once: on a full disk a buffer would fail again when closed

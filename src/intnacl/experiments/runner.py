@@ -6,6 +6,7 @@ process on the same results folder shares the work, and a killed one leaves noth
 
 import multiprocessing
 import os
+import sys
 import time
 import uuid
 from collections.abc import Callable, Sequence
@@ -24,6 +25,7 @@ from intnacl.training.stopping import Stop
 
 POLL_S = 0.5
 MOST_WORKERS = 1024
+HOPELESS = 2  # exit code of a worker that cannot use the results folder: another one could not either
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +101,7 @@ def run_local(session: Session, devices: Sequence[str], *, stop: Stop, progress:
                 if worker.is_alive():
                     continue
                 del workers[i]
-                if worker.exitcode != 0 and not stop.due():
+                if worker.exitcode not in (0, HOPELESS) and not stop.due():
                     deaths.append(len(session.open_jobs()))
                     if deaths[-1] and deaths.count(deaths[-1]) <= TRIES + 1:
                         workers[i] = _start(session, devices[i], len(devices))
@@ -124,8 +126,12 @@ def threads_of(workers: int) -> int:
 def _worker(session: Session, device: str, parent: int, threads: int) -> None:
     if device == "cpu":
         torch.set_num_threads(threads)
-    with WorkerStop(session.minutes_left(), parent) as stop:
-        work(session, device, stop=stop)
+    try:
+        with WorkerStop(session.minutes_left(), parent) as stop:
+            work(session, device, stop=stop)
+    except InputError as error:  # of the results folder: those of a run are noted there
+        print(f"intnacl: {error}", file=sys.stderr)
+        sys.exit(HOPELESS)
 
 
 def _end(workers: list[BaseProcess]) -> None:
