@@ -20,7 +20,8 @@ def test_one_run_from_the_command_line_to_an_export(tmp_path: Path) -> None:
     attacked = intnacl("attack", out, "--eps", "0.05", "8/255", "--attacks", "fgsm", "pgd", "--images", "16")
     assert attacked.returncode == 0, attacked.stderr
     assert "eps" in attacked.stdout
-    assert {0.05, 8 / 255} <= {row["eps"] for row in json.loads((out / "result.json").read_text())["attacks"]}
+    rows = json.loads((out / "result.json").read_text())["attacks"]
+    assert {(0.05, 16), (8 / 255, 16)} <= {(row["eps"], row["images"]) for row in rows}
     exported = intnacl("export", out, "--out", tmp_path / "exported")
     assert exported.stdout == f"written: {tmp_path / 'exported' / 'encoder.safetensors'}\n"
 

@@ -76,6 +76,20 @@ def test_missing_and_failed_cells_are_told_apart(tmp_path: Path) -> None:
     assert runs[name].error == "bad"
 
 
+def test_a_run_that_will_be_tried_again_has_not_failed(tmp_path: Path) -> None:
+    fill(tmp_path, plan := make_plan([table()], [0]), shifted(), skip=lambda job: True)
+    folder = run_folder(tmp_path, plan.jobs[0].name)
+    folder.mkdir(parents=True)
+    (folder / FAILURE).write_text(json.dumps({"error": "bad", "tries": {"s": 1}, "given_up": []}))
+    assert [run.status for run in collect(tmp_path)[1].values()] == ["missing"]
+
+
+def test_seeds_come_in_their_order(tmp_path: Path) -> None:
+    fill(tmp_path, make_plan([table()], [10, 2]), shifted())
+    (view,), _ = collect(tmp_path)
+    assert list(view.cells[0][0].values) == ["2", "10"]
+
+
 @pytest.mark.parametrize("damage", ["", "[]", "{}", '{"accuracy": 1}'])
 def test_a_damaged_result_is_a_missing_one(tmp_path: Path, damage: str) -> None:
     fill(tmp_path, plan := make_plan([table()], [0, 1]), shifted())
@@ -102,10 +116,15 @@ def test_no_published_value_beside_other_settings(tmp_path: Path) -> None:
 def test_no_published_value_beside_a_part_of_a_data_set(tmp_path: Path) -> None:
     plan = _paper(("4",), [0])
     fill(tmp_path, plan, shifted())
-    for path in tmp_path.glob("runs/*/result.json"):
+    paths = sorted(tmp_path.glob("runs/*/result.json"))
+    for path in paths:
         result = json.loads(path.read_text())
         result["protocol"]["images"]["tinyimagenet"] = {"train": 10_000, "test": 1_000}
         path.write_text(json.dumps(result))
+        if path == paths[0]:
+            (view,), _ = collect(tmp_path)
+            assert view.departures == []  # the table's other cells are the paper's
+            assert None in {cell.published for row in view.cells for cell in row}
     (view,), _ = collect(tmp_path)
     assert view.departures == ["tinyimagenet has 10,000 + 1,000 images, not 100,000 + 10,000"]
     assert {cell.published for row in view.cells for cell in row} == {None}
@@ -137,6 +156,11 @@ def test_figures_of_a_result() -> None:
         result["attacks"].insert(0, row | {"images": images, "accuracy": float(images)})
     assert value("pgd") == 99_999
     assert figure(None, "digits", {"metric": "clean", "eps": None}) is None
+
+
+def test_the_command_of_a_run_tells_where_its_data_are() -> None:
+    words = shlex.split(command(resolve({"root": "/my data"}), Path("out")))
+    assert words[words.index("--root") + 1] == "/my data"
 
 
 @pytest.mark.parametrize("name", ["2", "3", "4", "supervised", "figure_eps"])

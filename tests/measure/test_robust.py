@@ -107,6 +107,7 @@ def test_fgsm_alone_is_one_part_for_all_its_radii(tmp_path: Path) -> None:
     assert [(attack.name, attack.eps) for attack in at_one] == [("fgsm", 0.1), ("pgd", 0.1)]
     assert [(attack.name, attack.eps) for attack in curve] == [("fgsm", 0.02), ("fgsm", 0.05)]
     assert plans(EvaluationConfig(eps=(0.1,), attacks=("pgd",))) == [plan(("pgd",), 0.1, None)]
+    assert plans(EvaluationConfig(attacks=())) == []
     subject = trained(tmp_path)
     run_attacks(subject, "digits", curve)
     worst = [row for row in collect(subject)["attacks"] if row["name"] == "worst_case"]
