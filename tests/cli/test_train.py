@@ -54,6 +54,7 @@ def test_pretrain_ends_mistakes_in_one_line(tmp_path: Path) -> None:
         (["run", "--preset", "simclr", "--compare", "adv"], "--preset simclr and --compare exclude"),
         (["run", "--preset", "simclr", "--set", "evaluation.eps=-1"], r"eps=-1\.0 is out of range"),
         (["supervised", "--preset", "intnacl"], "--preset is of contrastive losses"),
+        (["supervised", "--alpha", "1"], "--alpha is of contrastive losses"),
         (["supervised", "--num-positives", "2"], "--num-positives is of contrastive losses"),
     ],
 )

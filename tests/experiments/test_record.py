@@ -4,8 +4,11 @@ import json
 import os
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from grids import table
@@ -24,6 +27,23 @@ def test_seeds_and_tables_add_up(tmp_path: Path) -> None:
     assert list(kept["tables"]) == ["a", "b"]
     assert list(kept["tables"]["a"]["cells"][0][0]) == ["0", "1", "2"]
     assert len(kept["jobs"]) == 3
+
+
+def test_tables_that_are_written_at_the_same_time_are_all_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, plans = record.read, [make_plan([table(name=name)], [0]) for name in "abc"]
+
+    def _slow(results: Path) -> dict[str, Any]:
+        found = read(results)
+        time.sleep(0.1)  # long enough for the other to read the same
+        return found
+
+    monkeypatch.setattr(record, "read", _slow)
+    record.write(tmp_path, plans[0], scale="paper", overrides={})
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(lambda plan: record.write(tmp_path, plan, scale="paper", overrides={}), plans[1:]))
+    assert set(read(tmp_path)["tables"]) == set("abc")
 
 
 def test_other_settings_stand_beside(tmp_path: Path) -> None:
