@@ -110,6 +110,18 @@ def test_convert_keeps_what_a_trained_layer_holds(kind: type[nn.Module]) -> None
             torch.testing.assert_close(layer.state_dict()[name], value)
 
 
+def test_convert_keeps_the_dropout_and_activation_that_timms_layers_end_in() -> None:
+    layers = pytest.importorskip("timm.layers")
+    x, old = torch.randn(B, C, 2, 2), layers.BatchNormAct2d(C, drop_layer=nn.Dropout)
+    convert(net := nn.Sequential(deepcopy(old)))
+    found = []
+    for module in (old, net):
+        torch.manual_seed(0)
+        found.append(module(x))
+    assert (found[0] == 0).float().mean() > 0.6  # either sets some to zero
+    torch.testing.assert_close(*found)
+
+
 def test_convert_gives_a_layer_without_parameters_none_to_learn() -> None:
     x = torch.randn(B, C, 2, 2)
     old = nn.BatchNorm2d(C, affine=False)
