@@ -1,11 +1,14 @@
 """The commands on a trained run as a user meets them."""
 
+import inspect
 import json
 from pathlib import Path
 
 import pytest
 
 from command_line import assert_refused, intnacl
+from intnacl.cli import app
+from intnacl.measure import commands
 from test_run import TINY
 
 
@@ -24,6 +27,30 @@ def test_one_run_from_the_command_line_to_an_export(tmp_path: Path) -> None:
     assert {(0.05, 16), (8 / 255, 16)} <= {(row["eps"], row["images"]) for row in rows}
     exported = intnacl("export", out, "--out", tmp_path / "exported")
     assert exported.stdout == f"written: {tmp_path / 'exported' / 'encoder.safetensors'}\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "flags"),
+    [
+        ("probe", {"protocol": "quick", "epochs": 3}),
+        ("knn", {"k": 5}),
+        ("attack", {"images": 7, "eps": (0.1,), "attacks": ("pgd",)}),
+        ("embed", {"dataset": "digits", "split": "test", "out": Path("x.npz")}),
+    ],
+)
+def test_flags_reach_what_a_command_does(
+    command: str, flags: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, calls = f"{command}_command", []
+    signature = inspect.signature(getattr(commands, name))
+    monkeypatch.setattr(commands, name, lambda *given: calls.append(signature.bind(*given).arguments))
+    given = flags | {"device": "cpu", "root": Path("data")}
+    words = [
+        (f"--{flag}", str(value[0] if isinstance(value, tuple) else value)) for flag, value in given.items()
+    ]
+    app([command, "RUN", *(word for pair in words for word in pair)], result_action="return_value")
+    assert given.items() <= calls[0].items()
+    assert calls[0]["run"] == Path("RUN")
 
 
 @pytest.mark.parametrize(

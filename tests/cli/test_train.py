@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from command_line import assert_refused, intnacl
+from intnacl import commands
+from intnacl.cli import app
 
 
 def test_pretrain_help_shows_examples() -> None:
@@ -46,6 +48,26 @@ def test_pretrain_ends_mistakes_in_one_line(tmp_path: Path) -> None:
         assert result.stderr.startswith(f"intnacl: {message}")
         assert "Traceback" not in result.stderr
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["run", "--preset", "adv", "--transfer", "a", "b"], ("adv", {"evaluation.transfer": ("a", "b")})),
+        (["run", "--compare", "adv", "intcl", "--seeds", "3", "1", "--transfer", "a"],
+         (None, ("adv", "intcl"), (3, 1), {"evaluation.transfer": ("a",)})),
+        (["supervised"], (None, {"objective": "supervised"})),
+    ],
+)  # fmt: skip
+def test_flags_reach_what_a_command_does(
+    words: list[str], expected: tuple[object, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[tuple[object, ...]] = []
+    for name in ("run_command", "compare_command"):
+        monkeypatch.setattr(commands, name, lambda flags, *more: calls.append((flags.preset, *more)))
+    with pytest.raises(SystemExit):
+        app(words)
+    assert calls == [expected]
 
 
 @pytest.mark.parametrize(
