@@ -162,12 +162,12 @@ def _fits(path: Path, settings: dict[str, Any]) -> bool:
         return False
 
 
-def check_probed(subject: Subject, train: Dataset, test: Dataset) -> None:
+def check_probed(subject: Subject, name: str, train: Dataset, test: Dataset) -> None:
     """Raise unless the run's probe is of these images: another root may have another set of the same name."""
-    part = run_probe(subject, test.name)
+    part = run_probe(subject, name)
     if part.figures["checksums"] != checksums(train, test):
-        path = classifier_path(subject, test.name, subject.config.probe)
+        path = classifier_path(subject, name, subject.config.probe)
         raise InputError(
-            f"dataset {test.name!r} has other images or labels than its probe was made with: give the --root "
+            f"dataset {name!r} has other images or labels than its probe was made with: give the --root "
             f"of then, or delete {path} and probe it again."
         )

@@ -48,7 +48,7 @@ def run_attacks(subject: Subject, name: str, attacks: tuple[AttackConfig, ...]) 
     def _work() -> dict[str, Any]:
         train, test = subject.load(name)
         classifier = load_classifier(subject, name)
-        check_probed(subject, train, test)
+        check_probed(subject, name, train, test)
         images = checksums(train, test)
         with watched(classifier, f"attacks on {name}, passes of images", most_passes(attacks, len(test))):
             figures = robustness.evaluate(
@@ -94,7 +94,7 @@ def examples(subject: Subject, name: str, attack: AttackConfig) -> tuple[dict[st
     """Some test images before and after an attack, and the names of their classes."""
     train, test = subject.load(name)
     classifier = load_classifier(subject, name)
-    check_probed(subject, train, test)
+    check_probed(subject, name, train, test)
     chosen = test.spread(SHOWN)
     images, labels = (tensor[chosen] for tensor in pair(test))
     return robustness.examples(classifier, images, labels, attack, device=subject.device), test.classes
