@@ -78,6 +78,8 @@ def test_flags_reach_what_a_command_does(
         (["supervised", "--preset", "intnacl"], "--preset is of contrastive losses"),
         (["supervised", "--alpha", "1"], "--alpha is of contrastive losses"),
         (["supervised", "--num-positives", "2"], "--num-positives is of contrastive losses"),
+        (["supervised", "--set", "train.lr=1", "loss.alpha=1"], "--set loss.alpha is of contrastive losses"),
+        (["supervised", "--set", "adversary.eps=0.1"], "--set adversary.eps is of contrastive losses"),
     ],
 )
 def test_mistakes_are_told_before_anything_is_written(

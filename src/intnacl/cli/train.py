@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-from intnacl.flags import MANY, Flags
+from intnacl.flags import MANY, Flags, pairs
 
 DEFAULTS = Flags()
 
@@ -68,7 +68,8 @@ def run(
 def supervised(flags: Flags = DEFAULTS) -> None:
     """Train the same encoder end to end with labels, then probe and attack it like a contrastive one.
 
-    Flags of the contrastive losses are refused: --preset, --num-positives, --lam and --alpha.
+    Refused, since they are of contrastive losses: --preset, --num-positives, --lam, --alpha, and with --set
+    all of loss and adversary.
 
     **Examples**
 
@@ -81,12 +82,13 @@ def supervised(flags: Flags = DEFAULTS) -> None:
     from intnacl.commands import run_command
     from intnacl.errors import InputError
 
-    for name in ("preset", "num_positives", "lam", "alpha"):
-        if getattr(flags, name) is not None:
-            flag = name.replace("_", "-")
-            raise InputError(
-                f"--{flag} is of contrastive losses, and supervised training has none: leave it out."
-            )
+    names = ("preset", "num_positives", "lam", "alpha")
+    given = [f"--{name.replace('_', '-')}" for name in names if getattr(flags, name) is not None]
+    given += [f"--set {key}" for key in pairs(flags.set_) if key.startswith(("loss.", "adversary."))]
+    if given:
+        raise InputError(
+            f"{given[0]} is of contrastive losses, and supervised training has none: leave it out."
+        )
     sys.exit(run_command(flags, {"objective": "supervised"}))
 
 
