@@ -233,6 +233,11 @@ def test_a_list_of_a_file_has_brackets(value: str, tmp_path: Path) -> None:
         resolve(file=toml(tmp_path, f"[evaluation]\neps = {value}\n"))
 
 
+def test_a_grid_is_told_from_a_run(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"run\.toml is a grid of tables: .*`intnacl reproduce --config`"):
+        resolve(file=toml(tmp_path, "[[tables]]\nname = 'mine'\n"))
+
+
 def test_a_missing_or_broken_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"none\.toml: No such file"):
         resolve(file=tmp_path / "none.toml")

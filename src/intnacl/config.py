@@ -130,6 +130,8 @@ def resolve(
     """The configuration of recipe, file, preset and overrides (dotted keys, strings or values)."""
     given = dict(overrides or {})
     from_file = dict(flatten(read_toml(file, "config file"))) if file else {}
+    if "tables" in from_file:
+        raise InputError(f"config file {file} is a grid of tables: give it to `intnacl reproduce --config`.")
     file_preset, file_recipe = (from_file.pop(name, None) for name in ("preset", "recipe"))
     given_recipe = given.pop("recipe", None)
     if preset is not None:  # over the file: what presets decide, this one does
