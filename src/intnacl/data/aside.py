@@ -53,7 +53,7 @@ def write_file(path: Path, content: bytes) -> None:
 
 def _holds(path: Path, content: bytes) -> bool:
     try:
-        return path.read_bytes() == content
+        return path.stat().st_size == len(content) and path.read_bytes() == content
     except OSError:
         return False
 

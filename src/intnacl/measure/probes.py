@@ -76,9 +76,28 @@ def run_knn(subject: Subject, name: str, k: int | None = None) -> Part:
 
 def load_classifier(subject: Subject, name: str) -> Classifier:
     """The classifier of the run's probe on a data set; the probe is run if it has not been yet."""
+    run_probe(subject, name)
+    return _stored_classifier(subject, name)
+
+
+def probed(subject: Subject, name: str) -> tuple[Classifier, Dataset, Dataset]:
+    """The classifier of the run's probe, and the images that it is of, training and test.
+
+    They must be those of then: another root may have another data set of the same name.
+    """
+    train, test = subject.load(name)
+    if run_probe(subject, name).figures["checksums"] != checksums(train, test):
+        path = classifier_path(subject, name, subject.config.probe)
+        raise InputError(
+            f"dataset {name!r} has other images or labels than its probe was made with: give the --root "
+            f"of then, or delete {path} and probe it again."
+        )
+    return _stored_classifier(subject, name), train, test
+
+
+def _stored_classifier(subject: Subject, name: str) -> Classifier:
     from safetensors.torch import load_file
 
-    run_probe(subject, name)
     config = subject.config.probe
     state = load_file(classifier_path(subject, name, config), device=str(subject.device))
     linear = as_linear(state["weight"], state["bias"]).requires_grad_(False)
@@ -160,14 +179,3 @@ def _fits(path: Path, settings: dict[str, Any]) -> bool:
             return bool(json.loads((handle.metadata() or {})["intnacl"]) == plain(settings))
     except (OSError, SafetensorError, KeyError, ValueError):
         return False
-
-
-def check_probed(subject: Subject, name: str, train: Dataset, test: Dataset) -> None:
-    """Raise unless the run's probe is of these images: another root may have another set of the same name."""
-    part = run_probe(subject, name)
-    if part.figures["checksums"] != checksums(train, test):
-        path = classifier_path(subject, name, subject.config.probe)
-        raise InputError(
-            f"dataset {name!r} has other images or labels than its probe was made with: give the --root "
-            f"of then, or delete {path} and probe it again."
-        )

@@ -12,7 +12,7 @@ from intnacl.data.progress import watched
 from intnacl.evaluation import robustness
 from intnacl.evaluation.named_attacks import AttackConfig, named_attack
 from intnacl.measure.parts import Part, part_path
-from intnacl.measure.probes import check_probed, checksums, load_classifier, measured_now
+from intnacl.measure.probes import checksums, measured_now, probed
 from intnacl.measure.subject import Subject, pair
 from intnacl.measure.verdicts import Verdicts
 
@@ -46,9 +46,7 @@ def run_attacks(subject: Subject, name: str, attacks: tuple[AttackConfig, ...]) 
     verdicts = Verdicts(begun, name, subject.device)
 
     def _work() -> dict[str, Any]:
-        train, test = subject.load(name)
-        classifier = load_classifier(subject, name)
-        check_probed(subject, name, train, test)
+        classifier, train, test = probed(subject, name)
         images = checksums(train, test)
         with watched(classifier, f"attacks on {name}, passes of images", most_passes(attacks, len(test))):
             figures = robustness.evaluate(
@@ -92,9 +90,7 @@ def attack_settings(subject: Subject, name: str, attacks: tuple[AttackConfig, ..
 
 def examples(subject: Subject, name: str, attack: AttackConfig) -> tuple[dict[str, Tensor], tuple[str, ...]]:
     """Some test images before and after an attack, and the names of their classes."""
-    train, test = subject.load(name)
-    classifier = load_classifier(subject, name)
-    check_probed(subject, name, train, test)
+    classifier, _, test = probed(subject, name)
     chosen = test.spread(SHOWN)
     images, labels = (tensor[chosen] for tensor in pair(test))
     return robustness.examples(classifier, images, labels, attack, device=subject.device), test.classes
