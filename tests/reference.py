@@ -71,7 +71,8 @@ def family(
         total += mean(parts) if parts else 0.0
     if alpha:
         g = robust_negatives or negatives
-        w = [minus_log_share(*row) if weight == "loss" else 1.0 for row in pair_rows(z0, z1, g, *numbers)]
+        w = [1.0 if weight == "one" else minus_log_share(*row) for row in pair_rows(z0, z1, g, *numbers)]
+        w = [wi / mean(w) for wi in w] if weight == "relative" else w
         attacked = pair_rows(z0, adversarial, g, *numbers)
         total += alpha * mean([wi * minus_log_share(*row) for wi, row in zip(w, attacked, strict=True)])
     return total

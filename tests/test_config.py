@@ -15,6 +15,8 @@ from intnacl.data.recipes import RECIPES as AUGMENTATIONS
 from intnacl.errors import InputError
 from intnacl.losses.integrated import PRESETS, LossConfig
 
+WEIGHT = {"weight": "relative"}  # of every recipe
+
 
 def toml(folder: Path, text: str) -> Path:
     path = folder / "run.toml"
@@ -38,7 +40,7 @@ def test_the_data_set_chooses_its_recipe() -> None:
 
 @pytest.mark.parametrize("preset", PRESETS)
 def test_presets_are_rows_of_the_table(preset: str) -> None:
-    assert resolve(preset=preset).loss == LossConfig(**PRESETS[preset])
+    assert resolve(preset=preset).loss == LossConfig(**WEIGHT | PRESETS[preset])
 
 
 def test_flags_over_preset_over_file_over_recipe(tmp_path: Path) -> None:
@@ -53,13 +55,13 @@ def test_flags_over_preset_over_file_over_recipe(tmp_path: Path) -> None:
 
 def test_the_simclr_preset_undoes_the_files_loss_but_not_its_temperature(tmp_path: Path) -> None:
     file = toml(tmp_path, '[loss]\nalpha = 1.0\nnegatives = "g2"\ntemperature = 0.1\n')
-    assert resolve(file=file, preset="simclr").loss == LossConfig(temperature=0.1)
+    assert resolve(file=file, preset="simclr").loss == LossConfig(temperature=0.1, **WEIGHT)
 
 
 def test_a_file_may_name_preset_and_recipe_and_change_them(tmp_path: Path) -> None:
     file = toml(tmp_path, 'preset = "intcl"\nrecipe = "paper"\n[loss]\nalpha = 0.5\n')
     config = resolve(file=file)
-    assert config.loss == LossConfig(**PRESETS["intcl"] | {"alpha": 0.5})
+    assert config.loss == LossConfig(**PRESETS["intcl"] | WEIGHT | {"alpha": 0.5})
     assert config.recipe == "paper"
 
 

@@ -305,6 +305,8 @@ def test_supervised_training_runs_to_its_end(tmp_path: Path) -> None:
         ({"dataset": "folder:a/b"}, "adv", "folder_a_b-adv-1-seed0"),
         ({"objective": "supervised"}, None, "digits-supervised-1-seed0"),
         ({"loss.temperature": 0.1}, "intcl", "digits-intcl-1-seed0"),
+        ({"loss.weight": "loss"}, "intcl", "digits-intcl-1-seed0"),
+        ({"loss.weight": "one"}, "intcl", "digits-nca-g2-1-seed0"),
         ({"loss.tau_plus": 0.3}, "intcl", "digits-nca-g2-1-seed0"),
     ],
 )

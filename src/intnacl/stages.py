@@ -160,7 +160,8 @@ def loss_name(config: RunConfig) -> str:
     """The preset with these settings, else what tells the loss from others."""
     if config.objective == "supervised":
         return config.objective
+    loss = config.loss if config.loss.weight == "one" else replace(config.loss, weight="loss")  # both are ŵ
     for name, row in PRESETS.items():
-        if replace(LossConfig(**row), temperature=config.loss.temperature) == config.loss:
+        if replace(LossConfig(**row), temperature=loss.temperature) == loss:
             return name
     return f"{config.loss.nacl}-{config.loss.negatives}"

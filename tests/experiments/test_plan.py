@@ -71,6 +71,7 @@ def test_the_hash_is_not_of_the_recipes_name() -> None:
         ({"loss.tau_plus": 0.1, "loss.beta": 2.0}, {}),  # g0 has neither
         ({"loss.negatives": "g1", "loss.beta": 2.0}, {"loss.negatives": "g1"}),
         ({"loss.weight": "one", "loss.detach_weight": True}, {}),  # alpha = 0 has no robust term
+        ({"loss.alpha": 1.0, "loss.detach_weight": True}, {"loss.alpha": 1.0}),  # "relative" is a constant
         ({"loss.denominator": "MN"}, {}),  # M = 1
         ({"augment.mix_of": "own"}, {}),
         ({"augment.mix_of": "own", "loss.nacl": "mixnca"}, {"loss.nacl": "mixnca"}),
@@ -86,14 +87,17 @@ def test_unused_settings_do_not_make_another_run(one: dict[str, object], other: 
     "used",
     [
         {"loss.negatives": "g2", "loss.tau_plus": 0.1}, {"loss.negatives": "g2", "loss.beta": 2.0},
-        {"loss.alpha": 1.0, "loss.weight": "one"}, {"loss.alpha": 1.0, "loss.robust_negatives": "g1"},
+        {"loss.alpha": 1.0, "loss.weight": "loss", "loss.detach_weight": True},
+        {"loss.alpha": 1.0, "loss.weight": "one"}, {"loss.alpha": 1.0, "loss.weight": "relative"},
+        {"loss.alpha": 1.0, "loss.robust_negatives": "g1"},
         {"loss.nacl": "mixnca", "loss.num_positives": 2, "loss.lam": 0.9, "augment.mix_of": "own"},
         {"loss.alpha": 1.0, "adversary.negatives": "g1", "loss.tau_plus": 0.1},
         {"loss.alpha": 1.0, "adversary.negatives": "g2", "loss.beta": 2.0},
     ],
 )  # fmt: skip
 def test_used_settings_stay(used: dict[str, object]) -> None:
-    assert canonical(resolve(used)) == resolve(used)
+    config = resolve({"loss.weight": "loss", **used})
+    assert canonical(config) == config
 
 
 def test_milestones_go_on_from_each_other() -> None:

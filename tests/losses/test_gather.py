@@ -16,6 +16,7 @@ from intnacl.losses.integrated import PRESETS
 WORLD, B, D = 2, 3, 6
 EXTRAS: dict[str, dict] = {
     "nca": {"num_positives": 3, "negatives": "g2"},
+    "relative": {"negatives": "g2", "alpha": 1.0, "weight": "relative"},
     "clean": {"nacl": "mixnca", "num_positives": 3, "mix_negatives": "clean"},
 }
 

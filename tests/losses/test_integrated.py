@@ -36,7 +36,10 @@ def relative(a: float, b: float) -> float:
     return abs(a - b) / abs(b)
 
 
-ROBUST = [(0.0, None, "loss"), *itertools.product((0.7,), (None, "g0", "g1", "g2"), ("loss", "one"))]
+ROBUST = [
+    (0.0, None, "loss"),
+    *itertools.product((0.7,), (None, "g0", "g1", "g2"), ("loss", "relative", "one")),
+]
 COMBINATIONS = [
     dict(nacl=n, negatives=g, alpha=a, robust_negatives=r, weight=w, denominator=d, mix_negatives=m)
     for n, g, (a, r, w), d, m in itertools.product(
@@ -145,6 +148,16 @@ def test_detached_weight_changes_the_gradient_and_not_the_value() -> None:
     assert attached(z0, z1, adversarial=za) == detached(z0, z1, adversarial=za)
     assert gradient_through_the_weight(attached, z0, z1, za).abs().max() > 1e-3
     assert gradient_through_the_weight(detached, z0, z1, za) is None
+    assert gradient_through_the_weight(IntNaClLoss.preset("intcl", weight="relative"), z0, z1, za) is None
+
+
+def test_the_relative_weight_of_batches_without_a_loss_is_finite() -> None:
+    z0 = torch.eye(3, requires_grad=True)
+    robust = IntNaClLoss(alpha=1.0, weight="relative", temperature=1e-3).terms(z0, z0, adversarial=-z0)[
+        "robust"
+    ]
+    assert robust.item() == 0
+    assert torch.autograd.grad(robust, z0)[0].isfinite().all()
 
 
 def test_views_needed() -> None:
@@ -293,7 +306,7 @@ def test_compiles_to_one_graph_with_its_backward(preset: str) -> None:
         ({"nacl": "nc"}, r"nacl='nc'.*did you mean 'nca'.*mixnca, nca"),
         ({"negatives": "g3"}, r"negatives='g3'.*g0, g1, g2"),
         ({"robust_negatives": "g9"}, r"robust_negatives='g9'"),
-        ({"weight": "two"}, r"weight='two'.*loss, one"),
+        ({"weight": "two"}, r"weight='two'.*loss, one, relative"),
         ({"denominator": "NM"}, r"denominator='NM'.*MN, N"),
         ({"mix_negatives": "dirty"}, r"mix_negatives='dirty'.*clean, pair"),
         ({"num_positives": 0}, r"num_positives=0 must be.*1 or more"),

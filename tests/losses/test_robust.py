@@ -13,17 +13,22 @@ def pair() -> Pair:
 
 def test_weight_one_leaves_the_base_loss() -> None:
     attacked = pair()
-    torch.testing.assert_close(
-        robust_rows(attacked, adversarial_weight(pair(), "one", False)), base_rows(attacked)
-    )
+    torch.testing.assert_close(robust_rows(attacked, adversarial_weight(pair(), "one")), base_rows(attacked))
 
 
 def test_weight_is_the_clean_loss_of_the_row() -> None:
     clean, attacked = pair(), pair()
     expected = base_rows(clean) * base_rows(attacked)
-    torch.testing.assert_close(robust_rows(attacked, adversarial_weight(clean, "loss", False)), expected)
+    torch.testing.assert_close(robust_rows(attacked, adversarial_weight(clean, "loss")), expected)
+
+
+def test_the_relative_weight_is_the_clean_loss_over_its_mean_and_a_constant() -> None:
+    clean = pair()
+    w_R = adversarial_weight(clean, "relative")
+    torch.testing.assert_close(w_R * base_rows(clean).mean(), base_rows(clean))
+    assert not w_R.requires_grad
 
 
 def test_only_the_attached_weight_carries_a_gradient() -> None:
-    assert adversarial_weight(pair(), "loss", False).requires_grad
-    assert not adversarial_weight(pair(), "loss", True).requires_grad
+    assert adversarial_weight(pair(), "loss").requires_grad
+    assert not adversarial_weight(pair(), "loss", detach=True).requires_grad

@@ -45,7 +45,7 @@ class AugmentConfig:
     """Probability of solarisation."""
     solarize_threshold: float = 0.5
     """Pixels at or above this value are inverted."""
-    mix_of: str = "x1"
+    mix_of: str = "x0"
     """What mixed views (mixnca) are made of: "x0", the first view; "x1", the second; "own", further ones."""
 
     def __post_init__(self) -> None:

@@ -150,7 +150,7 @@ def _claims(name: str, title: str, rows: tuple[Row, ...]) -> Table:
 def _weights() -> Table:
     rows = tuple(
         Row(label=label, settings=loss(**PRESETS["intcl"] | {"weight": weight}))
-        for label, weight in (("IntCl, ŵ", "loss"), ("IntCl, w = 1", "one"))
+        for label, weight in (("IntCl, ŵ", "relative"), ("IntCl, w = 1", "one"))
     )
     title = "What the adversarial weighting does on CIFAR-100"
     return Table(

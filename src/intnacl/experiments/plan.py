@@ -21,7 +21,7 @@ from intnacl.evaluation.named_attacks import named_attack
 from intnacl.experiments.tables import Column, Row, Table
 from intnacl.losses.integrated import LossConfig
 
-DEFAULTS = 1  # raise when a setting's default changes: runs with the old one must not be taken for new
+DEFAULTS = 2  # raise when a setting's default changes: runs with the old one must not be taken for new
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,6 +145,8 @@ def canonical(config: RunConfig) -> RunConfig:
     unused |= {"lam", "mix_negatives"} if used.nacl == "nca" else {"denominator"}
     if used.alpha == 0:
         unused |= {"robust_negatives", "weight", "detach_weight"}
+    if used.weight != "loss":
+        unused |= {"detach_weight"}
     estimators = {used.negatives}
     if used.alpha:
         estimators |= {used.robust_negatives or used.negatives, config.adversary.negatives}

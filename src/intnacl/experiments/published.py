@@ -35,7 +35,7 @@ def _loss_key(config: RunConfig) -> tuple[Any, ...]:
     loss, robust = config.loss, config.loss.alpha > 0
     mixed = loss.num_positives > 1 and loss.nacl == "mixnca"
     nacl = None if loss.num_positives == 1 else loss.nacl
-    weight = {"loss": "what", "one": "one"}[loss.weight] if robust else None
+    weight = {"loss": "what", "relative": "what", "one": "one"}[loss.weight] if robust else None
     estimator = (loss.robust_negatives or loss.negatives) if robust else None
     lam = loss.lam if mixed else None
     return nacl, loss.negatives, lam, loss.num_positives, loss.alpha, estimator, weight

@@ -34,7 +34,7 @@ CHOICES = {
     "nacl": ("nca", "mixnca"),
     "negatives": ("g0", "g1", "g2"),
     "robust_negatives": ("g0", "g1", "g2"),
-    "weight": ("loss", "one"),
+    "weight": ("loss", "relative", "one"),
     "denominator": ("N", "MN"),
     "mix_negatives": ("pair", "clean"),
 }
@@ -48,7 +48,7 @@ RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
 
 MAKERS = {  # where a view comes from, for the error about a missing one
     "extra": "each embeds a further augmented view",
-    "mixed": "each embeds intnacl.data.views.mix(x1, lam, shift), with shift 1, 2, …",
+    "mixed": "each embeds intnacl.data.views.mix(x0, lam, shift), with shift 1, 2, …",
     "adversarial": "it embeds intnacl.attacks.adversarial_view(encoder, x0, eps)",
 }
 
@@ -70,7 +70,8 @@ class LossConfig:
     robust_negatives: str | None = None
     """The estimator G² of the robust term; None: the same as `negatives`."""
     weight: str = "loss"
-    """w of the robust term: "loss" = ŵ(x), the clean loss of the same row; "one" = 1."""
+    """w of the robust term: "loss" = ŵ(x), the clean loss of the same row; "relative" = ŵ(x) divided by its
+    mean over the batch, a constant; "one" = 1."""
     temperature: float = 0.5
     """t."""
     tau_plus: float = 0.01
@@ -78,7 +79,7 @@ class LossConfig:
     beta: float = 1.0
     """β, how strongly hard negatives are weighted (g2)."""
     detach_weight: bool = False
-    """Whether ŵ(x) is a constant in the gradient."""
+    """Whether w = ŵ(x) is a constant in the gradient, as "relative" always is."""
     denominator: str = "N"
     """"N": S + N·G as in the paper's main text; "MN": S + M·N·G as in its Appendix B (nca)."""
     mix_negatives: str = "pair"
@@ -217,9 +218,11 @@ class IntNaClLoss(nn.Module):
     def _robust(self, anchor: Embedding, positive: Embedding, clean: Pair, adversarial_BD: Tensor) -> Tensor:
         """L_Robust(G², w), with ŵ from the clean pair under the same G²."""
         g = self.config.robust_negatives or self.config.negatives
-        if self._estimator(g) != self._estimator(self.config.negatives) and self.config.weight == "loss":
+        if self._estimator(g) != self._estimator(self.config.negatives) and self.config.weight != "one":
             clean = self._compare(anchor, positive, g)
-        w_R = adversarial_weight(clean, self.config.weight, self.config.detach_weight)
+        w_R = adversarial_weight(
+            clean, self.config.weight, detach=self.config.detach_weight, gather=self.config.gather
+        )
         return robust_rows(self._compare(anchor, self._embed(adversarial_BD), g), w_R).mean()
 
     def _check(

@@ -6,18 +6,23 @@ Shapes: R rows of a pair of views.
 import torch
 from torch import Tensor
 
+from intnacl.losses.gather import mean_over_ranks
 from intnacl.losses.nacl import base_rows
 from intnacl.losses.negatives import Pair
 
 
-def adversarial_weight(clean: Pair, weight: str, detach: bool) -> Tensor:
+def adversarial_weight(clean: Pair, weight: str, *, detach: bool = False, gather: bool = False) -> Tensor:
     """w of section 3.3: 1, or ŵ = −log κ_pos / (κ_pos + N·G) of the same row of the clean pair (R,).
 
-    Rows that are hard to tell from others already without an attack so weigh more.
+    Rows that are hard to tell from others already without an attack so weigh more. "relative" divides ŵ by
+    its mean over the batch and is a constant: the robust term then weighs as much as with w = 1.
     """
     if weight == "one":
         return torch.ones_like(clean.positive_R)
     w_R = base_rows(clean)
+    if weight == "relative":
+        w_R = w_R.detach()
+        return w_R / mean_over_ranks(w_R, gather).clamp_min(torch.finfo(w_R.dtype).tiny)
     return w_R.detach() if detach else w_R
 
 
