@@ -49,6 +49,9 @@ def test_what_the_paper_leaves_open_is_a_named_choice() -> None:
     assert departures(config) == []
     assert choices(config) == ["augment.strength = 0.5", "encoder.head = paper"]
     assert choices(resolve(CIFAR, preset="intnacl")) == []
+    assert choices(resolve({**CIFAR, "loss.weight": "loss"}, preset="intcl")) == ["loss.weight = loss"]
+    assert choices(resolve({**CIFAR, "loss.weight": "loss"})) == []  # SimCLR has no robust term
+    assert choices(resolve(CIFAR, preset="adv")) == []  # w = 1 is its row of the table
     assert choices(resolve({**CIFAR, "objective": "supervised"})) == []
 
 

@@ -65,7 +65,9 @@ def choices(config: RunConfig) -> list[str]:
     """Settings that the paper leaves open, where they are not the recipe's."""
     own = dict(flatten(to_dict(config)))
     recipe = dict(flatten(to_dict(resolve({"dataset": config.dataset, "objective": config.objective}))))
-    hidden = {"loss.nacl", "loss.negatives", "loss.num_positives", "loss.lam", "loss.weight"}
+    hidden = {"loss.nacl", "loss.negatives", "loss.num_positives", "loss.lam"}
+    if config.loss.alpha == 0 or config.loss.weight == "one":  # unused, or a row of the paper's tables
+        hidden |= {"loss.weight"}
     hidden |= {"seed", "train.epochs", "train.precision", *FREE, *STATED}
     return [
         f"{key} = {value}"
