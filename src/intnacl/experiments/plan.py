@@ -133,9 +133,9 @@ def _requests(table: Table, overrides: Mapping[str, Any], device: torch.device |
 
 
 def canonical(config: RunConfig) -> RunConfig:
-    """The same run with every setting of loss and views that it does not use at its default, so that equal
+    """The same run with every setting of loss and views that it does not use as in the recipes, so that equal
     runs are equal."""
-    default, used = LossConfig(), config.loss
+    default, used = _simclr(), config.loss
     unmixed = replace(config.augment, mix_of=AugmentConfig.mix_of)
     unused: set[str] = set()
     if config.objective == "supervised":
@@ -157,6 +157,12 @@ def canonical(config: RunConfig) -> RunConfig:
         loss=replace(used, **{name: getattr(default, name) for name in unused}),
         augment=unmixed if "lam" in unused else config.augment,
     )
+
+
+@cache
+def _simclr() -> LossConfig:
+    """What the recipes make of the loss when nothing is asked for."""
+    return resolve().loss
 
 
 def training_key(config: RunConfig) -> str:
