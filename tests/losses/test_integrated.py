@@ -152,10 +152,8 @@ def test_detached_weight_changes_the_gradient_and_not_the_value() -> None:
 
 
 def test_the_relative_weight_of_batches_without_a_loss_is_finite() -> None:
-    z0 = torch.eye(3, requires_grad=True)
-    robust = IntNaClLoss(alpha=1.0, weight="relative", temperature=1e-3).terms(z0, z0, adversarial=-z0)[
-        "robust"
-    ]
+    z0, loss = torch.eye(3, requires_grad=True), IntNaClLoss(alpha=1.0, weight="relative", temperature=1e-3)
+    robust = loss.terms(z0, z0, adversarial=-z0)["robust"]
     assert robust.item() == 0
     assert torch.autograd.grad(robust, z0)[0].isfinite().all()
 

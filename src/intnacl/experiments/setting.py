@@ -10,6 +10,7 @@ from typing import Any
 from intnacl.config import FREE, RunConfig, flatten, resolve, to_dict
 from intnacl.experiments import published
 from intnacl.experiments.cost import SIZES
+from intnacl.experiments.plan import canonical
 
 STATED: dict[str, tuple[Any, ...]] = {
     "encoder.name": ("resnet18",),
@@ -62,11 +63,11 @@ def _other_images(result: Mapping[str, Any]) -> Iterator[str]:
 
 
 def choices(config: RunConfig) -> list[str]:
-    """Settings that the paper leaves open, where they are not the recipe's."""
-    own = dict(flatten(to_dict(config)))
+    """Settings that the paper leaves open and the run uses, where they are not the recipe's."""
+    own = dict(flatten(to_dict(canonical(config))))
     recipe = dict(flatten(to_dict(resolve({"dataset": config.dataset, "objective": config.objective}))))
     hidden = {"loss.nacl", "loss.negatives", "loss.num_positives", "loss.lam"}
-    if config.loss.alpha == 0 or config.loss.weight == "one":  # unused, or a row of the paper's tables
+    if config.loss.weight == "one":  # a row of the paper's tables
         hidden |= {"loss.weight"}
     hidden |= {"seed", "train.epochs", "train.precision", *FREE, *STATED}
     return [
