@@ -165,7 +165,8 @@ class _Sizes:
         groups = layout.clean // layout.together + layout.views - layout.clean
         self.table = {
             "GROUPS": triton.next_power_of_2(groups),
-            "SLOTS": triton.next_power_of_2(layout.together * slots),
+            # The most that a layer can have, so that all share one kernel: each takes time to compile.
+            "SLOTS": triton.next_power_of_2(layout.together * max(1, PROGRAMS // layout.views)),
             "WIDTH": kernels.BLOCK,
             "num_warps": TABLE_WARPS,
         }

@@ -12,9 +12,11 @@ import triton
 import triton.language as tl
 
 BLOCK = 8  # columns of a program that adds up slots
+# Triton would compile a kernel anew where one of these is 1 or a multiple of 16, and none would be faster.
+COUNTS = ["S", "V", "clean"]
 
 
-@triton.jit
+@triton.jit(do_not_specialize=COUNTS)
 def sums(x, out, P, C, S, ROWS: tl.constexpr, WIDTH: tl.constexpr, STAGES: tl.constexpr):
     """Σ x and Σ x² of a slot's rows."""
     slot = tl.program_id(0)
@@ -30,7 +32,7 @@ def sums(x, out, P, C, S, ROWS: tl.constexpr, WIDTH: tl.constexpr, STAGES: tl.co
     _store_sums(out, total, squares, slot, columns, C)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=COUNTS)
 def statistics(
     sums, stats, weight, bias, mean, var, momentum,
     other_weight, other_bias, other_mean, other_var, other_momentum,
@@ -64,7 +66,7 @@ def statistics(
     _move(other_var, unbiased, other_momentum, plain, plain + V - clean, columns, C, GROUPS)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=COUNTS)
 def apply(
     x, shortcut, stats, y, P, C, V,
     ADDED: tl.constexpr, RELU: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
@@ -80,7 +82,7 @@ def apply(
     tl.store(y + offsets, value.to(y.dtype.element_ty), inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=COUNTS)
 def gradient_sums(
     first, second, x, y, kept, stats, out, P, C, S, V,
     TWO: tl.constexpr, ADDED: tl.constexpr, RELU: tl.constexpr,
@@ -109,7 +111,7 @@ def gradient_sums(
     _store_sums(out, total, products, slot, columns, C)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=COUNTS)
 def slopes(
     sums, stats, out, d_parameters, P, C, S, V, clean, together,
     GROUPS: tl.constexpr, SLOTS: tl.constexpr, WIDTH: tl.constexpr,
@@ -136,7 +138,7 @@ def slopes(
     tl.store(d_parameters + 3 * C + columns, tl.sum(tl.where(other, total, 0.0), 0), inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=COUNTS)
 def gradient(
     first, second, x, stats, slopes, dx, P, C, V,
     TWO: tl.constexpr, RELU: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
