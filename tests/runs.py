@@ -9,12 +9,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from intnacl.training.journal import TIMES
+
 # A few seconds on one core: adversarial views, mixing, batch norm, a checkpoint every other update.
 SMALL = (
     "pretrain", "--preset", "intnacl", "--device", "cpu", "--epochs", "2", "--batch-size", "200",
     "--num-positives", "2", "--set", "train.save_steps=2", "train.monitor_epochs=1", "encoder.head=hcl",
 )  # fmt: skip
-TIMES = ("seconds", "images_per_s")
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONUNBUFFERED": "1"}
 
 

@@ -12,6 +12,7 @@ from intnacl.measure.probes import run_probe
 from intnacl.measure.result import Measured, collect, write_result
 from intnacl.measure.robust import plan, run_attacks
 from intnacl.measure.subject import open_subject
+from intnacl.training.journal import records
 from tiny_run import CPU, measured, trained, write_images
 
 
@@ -64,6 +65,16 @@ def test_times_are_by_stage_and_sum_up(tmp_path: Path) -> None:
     times = collect(measured(tmp_path))["time_s"]
     assert list(times) == ["pretrain", "probe digits", "knn digits", "attack digits", "total"]
     assert all(seconds > 0 for seconds in times.values())
+    assert times["total"] == pytest.approx(sum(times.values()) - times["total"], abs=0.01)
+
+
+def test_seconds_of_compilation_stand_apart_where_there_are_any(tmp_path: Path) -> None:
+    subject = measured(tmp_path)
+    log = subject.folder / "log.jsonl"
+    log.write_text(json.dumps(records(log)[-1] | {"compiling": 12.5}) + "\n")
+    times = collect(subject)["time_s"]
+    assert list(times)[:2] == ["compile", "pretrain"]
+    assert times["compile"] == 12.5
     assert times["total"] == pytest.approx(sum(times.values()) - times["total"], abs=0.01)
 
 

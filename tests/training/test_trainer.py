@@ -1,6 +1,7 @@
 """The loop: exact resumption, checkpoints, schedules, monitors, divergence."""
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,9 @@ from torch import nn
 from intnacl.errors import InputError
 from intnacl.training.checkpoint import newest
 from intnacl.training.distributed import Ranks
-from intnacl.training.journal import Journal, records
+from intnacl.training.journal import TIMES, Journal, records
 from intnacl.training.objectives import Contrastive
+from intnacl.training.steps import Stepper
 from intnacl.training.stopping import Stop
 from intnacl.training.trainer import DivergedError, TrainConfig, Trainer
 
@@ -38,7 +40,7 @@ def steps(folder: Path) -> list[int]:
 
 def timeless(folder: Path) -> list[dict]:
     rows = records(folder / "log.jsonl")
-    return [{k: v for k, v in row.items() if k not in ("seconds", "images_per_s")} for row in rows]
+    return [{k: v for k, v in row.items() if k not in TIMES} for row in rows]
 
 
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -370,5 +372,20 @@ def test_info_survives_json(tmp_path: Path) -> None:
     run(trainer(tmp_path, epochs=3), StopAfter(5))
     (path,) = (tmp_path / "checkpoints").glob("step-*")
     info = json.loads((path / "state.json").read_text())["info"]
-    assert info.keys() == {"seconds", "sums", "best", "data"}
+    assert info.keys() == {"seconds", "compiling", "sums", "best", "data"}
     assert info["sums"]["loss"] > 0
+
+
+def test_compilation_is_announced_and_timed_over_all_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def slowly(*_: Any, **__: Any) -> str:
+        time.sleep(0.2)
+        return "compiled"
+
+    monkeypatch.setattr(Stepper, "prepare", slowly)
+    run(trainer(tmp_path, epochs=2, compile=True), StopAfter(5))
+    told = capsys.readouterr().out
+    assert told.index("compiling the update") < told.index("updates to go")
+    run(trainer(tmp_path, epochs=2, compile=True))
+    assert records(tmp_path / "log.jsonl")[-1]["compiling"] >= 0.4

@@ -124,9 +124,10 @@ def _figures(part: Part) -> dict[str, Any]:
 
 
 def _times(found: Measured) -> dict[str, float]:
-    """Seconds of each stage, summed over its parts."""
-    last = last_record(found.subject.folder / LOG)
-    times: dict[str, float] = {"pretrain": last["seconds"] if last else 0.0}
+    """Seconds of each stage, summed over its parts; those of compiling the update, where it is, apart."""
+    last = last_record(found.subject.folder / LOG) or {}
+    times: dict[str, float] = {"compile": last["compiling"]} if last.get("compiling") else {}
+    times["pretrain"] = last.get("seconds", 0.0)
     for kind, parts in found.parts.items():
         for part in parts:
             stage = f"{kind} {part.settings['dataset']}"

@@ -3,12 +3,12 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from intnacl.training.journal import records, telling
+from intnacl.training.journal import TIMES, records, telling
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-NOT_DRAWN = {"epoch", "step", "lr", "images_per_s", "seconds"}
+NOT_DRAWN = {"epoch", "step", "lr", *TIMES}
 PERCENT = {"knn": "kNN, test images", "accuracy": "accuracy, training"}
 
 

@@ -10,6 +10,8 @@ from intnacl.data.aside import disk_errors, write_file
 from intnacl.errors import missing_extra
 
 LOG = "log.jsonl"
+TIMES = ("images_per_s", "seconds", "compiling")
+"""How fast: the last epoch's images per second, and seconds so far of all updates and of all compilations."""
 TAIL = 2**16  # bytes at the end of a log, which hold its last record: one has some hundreds
 
 
@@ -62,7 +64,7 @@ class Journal:
             for name, value in record.items():
                 self._board.add_scalar(name, value, record["epoch"])
         if not self._bar:
-            shown = {k: v for k, v in record.items() if k not in ("epoch", "step", "seconds", "images_per_s")}
+            shown = {k: v for k, v in record.items() if k not in ("epoch", "step", *TIMES)}
             speed = f"{record['images_per_s']:,.0f} images/s"
             print(f"epoch {record['epoch']}/{self.epochs}  {_terms(shown)}  {speed}", flush=True)
 

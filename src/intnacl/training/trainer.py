@@ -122,6 +122,7 @@ class Trainer:
         if here.world > 1:
             objective.distribute(lambda module: wrap_ddp(module, here.device))
         self.rows, self._step, self._seconds = rows, 0, 0.0
+        self._compiling = 0.0  # seconds before the first update, of every process that went on with the run
         self._sums: dict[str, float] = {}  # of the current epoch's terms
         self._best: tuple[float, int] | None = None  # score and step
         labels = labels.to(here.device) if labels is not None else None
@@ -139,12 +140,7 @@ class Trainer:
     def _run(self, stop: Stop, journal: Journal) -> str | None:
         self._resume(journal)
         if self._step < self.steps:
-            way = self.stepper.prepare(
-                compiled=bool(self.config.compile),
-                graph=bool(self.config.cuda_graph) and self.here.world == 1,
-                say=journal.say,
-            )
-            journal.say(f"{self.steps - self._step} updates to go, {self.config.precision}, {way}")
+            self._compile(journal)
         saved_at = time.monotonic()
         while self._step < self.steps:
             self._chunk(stop, journal)
@@ -158,6 +154,19 @@ class Trainer:
         return None
 
     # ---- the loop ----------------------------------------------------------------------------------------
+
+    def _compile(self, journal: Journal) -> None:
+        """Make the update as fast as the machine allows, which a user should not take for a standstill."""
+        begun = time.monotonic()
+        if self.config.compile:
+            journal.say("compiling the update: this can take a minute, less once its kernels are cached")
+        way = self.stepper.prepare(
+            compiled=bool(self.config.compile),
+            graph=bool(self.config.cuda_graph) and self.here.world == 1,
+            say=journal.say,
+        )
+        self._compiling += time.monotonic() - begun
+        journal.say(f"{self.steps - self._step} updates to go, {self.config.precision}, {way}")
 
     def _chunk(self, stop: Stop, journal: Journal) -> None:
         """Updates up to the next look at the losses: some steps, never beyond the epoch."""
@@ -241,7 +250,8 @@ class Trainer:
             self.objective.train()
         self._sums = {}
         self._remember_best(record)
-        journal.epoch(record | {"images_per_s": round(speed, 1), "seconds": round(self._seconds, 2)})
+        times = {"seconds": round(self._seconds, 2), "compiling": round(self._compiling, 2)}
+        journal.epoch(record | {"images_per_s": round(speed, 1)} | times)
 
     def _remember_best(self, record: dict[str, Any]) -> None:
         """The best step by kNN accuracy where it is watched, by the loss otherwise."""
@@ -261,7 +271,10 @@ class Trainer:
         folder = self.folder / checkpoints.CHECKPOINTS
         self._check_weights()
         if self.here.main:
-            info = {"seconds": self._seconds, "sums": self._sums, "best": self._best, "data": self.checksum}
+            info = {
+                "seconds": self._seconds, "compiling": self._compiling, "sums": self._sums,
+                "best": self._best, "data": self.checksum,
+            }  # fmt: skip
             optimizer = {
                 "state": self.optimizer.state_dict()["state"],
                 "scaler": self.stepper.scaler.state_dict(),
@@ -285,6 +298,7 @@ class Trainer:
         self.optimizer.load_state_dict({"state": found.optimizer["state"], "param_groups": groups})
         self.stepper.scaler.load_state_dict(found.optimizer["scaler"])
         self._step, self._seconds, self._sums = found.step, found.info["seconds"], found.info["sums"]
+        self._compiling = found.info.get("compiling", 0.0)
         best = found.info["best"]
         self._best = (best[0], best[1]) if best else None
         journal.say(f"going on from step {found.step} of {self.steps}")
