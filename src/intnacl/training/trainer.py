@@ -159,7 +159,7 @@ class Trainer:
         """Make the update as fast as the machine allows, which a user should not take for a standstill."""
         begun = time.monotonic()
         if self.config.compile:
-            journal.say("compiling the update: this can take a minute, less once its kernels are cached")
+            journal.say("compiling the update, which can take a minute or two; kernels are cached")
         way = self.stepper.prepare(
             compiled=bool(self.config.compile),
             graph=bool(self.config.cuda_graph) and self.here.world == 1,
