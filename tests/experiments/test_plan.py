@@ -14,7 +14,7 @@ from grids import SMALL, jobs, table
 from intnacl.config import RunConfig, flatten, resolve, to_dict
 from intnacl.errors import InputError
 from intnacl.experiments import plan
-from intnacl.experiments.plan import canonical, jobs_of_rows, make_plan, run_name, training_key
+from intnacl.experiments.plan import canonical, jobs_of, make_plan, run_name, training_key
 from intnacl.experiments.tables import Column, Row
 
 
@@ -169,15 +169,32 @@ def test_some_rows_of_a_table() -> None:
 
     def found(*names: str) -> list[tuple[str, int, int]]:
         return [(job.config.loss.negatives, job.config.train.epochs, job.config.seed)
-                for job in jobs_of_rows(plan, names)]  # fmt: skip
+                for job in jobs_of(plan, names)]  # fmt: skip
 
-    assert jobs_of_rows(plan, ()) == plan.jobs
+    assert jobs_of(plan) == plan.jobs
     assert found("SimCLR") == [("g0", 1, 0), ("g0", 1, 1), ("g0", 2, 0), ("g0", 2, 1)]
     assert {g for g, *_ in found("NCA(g2), M = 1")} == {"g2"}
     assert {g for g, *_ in found("M = 1")} == {"g1", "g2"}
-    assert all(job.parent for job in jobs_of_rows(plan, ("SimCLR",)) if job.config.train.epochs == 2)
+    assert all(job.parent for job in jobs_of(plan, ("SimCLR",)) if job.config.train.epochs == 2)
     with pytest.raises(InputError, match=r"row='SimCLE' is unknown; did you mean 'SimCLR'"):
         found("SimCLE")
+
+
+def test_some_columns_of_a_table() -> None:
+    short = Row(label="M = 1", settings={"loss.negatives": "g2"})
+    other = dataclasses.replace(table(name="other"), columns=(Column(label="clean"),), rows=(short,))
+    plan = make_plan([table(epochs=(1, 2, 3)), other], [0])
+    labels = [column.label for column in plan.tables[0].columns]
+
+    def found(*columns: str) -> list[tuple[int, bool]]:
+        return [(job.config.train.epochs, job.parent is not None) for job in jobs_of(plan, columns=columns)]
+
+    assert found(*labels[:2]) == [(1, False), (2, True)]
+    assert found(labels[1]) == [(2, False)]  # from its beginning: nobody asked for the one before
+    with pytest.raises(InputError, match=r"column='4 epochs' is unknown"):
+        found("4 epochs")
+    with pytest.raises(InputError, match=rf"no table has both rows M = 1 and columns {labels[0]}"):
+        jobs_of(plan, ["M = 1"], labels[:1])
 
 
 def test_the_device_decides_the_precision_and_so_the_name() -> None:

@@ -76,6 +76,13 @@ def test_the_list_of_named_rows_says_which_tables_have_them(capsys: Output, tmp_
         intnacl("reproduce", "--list", "--row", "NCA(g5)", "--out", str(tmp_path))
 
 
+def test_the_list_of_named_columns_counts_their_runs_alone(capsys: Output, tmp_path: Path) -> None:
+    words = ("--table", "more_epochs", "--column", "100 epochs", "200 epochs", "--seeds", "0")
+    intnacl("reproduce", "--list", *words, "--out", str(tmp_path))
+    (last,) = (line.split() for line in capsys.readouterr().out.splitlines() if "shared runs once" in line)
+    assert last[-3] == "12"  # six losses, two lengths
+
+
 def test_the_list_tells_of_runs_made_elsewhere(capsys: Output, tmp_path: Path) -> None:
     grid = grid_file(tmp_path / "grid.toml")
     fill(tmp_path, elsewhere(grid), shifted())
@@ -122,6 +129,13 @@ def test_a_dry_run_prints_configurations_and_leaves_nothing(capsys: Output, tmp_
     intnacl("reproduce", "--table", "main", "--row", "SimCLR", "IntCl", "--trials", "2", "--dry-run")
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert sorted(line["config"]["loss"]["alpha"] for line in lines) == [0, 0, 1, 1]
+    milestones = ("--column", "100 epochs", "200 epochs")
+    intnacl(
+        "reproduce", "--table", "more_epochs", "--row", "SimCLR", *milestones, "--seeds", "0", "--dry-run"
+    )
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["config"]["train"]["epochs"] for line in lines] == [100, 200]
+    assert lines[1]["goes_on_from"] == lines[0]["run"]
     assert not (tmp_path / "out").exists()
 
 

@@ -13,6 +13,7 @@ def reproduce(
     *,
     table: Annotated[tuple[str, ...], MANY] = (),
     row: Annotated[tuple[str, ...], MANY] = (),
+    column: Annotated[tuple[str, ...], MANY] = (),
     all_: Annotated[bool, Parameter(name="--all", negative=())] = False,
     list_: Annotated[bool, Parameter(name="--list", negative=())] = False,
     dry_run: Annotated[bool, Parameter(negative=())] = False,
@@ -41,6 +42,7 @@ def reproduce(
     intnacl reproduce --table 2 figure1 --trials 5 --root ~/data --out results
     intnacl reproduce --all --scale tiny --trials 1 --out tiny   # digits
     intnacl reproduce --table main --row SimCLR IntCl --seeds 0 --max-minutes 120
+    intnacl reproduce --table more_epochs --row SimCLR --column "100 epochs" "200 epochs"
     intnacl reproduce --config my_grid.toml --workers 2
     intnacl reproduce --all --ray auto         # on the cluster of `ray start`
     ```
@@ -51,6 +53,8 @@ def reproduce(
         Tables or figures by their names in `--list`; 2, 3 and 4 are the main tables.
     row
         Only rows with these labels; where labels repeat, write "GROUP, LABEL".
+    column
+        Only the runs behind columns with these labels.
     all_
         Every table and figure.
     list_
@@ -85,8 +89,9 @@ def reproduce(
     from intnacl.flags import pairs
 
     request = experiments.Request(
-        tables=table, rows=row, everything=all_, scale=scale, seeds=experiments.seeds_of(trials, seeds),
-        grid=config, out=out, device=device, workers=workers, ray=ray, max_minutes=max_minutes,
+        tables=table, rows=row, columns=column, everything=all_, scale=scale,
+        seeds=experiments.seeds_of(trials, seeds), grid=config, out=out, device=device, workers=workers,
+        ray=ray, max_minutes=max_minutes,
         overrides=({"root": str(root.absolute())} if root else {}) | pairs(set_),
     )  # fmt: skip
     if list_:

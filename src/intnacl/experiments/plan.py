@@ -78,28 +78,35 @@ def make_plan(
     return Plan(tables=tuple(tables), jobs=_with_parents_there(jobs), cells=cells)
 
 
-def jobs_of_rows(plan: Plan, rows: Sequence[str]) -> tuple[Job, ...]:
-    """The runs behind rows of these labels, or "GROUP, LABEL"s; all runs if there are none."""
-    if not rows:
-        return plan.jobs
-    check_rows(plan, rows)
-    chosen = {run for table in plan.tables for _, runs in runs_by_row(plan, table, rows) for run in runs}
+def jobs_of(plan: Plan, rows: Sequence[str] = (), columns: Sequence[str] = ()) -> tuple[Job, ...]:
+    """The runs behind rows of these labels, or "GROUP, LABEL"s, and columns of these; none named: all."""
+    check_labels(plan, rows, columns)
+    found = (runs for table in plan.tables for _, runs in runs_by_row(plan, table, rows, columns))
+    chosen = set[str]().union(*found)
+    if not chosen:
+        raise InputError(f"no table has both rows {', '.join(rows)} and columns {', '.join(columns)}.")
     return _with_parents_there({job.name: job for job in plan.jobs if job.name in chosen})
 
 
-def check_rows(plan: Plan, rows: Sequence[str]) -> None:
-    """Raise unless every row exists."""
-    known = {name for table in plan.tables for row in table.rows for name in row.names}
+def check_labels(plan: Plan, rows: Sequence[str], columns: Sequence[str]) -> None:
+    """Raise unless every row and column exists."""
+    known_rows = {name for table in plan.tables for row in table.rows for name in row.names}
+    known_columns = {column.label for table in plan.tables for column in table.columns}
     for name in rows:
-        check_choice("row", name, known)
+        check_choice("row", name, known_rows)
+    for name in columns:
+        check_choice("column", name, known_columns)
 
 
-def runs_by_row(plan: Plan, table: Table, wanted: Sequence[str]) -> list[tuple[Row, set[str]]]:
-    """All rows of a table, or those wanted, with their runs."""
+def runs_by_row(
+    plan: Plan, table: Table, rows: Sequence[str] = (), columns: Sequence[str] = ()
+) -> list[tuple[Row, set[str]]]:
+    """The rows of a table, all or those named, with their runs in all columns or in those named."""
+    taken = [j for j, column in enumerate(table.columns) if not columns or column.label in columns]
     return [
-        (row, {run for cell in cells for run in cell.values()})
+        (row, {run for j in taken for run in cells[j].values()})
         for row, cells in zip(table.rows, plan.cells[table.name], strict=True)
-        if not wanted or not row.names.isdisjoint(wanted)
+        if taken and (not rows or not row.names.isdisjoint(rows))
     ]
 
 

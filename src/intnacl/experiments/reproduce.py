@@ -15,7 +15,7 @@ from intnacl.experiments.attempts import failure, finished, run_folder
 from intnacl.experiments.cost import plan_seconds
 from intnacl.experiments.custom import read_grid
 from intnacl.experiments.grid import SCALES, pick, tables_of
-from intnacl.experiments.plan import Job, Plan, check_rows, jobs_of_rows, make_plan, runs_by_row
+from intnacl.experiments.plan import Job, Plan, check_labels, jobs_of, make_plan, runs_by_row
 from intnacl.experiments.progress import Progress, last_line
 from intnacl.experiments.runner import Session, local_devices, new_session, run_local, work
 from intnacl.experiments.tables import Column, Row, Table
@@ -30,6 +30,8 @@ class Request:
     tables: tuple[str, ...] = ()
     rows: tuple[str, ...] = ()
     """Labels of the rows to run; none: all."""
+    columns: tuple[str, ...] = ()
+    """Likewise of the columns."""
     everything: bool = False
     scale: str = "paper"
     seeds: tuple[int, ...] = (0,)
@@ -86,13 +88,14 @@ def list_tables(request: Request) -> None:
     from rich.table import Table as Grid
 
     plan = plan_of(request, request.universe())
-    check_rows(plan, request.rows)
+    check_labels(plan, request.rows, request.columns)
     costs = plan_seconds(plan.jobs)
-    by_row = bool(request.tables or request.rows)
+    by_row = bool(request.tables or request.rows or request.columns)
     columns = ("name", "row" if by_row else "title", "runs", "finished", "H200 hours")
     grid, listed = Grid(*columns, box=None), set[str]()
     for table in request.chosen() if request.tables else plan.tables:
-        rows = [(row.name, runs) for row, runs in runs_by_row(plan, table, request.rows)]
+        found = runs_by_row(plan, table, request.rows, request.columns)
+        rows = [(row.name, runs) for row, runs in found]
         whole = set[str]().union(*(runs for _, runs in rows))
         for title, runs in rows if by_row else [(table.title, whole)]:
             grid.add_row(table.name, title, *_counts(runs, request.out, costs))
@@ -144,11 +147,11 @@ def reproduce(request: Request) -> tuple[str | None, int]:
 
 
 def _asked(request: Request) -> tuple[Plan, tuple[Job, ...]]:
-    """The plan of the tables that are asked for, and the runs of the rows."""
+    """The plan of the tables that are asked for, and the runs of its rows and columns."""
     tables = request.chosen()
     _check_labels(tables, request.overrides)
     plan = plan_of(request, tables)
-    return plan, jobs_of_rows(plan, request.rows)
+    return plan, jobs_of(plan, request.rows, request.columns)
 
 
 def _check_labels(tables: Sequence[Table], overrides: Mapping[str, Any]) -> None:
