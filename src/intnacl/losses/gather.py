@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.autograd.function import once_differentiable
+
+from intnacl.losses.once import differentiable_once
 
 
 class Embedding(NamedTuple):
@@ -59,8 +60,8 @@ class _AllGather(torch.autograd.Function):
         pass
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad_GD: Tensor) -> Tensor:
+    @differentiable_once
+    def backward(ctx: Any, grad_GD: Tensor) -> tuple[Tensor]:
         received_GD = torch.empty_like(grad_GD)
         dist.all_to_all_single(received_GD, grad_GD.contiguous())
-        return torch.stack(received_GD.chunk(world_size())).sum(0)
+        return (torch.stack(received_GD.chunk(world_size())).sum(0),)

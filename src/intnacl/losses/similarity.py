@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
+
+from intnacl.losses.once import differentiable_once
 
 # A tile holds at most this many similarities (4 MiB in float32): small beside the encoder's own memory,
 # large enough that the matrix product fills a CPU's cores or a GPU.
@@ -73,7 +74,7 @@ class _LogMeanNegatives(torch.autograd.Function):
         ctx.save_for_backward(anchors_RD, keys_KD, *output)
 
     @staticmethod
-    @once_differentiable
+    @differentiable_once
     def backward(ctx: Any, grad_R: Tensor, _: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
         anchors_RD, keys_KD, log_mean_R, scale_R = ctx.saved_tensors
         own_R2 = _own_keys(anchors_RD, keys_KD, ctx.first)

@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
-from torch.autograd.function import FunctionCtx, once_differentiable
+from torch.autograd.function import FunctionCtx
 
 from intnacl.errors import InputError, check_choice
+from intnacl.losses.once import differentiable_once
 
 # Similarities held at once. On a CPU a tile should stay in the cache; a GPU wants large matrix products.
 TILE_ELEMENTS = {"cpu": 2**19, "cuda": 2**26}
@@ -82,7 +83,7 @@ class _NeighbourLoss(torch.autograd.Function):
     @staticmethod
     def forward(ctx: FunctionCtx, z_BD: Tensor, labels_B: Tensor, objective: str, elements: int) -> Tensor:
         """The mean loss; its gradient is made on the way."""
-        z_BD = _centred(z_BD)
+        given_BD, z_BD = z_BD, _centred(z_BD)
         lonely_B = labels_B.bincount()[labels_B] < 2
         total, grad_BD = z_BD.new_zeros(()), torch.zeros_like(z_BD)
         for first, last in _tiles(len(z_BD), elements):
@@ -96,14 +97,14 @@ class _NeighbourLoss(torch.autograd.Function):
             grad_BD[first:last] += slope_RB @ z_BD
             grad_BD.addmm_(slope_RB.T, z_RD).addcmul_(slope_RB.sum(0)[:, None], z_BD, value=-1)
         count = (~lonely_B).sum().clamp(min=1).to(z_BD)  # as an integer it would divide in float32
-        ctx.save_for_backward(grad_BD.mul_(2 / count))
+        ctx.save_for_backward(grad_BD.mul_(2 / count), given_BD)  # the latter to refuse a second derivative
         return total / count
 
     @staticmethod
-    @once_differentiable
+    @differentiable_once
     def backward(ctx: FunctionCtx, *grad_outputs: Tensor) -> tuple[Tensor, None, None, None]:
         """Scale the gradient."""
-        (grad_BD,) = ctx.saved_tensors  # type: ignore[attr-defined]
+        grad_BD, _ = ctx.saved_tensors  # type: ignore[attr-defined]
         return grad_outputs[0] * grad_BD, None, None, None
 
 
