@@ -112,14 +112,18 @@ def test_jacobian_of_the_proof(M: int) -> None:
     assert jacobian.square().sum().sqrt().item() <= jacobian_norm(M=M, n=n, m=m)
 
 
-@pytest.mark.parametrize("M", [21, 64])
-def test_the_proofs_loss_is_constant_for_many_positives(M: int) -> None:
+@pytest.mark.parametrize(("tau_plus", "M"), [(0.0, 21), (0.01, 21), (0.1, 23), (0.5, 38)])
+def test_the_proofs_loss_is_constant_for_many_positives(tau_plus: float, M: int) -> None:
     """ℓ of Theorem B.4's proof floors the ratio at e⁻¹, where the loss has e⁻¹/Σh."""
-    smallest_sum = M * math.exp(-1)  # the largest ratios there are
-    a = (2 * torch.rand(1000, 16, dtype=torch.float64) - 1).exp() / smallest_sum
-    ell = torch.log1p(M * 10 * a.mean(1).clamp(min=math.exp(-1)))
+    floor = math.exp(-1)
+    h = (2 * torch.rand(2, 1000, 16, dtype=torch.float64) - 1).exp()
+    h[0, 0], h[1, 0] = math.e, floor  # u on the anchor, v opposite: the largest G there is
+    u, v = h.mean(2)
+    ratio = (u - tau_plus * v) / (1 - tau_plus) / (M * floor)  # each positive opposite: the smallest Σh
+    ell = torch.log1p(M * 10 * ratio.clamp(min=floor))
     assert torch.equal(ell, ell[:1].expand_as(ell))
-    rescaled = torch.log1p(M * 10 * a.mean(1).clamp(min=math.exp(-1) / smallest_sum))
+    assert ratio[0] * M / (M - 1) > floor  # not so with one positive fewer
+    rescaled = torch.log1p(M * 10 * ratio.clamp(min=1 / M))
     assert rescaled.std() > 0.05
 
 
