@@ -60,3 +60,9 @@ def test_normalize_computes_in_float32_or_better(dtype: torch.dtype) -> None:
 def test_paired_similarity_is_row_by_row() -> None:
     a, b = torch.eye(2), torch.tensor([[2.0, 5.0], [7.0, 3.0]])
     assert paired_similarity(a, b, 0.5).tolist() == [4.0, 6.0]
+
+
+def test_a_norm_that_overflows_is_not_taken_for_zero() -> None:
+    unit = normalize(torch.tensor([[3e19, 4e19], [3.0, 4.0]]))
+    assert unit[0].isnan().all()
+    torch.testing.assert_close(unit[1], torch.tensor([0.6, 0.8]))

@@ -17,9 +17,13 @@ TILE = 2**20
 
 
 def normalize(z_BD: Tensor) -> Tensor:
-    """z / ‖z‖ in float32 or better; a zero vector stays zero and gets no gradient."""
+    """z / ‖z‖ in float32 or better; a zero vector stays zero and gets no gradient.
+
+    If ‖z‖ overflows, from 1.8e19 on in float32, the result is NaN: zeros would hide that a network diverged.
+    """
     z_BD = z_BD.float() if z_BD.dtype in (torch.float16, torch.bfloat16) else z_BD
     norm_B1 = torch.linalg.vector_norm(z_BD, dim=-1, keepdim=True)
+    norm_B1 = norm_B1.masked_fill(norm_B1.isinf(), torch.nan)
     dead_B1 = norm_B1 == 0
     return torch.where(dead_B1, 0.0, z_BD / norm_B1.masked_fill(dead_B1, 1.0))
 
