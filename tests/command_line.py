@@ -15,7 +15,7 @@ from intnacl.errors import InputError
 def intnacl(*arguments: object) -> subprocess.CompletedProcess[str]:
     """Run `python -m intnacl` and keep what it prints."""
     command = [sys.executable, "-m", "intnacl", *map(str, arguments)]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "COLUMNS": "200"}
+    environment = os.environ | {"COLUMNS": "200"}
     return subprocess.run(command, capture_output=True, text=True, timeout=240, env=environment)
 
 

@@ -16,7 +16,7 @@ SMALL = (
     "pretrain", "--preset", "intnacl", "--device", "cpu", "--epochs", "2", "--batch-size", "200",
     "--num-positives", "2", "--set", "train.save_steps=2", "train.monitor_epochs=1", "encoder.head=hcl",
 )  # fmt: skip
-ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONUNBUFFERED": "1"}
+ENVIRONMENT = os.environ | {"GLOO_SOCKET_IFNAME": "lo", "PYTHONUNBUFFERED": "1"}
 
 
 def start(out: Path, *more: str, ranks: int = 1, options: tuple[str, ...] = ()) -> subprocess.Popen[str]:

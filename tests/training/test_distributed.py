@@ -27,7 +27,7 @@ HERE = Path(__file__).parent
 
 def train_on_two(folder: Path, *settings: str) -> list[dict[str, torch.Tensor]]:
     """The weights that each of two processes ends with."""
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo"}
     command = [sys.executable, str(HERE / "two_ranks.py")]
     processes = [
         subprocess.Popen([*command, str(rank), "2", str(folder), *settings], env=environment)

@@ -42,7 +42,7 @@ def reproduce(
     intnacl reproduce --table 2 figure1 --trials 5 --root ~/data --out results
     intnacl reproduce --all --scale tiny --trials 1 --out tiny   # digits
     intnacl reproduce --table main --row SimCLR IntCl --seeds 0 --max-minutes 120
-    intnacl reproduce --table more_epochs --row SimCLR --column "100 epochs" "200 epochs"
+    intnacl reproduce --table more_epochs --column "100 epochs" "200 epochs"
     intnacl reproduce --config my_grid.toml --workers 2
     intnacl reproduce --all --ray auto         # on the cluster of `ray start`
     ```
