@@ -109,11 +109,13 @@ def test_an_encoder_bends_what_no_matrix_can(batch_size: int | None) -> None:
     )
 
 
-def test_equal_seeds_give_equal_maps() -> None:
+def test_equal_seeds_give_equal_maps_and_leave_torch_alone() -> None:
     X, y = table("wine")
     nca = NCA(2, init="random", batch_size=32, max_iter=3, random_state=3)
+    state = torch.get_rng_state()
     first, second = nca.fit(X, y).components_, clone(nca).fit(X, y).components_
     np.testing.assert_array_equal(first, second)
+    assert torch.equal(torch.get_rng_state(), state)
     assert np.abs(first - clone(nca).set_params(random_state=4).fit(X, y).components_).max() > 1e-3
 
 

@@ -182,8 +182,8 @@ class NCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
             raise InputError(
                 f"init={self.init!r} finds {D} directions, n_components={self.n_components}: take 'pca'."
             )
-        linear = nn.Linear(F, D, bias=False, dtype=torch.float64)
-        linear.weight.data.copy_(torch.as_tensor(start_DF.copy()))
+        linear = nn.Linear(F, D, bias=False, device="meta")  # which draws nothing from torch's generator
+        linear.weight = nn.Parameter(torch.as_tensor(start_DF.copy()))
         return linear
 
     def _components(self, x_BF: Tensor) -> int:
