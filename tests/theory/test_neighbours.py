@@ -151,3 +151,12 @@ def test_autocast_and_half_embeddings_change_nothing_but_their_own_rounding(obje
     losses[1].backward()
     assert half.grad is not None
     assert half.grad.dtype == torch.bfloat16
+
+
+def test_leave_one_out_of_half_embeddings_and_under_autocast() -> None:
+    z = torch.randn(500, 1).bfloat16()
+    labels = (3 * z.float()).floor().long()[:, 0] % 3
+    expected = leave_one_out_accuracy(z.float(), labels)
+    assert leave_one_out_accuracy(z, labels) == expected
+    with torch.autocast("cpu", torch.bfloat16):
+        assert leave_one_out_accuracy(z.float(), labels) == expected

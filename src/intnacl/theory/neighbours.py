@@ -42,6 +42,11 @@ def _centred(z_BD: Tensor) -> Tensor:
     return z_BD - z_BD.mean(0)
 
 
+def _wide(z_BD: Tensor) -> Tensor:
+    """In float32 or better, for products without autocast: distances of eight bits are no distances."""
+    return z_BD.float() if z_BD.dtype in (torch.float16, torch.bfloat16) else z_BD
+
+
 def _softmax(logits_RB: Tensor) -> tuple[Tensor, Tensor]:
     """Softmax and log-sum-exp of each row from one pass of exponentials; a row of −∞ alone gives NaN."""
     p_RB = logits_RB.softmax(1)
@@ -71,22 +76,26 @@ def _tv(logits_RB: Tensor, other_RB: Tensor) -> tuple[Tensor, Tensor]:
 OBJECTIVES: dict[str, Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]] = {"kl": _kl, "tv": _tv}
 
 
-def _tiles(points: int, elements: int) -> Iterator[tuple[int, int]]:
-    rows = max(1, elements // points)
-    for first in range(0, points, rows):
-        yield first, min(first + rows, points)
+def _tiles(z_BD: Tensor, elements: int | None = None) -> Iterator[tuple[int, int]]:
+    """First row of each tile, and the row after its last; by default as many rows as suit the device."""
+    elements = elements or TILE_ELEMENTS.get(z_BD.device.type, TILE_ELEMENTS["cpu"])
+    rows = max(1, elements // len(z_BD))
+    for first in range(0, len(z_BD), rows):
+        yield first, min(first + rows, len(z_BD))
 
 
 class _NeighbourLoss(torch.autograd.Function):
     """Mean loss over anchors that have a neighbour of their class; backward scales the stored gradient."""
 
     @staticmethod
-    def forward(ctx: FunctionCtx, z_BD: Tensor, labels_B: Tensor, objective: str, elements: int) -> Tensor:
+    def forward(
+        ctx: FunctionCtx, z_BD: Tensor, labels_B: Tensor, objective: str, elements: int | None
+    ) -> Tensor:
         """The mean loss; its gradient is made on the way."""
         given_BD, z_BD = z_BD, _centred(z_BD)
         lonely_B = labels_B.bincount()[labels_B] < 2
         total, grad_BD = z_BD.new_zeros(()), torch.zeros_like(z_BD)
-        for first, last in _tiles(len(z_BD), elements):
+        for first, last in _tiles(z_BD, elements):
             z_RD, lonely_R = z_BD[first:last], lonely_B[first:last]
             other_RB = labels_B[first:last, None] != labels_B
             loss_R, slope_RB = OBJECTIVES[objective](neighbour_logits(z_RD, z_BD, first), other_RB)
@@ -121,10 +130,8 @@ def neighbour_loss(z_BD: Tensor, labels_B: Tensor, objective: str = "kl", tile: 
         A scalar in float32 or better, differentiable once in `z_BD`.
     """
     check_choice("objective", objective, OBJECTIVES)
-    elements = tile or TILE_ELEMENTS.get(z_BD.device.type, TILE_ELEMENTS["cpu"])
-    z_BD = z_BD.float() if z_BD.dtype in (torch.float16, torch.bfloat16) else z_BD
-    with torch.autocast(z_BD.device.type, enabled=False):  # distances of eight bits are no distances
-        loss: Tensor = _NeighbourLoss.apply(z_BD, labels_B, objective, elements)
+    with torch.autocast(z_BD.device.type, enabled=False):
+        loss: Tensor = _NeighbourLoss.apply(_wide(z_BD), labels_B, objective, tile)
     return loss
 
 
@@ -136,9 +143,10 @@ def leave_one_out_accuracy(z_BD: Tensor, labels_B: Tensor, neighbours: int = 1) 
             f"neighbours={neighbours} must lie in 1…{len(z_BD) - 1}: {len(z_BD)} points leave no more."
         )
     classes = int(labels_B.max()) + 1
-    z_BD, hits = _centred(z_BD), 0
-    for first, last in _tiles(len(z_BD), TILE_ELEMENTS.get(z_BD.device.type, TILE_ELEMENTS["cpu"])):
-        near_Rk = neighbour_logits(z_BD[first:last], z_BD, first).topk(neighbours, dim=1).indices
+    z_BD, hits = _centred(_wide(z_BD)), 0
+    for first, last in _tiles(z_BD):
+        with torch.autocast(z_BD.device.type, enabled=False):
+            near_Rk = neighbour_logits(z_BD[first:last], z_BD, first).topk(neighbours, dim=1).indices
         votes_RC = torch.nn.functional.one_hot(labels_B[near_Rk], classes).sum(1)
         hits += int((votes_RC.argmax(1) == labels_B[first:last]).sum())
     return hits / len(z_BD)
