@@ -45,20 +45,14 @@ def draw_bounds(measured: dict[str, Any], path: Path) -> None:
 def draw_deviation(axes: Axes, rows: list[dict[str, float]], name: str) -> None:
     """Measured |L_Unbiased − L_Debiased| and mean Δ below the bounds, on logarithmic axes."""
     x = [row["value"] for row in rows]
-    axes.plot(x, [row["paper"] for row in rows], "--", color=INK["paper"], label="Theorem B.1")
-    axes.plot(x, [row["proved"] for row in rows], color=INK["proved"], label="proved bound")
-    axes.plot(x, [row["spread"] for row in rows], "o-", color=INK["measured"], label="measured mean Δ, g1")
+    _plot(axes, rows, "paper", "--", color=INK["paper"], label="Theorem B.1")
+    _plot(axes, rows, "proved", "-", color=INK["proved"], label="proved bound")
+    _plot(axes, rows, "spread", "o-", color=INK["measured"], label="measured mean Δ, g1")
     axes.errorbar(
         x, [row["gap"] for row in rows], [2 * row["gap_error"] for row in rows],
         fmt="s:", color=INK["measured"], alpha=0.7, capsize=2, label="measured |difference|, g1 (± 2 s.e.)",
     )  # fmt: skip
-    axes.plot(
-        x,
-        [row["plain_gap"] for row in rows],
-        "^-",
-        color=INK["bad"],
-        label="measured |difference|, g0: biased",
-    )
+    _plot(axes, rows, "plain_gap", "^-", color=INK["bad"], label="measured |difference|, g0: biased")
     _powers(axes, x)
     axes.set(yscale="log", xlabel=name, title=f"Deviation from the unbiased loss over {name}")
     axes.set_ylim(1e-4, 10)
@@ -66,25 +60,21 @@ def draw_deviation(axes: Axes, rows: list[dict[str, float]], name: str) -> None:
 
 def draw_tail(axes: Axes, rows: list[dict[str, float]]) -> None:
     """P(Δ ≥ ε), measured and bounded."""
-    x = [row["value"] for row in rows]
-    axes.plot(x, [row["paper"] for row in rows], "--", color=INK["paper"], label="Lemma B.2")
-    axes.plot(x, [row["proved"] for row in rows], color=INK["proved"], label="proved bound")
-    axes.plot(x, [row["measured"] for row in rows], color=INK["measured"], label="measured")
+    _plot(axes, rows, "paper", "--", color=INK["paper"], label="Lemma B.2")
+    _plot(axes, rows, "proved", "-", color=INK["proved"], label="proved bound")
+    _plot(axes, rows, "measured", "-", color=INK["measured"], label="measured")
     axes.set(xlabel="ε", ylabel="P(Δ ≥ ε)", title="Tail of the deviation")
     axes.legend(fontsize=7.5)
 
 
 def draw_lemma(axes: Axes, rows: list[dict[str, float]], title: str, fontsize: float = 7.5) -> None:
     """L_Unbiased over M at N = K − 1, where it falls below the supervised losses, and at √e(K − 1)."""
-    x = [row["value"] for row in rows]
-    axes.plot(x, [row["unbiased"] for row in rows], "o-", color=INK["bad"], label="L_Unbiased, N = K − 1")
-    axes.plot(
-        x, [row["unbiased_enough"] for row in rows], "s-", color=INK["measured"],
-        label="L_Unbiased, N = K − 1 (M = 1), √e (K − 1) (M ≥ 2)",
-    )  # fmt: skip
+    _plot(axes, rows, "unbiased", "o-", color=INK["bad"], label="L_Unbiased, N = K − 1")
+    enough = "L_Unbiased, N = K − 1 (M = 1), √e (K − 1) (M ≥ 2)"
+    _plot(axes, rows, "unbiased_enough", "s-", color=INK["measured"], label=enough)
     axes.axhline(rows[0]["sup_mean"], ls="--", color=INK["proved"], label="L_Sup^μ")
     axes.axhline(rows[0]["sup"], ls=":", color=INK["second"], label="L_Sup")
-    _powers(axes, x)
+    _powers(axes, [row["value"] for row in rows])
     axes.set(xlabel="M", title=title, ylim=(-0.02, None))
     axes.legend(fontsize=fontsize, loc="lower left", bbox_to_anchor=(0, 0.06))  # above an L_Sup of 0
 
@@ -105,6 +95,11 @@ def draw_complexity(axes: Axes, rows: list[dict[str, float]]) -> None:
     _powers(axes, x)
     axes.set(yscale="log", xlabel="M", title="Complexity of the losses (M = 1 is 1)")
     axes.legend(fontsize=7.5)
+
+
+def _plot(axes: Axes, rows: list[dict[str, float]], key: str, style: str, **options: Any) -> None:
+    """A figure of the rows over their values."""
+    axes.plot([row["value"] for row in rows], [row[key] for row in rows], style, **options)
 
 
 def _powers(axes: Axes, values: list[float]) -> None:

@@ -68,14 +68,12 @@ class Mixture:
         return (mean_XK.sum(1) - self.own_XP.mean(1)) / (self.classes - 1)
 
 
-def random_mixture(
-    classes: int, points: int, dimensions: int, spread: float, *, seed: int, temperature: float = 1.0
-) -> Mixture:
+def random_mixture(classes: int, points: int, dimensions: int, spread: float, *, seed: int) -> Mixture:
     """Directions around K random centres: `spread` 0 collapses a class, large values mix the classes."""
     generator = torch.Generator().manual_seed(seed)
     centres_K1D = torch.randn(classes, 1, dimensions, generator=generator)
     noise_KPD = torch.randn(classes, points, dimensions, generator=generator)
-    return Mixture(features=centres_K1D + spread * noise_KPD, temperature=temperature)
+    return Mixture(features=centres_K1D + spread * noise_KPD)
 
 
 def _multisets(points: int, size: int) -> tuple[Tensor, Tensor]:

@@ -13,6 +13,8 @@ from intnacl.theory.mixture import Mixture
 
 # Kernel values gathered at once: 64 MiB of float64.
 CHUNK = 2**23
+# Of the data behind `loss_class` and `feature_class`.
+CLASSES = 4
 # Positives drawn for every anchor of `loss_class`, of which a setting takes its first M.
 MOST_POSITIVES = 64
 
@@ -78,39 +80,37 @@ def _deviations(mixture: Mixture, setting: Setting, draws: int, generator: torch
     return log_ratio(sum_S, G_S, setting.factor) - log_ratio(sum_S, mixture.negative_X[x_S], setting.factor)
 
 
-def loss_class(setting: Setting, *, encoders: int, T: int, classes: int = 4, seed: int = 0) -> Tensor:
+def loss_class(setting: Setting, *, encoders: int, T: int, seed: int = 0) -> Tensor:
     """Losses of F random linear encoders f(x) = Wx/‖Wx‖ on one sample of T anchors, (F, T).
 
     Encoders and class centres are the same for every `seed`, which draws the sample; a larger M adds
     positives to the same anchors, so that settings can be compared.
     """
-    W_FED, centres_KD, generator = _encoders(encoders, classes, seed)
-    label_T = torch.randint(classes, (T,), generator=generator)
+    W_FED, centres_KD, generator = _encoders(encoders, seed)
+    label_T = torch.randint(CLASSES, (T,), generator=generator)
 
     def _draw(label: Tensor) -> Tensor:
         return _around(centres_KD[label], generator)
 
     x_TD, v_TmD = _draw(label_T), _draw(label_T[:, None].expand(T, setting.m))
-    u_TnD = _draw(torch.randint(classes, (T, setting.n), generator=generator))
+    u_TnD = _draw(torch.randint(CLASSES, (T, setting.n), generator=generator))
     positive_TMD = _draw(label_T[:, None].expand(T, MOST_POSITIVES))[:, : setting.M]
-    return torch.stack(
-        [_losses(W_ED, x_TD, positive_TMD, u_TnD, v_TmD, setting, 1 / classes) for W_ED in W_FED]
-    )
+    return torch.stack([_losses(W_ED, x_TD, positive_TMD, u_TnD, v_TmD, setting) for W_ED in W_FED])
 
 
-def feature_class(*, encoders: int, T: int, classes: int = 4, seed: int = 0) -> Tensor:
+def feature_class(*, encoders: int, T: int, seed: int = 0) -> Tensor:
     """The features f(x_t) of the same encoders on the same anchors, (F, T·E): R_S(F) is their complexity."""
-    W_FED, centres_KD, generator = _encoders(encoders, classes, seed)
-    x_TD = _around(centres_KD[torch.randint(classes, (T,), generator=generator)], generator)
+    W_FED, centres_KD, generator = _encoders(encoders, seed)
+    x_TD = _around(centres_KD[torch.randint(CLASSES, (T,), generator=generator)], generator)
     return torch.stack([_embed(x_TD, W_ED).flatten() for W_ED in W_FED])
 
 
-def _encoders(encoders: int, classes: int, seed: int) -> tuple[Tensor, Tensor, torch.Generator]:
+def _encoders(encoders: int, seed: int) -> tuple[Tensor, Tensor, torch.Generator]:
     """Weights (F, E, D) and class centres (K, D), always the same, and the generator of the sample."""
     dimensions, features = 8, 4
     generator = torch.Generator().manual_seed(0)
     W_FED = torch.randn(encoders, features, dimensions, generator=generator, dtype=torch.float64)
-    centres_KD = torch.randn(classes, dimensions, generator=generator, dtype=torch.float64)
+    centres_KD = torch.randn(CLASSES, dimensions, generator=generator, dtype=torch.float64)
     return W_FED, centres_KD, generator.manual_seed(seed + 1)
 
 
@@ -123,17 +123,11 @@ def _embed(points: Tensor, W_ED: Tensor) -> Tensor:
 
 
 def _losses(
-    W_ED: Tensor,
-    x_TD: Tensor,
-    positive_TMD: Tensor,
-    u_TnD: Tensor,
-    v_TmD: Tensor,
-    setting: Setting,
-    tau_plus: float,
+    W_ED: Tensor, x_TD: Tensor, positive_TMD: Tensor, u_TnD: Tensor, v_TmD: Tensor, setting: Setting
 ) -> Tensor:
     z_TE1 = _embed(x_TD, W_ED)[:, :, None]
     positive_TM, u_Tn, v_Tm = (
         (_embed(points, W_ED) @ z_TE1).squeeze(2).exp() for points in (positive_TMD, u_TnD, v_TmD)
     )
-    G_T = estimate(u_Tn, v_Tm, setting.estimator, tau_plus, 1.0)
+    G_T = estimate(u_Tn, v_Tm, setting.estimator, 1 / CLASSES, 1.0)
     return log_ratio(positive_TM.sum(1), G_T, setting.factor)

@@ -33,6 +33,7 @@ from intnacl.theory.simulation import Setting, deviations, feature_class, loss_c
 Rows = list[dict[str, float]]
 # The class of functions whose complexity is measured: random linear encoders on T anchors.
 ENCODERS, ANCHORS = 64, 256
+POSITIVES = (1, 2, 4, 8, 16)  # M, where varied
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,9 +77,9 @@ def exclusive_or() -> Mixture:
     return Mixture(features=torch.tensor([[[1.0, 0.0], [-1.0, 0.0]], [[0.0, 1.0], [0.0, -1.0]]]))
 
 
-def two_classes(angle: float = 1.3) -> Mixture:
-    """Features at ±`angle` in one class, at π in the other: linearly separable."""
-    angles_KP = torch.tensor([[angle, -angle], [math.pi, math.pi]], dtype=torch.float64)
+def two_classes() -> Mixture:
+    """Features at ±1.3 in one class, at π in the other: linearly separable."""
+    angles_KP = torch.tensor([[1.3, -1.3], [math.pi, math.pi]], dtype=torch.float64)
     return Mixture(features=torch.stack([angles_KP.cos(), angles_KP.sin()], dim=-1))
 
 
@@ -92,7 +93,7 @@ def sweep(config: SweepConfig) -> dict[str, Any]:
     return {
         "n": [_deviation(mixture, replace(base, n=n), config) | {"value": n} for n in powers],
         "m": [_deviation(mixture, replace(base, m=m), config) | {"value": m} for m in [1, *powers]],
-        "M": [_deviation(mixture, replace(base, M=M), config) | {"value": M} for M in (1, 2, 4, 8, 16)],
+        "M": [_deviation(mixture, replace(base, M=M), config) | {"value": M} for M in POSITIVES],
         "tail": _tail(mixture, base, config),
         "lemma": {"two classes": _lemma(two_classes()), "exclusive or": _lemma(exclusive_or())},
         "complexity": _complexities(config),
@@ -138,14 +139,14 @@ def _lemma(mixture: Mixture) -> Rows:
             "unbiased": unbiased_loss(mixture, K - 1, M),
             "unbiased_enough": unbiased_loss(mixture, negatives_for_supervision(K, M), M),
         }
-        for M in (1, 2, 4, 8, 16)
+        for M in POSITIVES
     ]
 
 
 def _complexities(config: SweepConfig) -> Rows:
     base = Setting(N=config.N, n=32, m=4)
     rows = []
-    for M in (1, 2, 4, 8, 16):
+    for M in POSITIVES:
         row: dict[str, float] = {"value": M}
         for denominator in ("MN", "N"):
             losses_FT = loss_class(
@@ -173,5 +174,5 @@ def _orders(config: SweepConfig) -> Rows:
             "debiased": bound.total,
             "plain": generalisation_nca(**shared, M=M).total,
         }
-        for M in (1, 2, 4, 8, 16)
+        for M in POSITIVES
     ]
