@@ -3,6 +3,7 @@
 Shapes: S draws, X points of the mixture, M positives, n and m points of the estimator G, F encoders.
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -54,7 +55,7 @@ def estimate(u_Sn: Tensor, v_Sm: Tensor, estimator: str, tau_plus: float, temper
     if estimator == "g0":
         return u_Sn.mean(1)
     debiased_S = (u_Sn.mean(1) - tau_plus * v_Sm.mean(1)) / (1 - tau_plus)
-    return debiased_S.clamp(min=torch.tensor(-1 / temperature).exp().item())
+    return debiased_S.clamp(min=math.exp(-1 / temperature))
 
 
 def deviations(mixture: Mixture, setting: Setting, draws: int, *, seed: int = 0) -> Tensor:
