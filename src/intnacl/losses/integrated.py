@@ -163,8 +163,7 @@ class IntNaClLoss(nn.Module):
     ) -> dict[str, Tensor]:
         """The loss and its two terms: {"nacl", "robust", "loss"}, where loss = nacl + α·robust."""
         extra, mixed = _listed("extra", extra), _listed("mixed", mixed)
-        adversarials = () if adversarial is None else (adversarial,)
-        self._check(z0, z1, extra, mixed, adversarials)
+        self._check(z0, z1, extra, mixed, adversarial)
         with torch.autocast(z0.device.type, enabled=False):
             anchor, positive = self._embed(z0), self._embed(z1)
             clean = self._compare(anchor, positive, self.config.negatives)
@@ -231,33 +230,30 @@ class IntNaClLoss(nn.Module):
         z1: Tensor,
         extra: Sequence[Tensor],
         mixed: Sequence[Tensor],
-        adversarials: Sequence[Tensor],
+        adversarial: Tensor | None,
     ) -> None:
-        needed = self.views_needed
-        for name, given, count in (
-            ("extra", extra, needed.extra),
-            ("mixed", mixed, needed.mixed),
-            ("adversarial", adversarials, needed.adversarial),
-        ):
-            if len(given) != count:
-                spare = "leave out the others, or change these settings"
-                remedy = MAKERS[name] if len(given) < count else spare
-                raise InputError(
-                    f"{name}: {len(given)} views given, {count} needed by nacl={self.config.nacl!r}, "
-                    f"num_positives={self.config.num_positives}, alpha={self.config.alpha}: {remedy}."
-                )
-        views = {
-            "z0": z0,
-            "z1": z1,
-            **{f"extra[{j}]": z for j, z in enumerate(extra)},
-            **{f"mixed[{j}]": z for j, z in enumerate(mixed)},
-        }
-        if adversarials:
-            views["adversarial"] = adversarials[0]
-        _check_shapes(views)
+        self._check_count("extra", len(extra))
+        self._check_count("mixed", len(mixed))
+        self._check_count("adversarial", int(adversarial is not None))
+        _check_shapes(
+            {"z0": z0, "z1": z1}
+            | {f"extra[{j}]": z for j, z in enumerate(extra)}
+            | {f"mixed[{j}]": z for j, z in enumerate(mixed)}
+            | ({} if adversarial is None else {"adversarial": adversarial})
+        )
         if len(z0) * (world_size() if self.config.gather else 1) < 2:
             raise InputError(
                 f"z0 has {len(z0)} rows: at least 2 are needed, since the others are its negatives."
+            )
+
+    def _check_count(self, name: str, given: int) -> None:
+        needed = getattr(self.views_needed, name)
+        if given != needed:
+            spare = "leave out the others, or change these settings"
+            remedy = MAKERS[name] if given < needed else spare
+            raise InputError(
+                f"{name}: {given} views given, {needed} needed by nacl={self.config.nacl!r}, "
+                f"num_positives={self.config.num_positives}, alpha={self.config.alpha}: {remedy}."
             )
 
 
