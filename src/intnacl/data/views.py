@@ -57,7 +57,7 @@ def make_views(
     halo: int = 0,
     dtype: torch.dtype = torch.float32,
 ) -> Views:
-    """All views of one step, augmented as one batch.
+    """All views of one step, augmented as one batch: the number of kernels does not grow with the views.
 
     Args:
         images: (h + B, 3, H, W) uint8, or float in [0, 1]: this rank's images, after those of its halo.
@@ -71,35 +71,21 @@ def make_views(
     """
     assert halo == 0 or halo >= mixed, (halo, mixed)
     further = mixed if config.mix_of == "own" else 0
-    x_VBCHW = _augmented(images, config, 2 + extra + further, seed=seed, step=step, rows=rows, dtype=dtype)
-    own = [x[halo:] for x in x_VBCHW[: 2 + extra]]
-    x0, x1, *_ = x_VBCHW
-    bases = {"x0": [x0] * mixed, "x1": [x1] * mixed, "own": x_VBCHW[2 + extra :]}[config.mix_of]
-    return Views(plain=own[:2], extra=own[2:], mixed=_mixed(bases, lam, halo))
-
-
-def _augmented(
-    images: Tensor,
-    config: AugmentConfig,
-    count: int,
-    *,
-    seed: int,
-    step: int | Tensor,
-    rows: Tensor,
-    dtype: torch.dtype,
-) -> list[Tensor]:
-    """Views 0 … count−1 of the images in one call: the number of kernels does not grow with the views."""
-    view = torch.arange(count, device=rows.device).repeat_interleave(len(rows))
+    count = 2 + extra + further
     stacked = augment(
         images.repeat(count, 1, 1, 1),
         config,
         seed=seed,
         step=step,
-        view=view,
+        view=torch.arange(count, device=rows.device).repeat_interleave(len(rows)),
         rows=rows.repeat(count),
         dtype=dtype,
     )
-    return list(stacked.chunk(count))
+    x_VBCHW = list(stacked.chunk(count))
+    own = [x[halo:] for x in x_VBCHW[: 2 + extra]]
+    x0, x1, *_ = x_VBCHW
+    bases = {"x0": [x0] * mixed, "x1": [x1] * mixed, "own": x_VBCHW[2 + extra :]}[config.mix_of]
+    return Views(plain=own[:2], extra=own[2:], mixed=_mixed(bases, lam, halo))
 
 
 def _mixed(bases: list[Tensor], lam: float, halo: int) -> list[Tensor]:
