@@ -9,8 +9,8 @@ Shapes: N images, 3 channels, H rows, W columns.
 import hashlib
 import json
 import warnings
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -31,19 +31,11 @@ SPLITS = ("train", "test")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Dataset:
-    """One split: images (N,3,H,W) uint8, labels (N) int64 or None, class names, broken name -> reason.
-
-    `names` are those of a folder's images: their paths below it. Other sets have none.
-    """
+class Dataset(ImageSet):
+    """One split of a data set, with `images`, `labels`, `classes`, `skipped` and `names` as in `ImageSet`."""
 
     name: str
     split: str
-    images: Tensor
-    labels: Tensor | None
-    classes: tuple[str, ...]
-    skipped: Mapping[str, str] = field(default_factory=dict)
-    names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         count, channels, *_ = self.images.shape

@@ -41,8 +41,10 @@ class Request:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ImageSet:
-    """What a loader gives: images (N,3,H,W) uint8, labels (N) int64 or None, class names, broken images,
-    and the images' own names (N) where they have any.
+    """What a loader gives: images (N,3,H,W) uint8, labels (N) int64 or None, class names.
+
+    `skipped` are broken images, name -> reason. `names` are those of a folder's images: their paths below it;
+    other sets have none.
     """
 
     images: Tensor
