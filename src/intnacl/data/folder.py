@@ -96,4 +96,5 @@ def _of_class(folder: Path, classes: tuple[str, ...]) -> list[tuple[Path, int]]:
     paths = sorted(path for path in _visible(folder) if is_image(path) and path.is_file())
     if not paths:
         raise InputError(f"the class folder {folder} holds no image: put some in, or remove it.")
-    return [(path, classes.index(name)) for path in paths]
+    label = classes.index(name)
+    return [(path, label) for path in paths]

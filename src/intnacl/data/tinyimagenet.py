@@ -27,7 +27,7 @@ def load_tinyimagenet(request: Request) -> ImageSet:
         origin=folder,
         split=request.split,
         size=SIZE,
-        files=[*(path for path in lists if path.exists()), *(Path(folder / item.name) for item in items)],
+        files=[*(path for path in lists if path.exists()), *(folder / item.name for item in items)],
         classes=_class_names(folder, wnids),
     )
     return cached(request.root, source, lambda out: decode_all(items, len(items), out, size=SIZE, exact=True))
