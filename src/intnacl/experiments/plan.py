@@ -215,28 +215,16 @@ def _needs(requests: Iterable[_Request]) -> dict[str, RunConfig]:
 def _united(group: list[_Request]) -> RunConfig:
     first = group[0].config
     base = first.evaluation
-    transfer: list[str] = []
-    attacks: list[str] = []
-    eps: list[float] = []
-    fgsm_eps: list[float] = []
     for request in group:
-        config, figure = request.config, request.figure
         _check_protocol(request, base)
-        transfer += config.evaluation.transfer
-        attacks += config.evaluation.attacks
-        eps += config.evaluation.eps
-        fgsm_eps += config.evaluation.fgsm_eps
-        if figure.optional:
-            continue
-        transfer += [figure.dataset] if figure.dataset not in (None, config.dataset) else []
-        if figure.metric not in ("clean", "minutes"):
-            attacks.append(figure.metric)
-        if figure.eps is not None:
-            (fgsm_eps if figure.metric == "fgsm" else eps).append(figure.eps)
+    wanted = [part for request in group for part in (request.config.evaluation, _of_figure(request))]
+    attacks = _unique(name for part in wanted for name in part.attacks)
+    eps = _unique(radius for part in wanted for radius in part.eps)
+    fgsm_eps = (radius for part in wanted for radius in part.fgsm_eps)
     evaluation = replace(
         base,
-        transfer=_unique(transfer),
-        attacks=_unique(attacks),
+        transfer=_unique(name for part in wanted for name in part.transfer),
+        attacks=attacks,
         eps=(base.eps[0], *sorted(_unique(eps, base.eps[0]))),
         fgsm_eps=tuple(sorted(_unique(fgsm_eps, *(eps if "fgsm" in attacks else ())))),
     )
@@ -244,6 +232,20 @@ def _united(group: list[_Request]) -> RunConfig:
         for name in names:
             named_attack(name, radius)  # refused before anything is trained
     return replace(first, evaluation=evaluation)
+
+
+def _of_figure(request: _Request) -> EvaluationConfig:
+    """What the figure itself asks for: nothing, if it is only shown where it has been measured."""
+    figure, own = request.figure, request.config.dataset
+    if figure.optional:
+        return EvaluationConfig(attacks=(), eps=())
+    radii = () if figure.eps is None else (figure.eps,)
+    return EvaluationConfig(
+        transfer=() if figure.dataset is None or figure.dataset == own else (figure.dataset,),
+        attacks=() if figure.metric in ("clean", "minutes") else (figure.metric,),
+        eps=() if figure.metric == "fgsm" else radii,
+        fgsm_eps=radii if figure.metric == "fgsm" else (),
+    )
 
 
 def _check_protocol(request: _Request, base: EvaluationConfig) -> None:
