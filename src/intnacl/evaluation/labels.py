@@ -53,4 +53,4 @@ def spread(
         for k, i in enumerate(members):
             placed[i] = middle + step * (k - (len(members) - 1) / 2)
     shift = max(0.0, low - min(placed)) - max(0.0, max(placed) - high) if placed else 0.0
-    return [place + shift for place in placed] if math.isfinite(shift) else placed
+    return [place + shift for place in placed]

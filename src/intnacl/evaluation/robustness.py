@@ -19,6 +19,8 @@ from intnacl.evaluation.named_attacks import AttackConfig, run
 from intnacl.evaluation.precision import exact_float32, tf32_convolutions
 
 PORTION = 2**25  # pixels of the images that are attacked together: all of CIFAR's test images
+RISE = 0.5  # percentage points by which an attack may do worse than a weaker one
+ZERO = 1.0  # percent of samples that may have a zero gradient
 
 Keep = Callable[[AttackConfig, int, Callable[[], Tensor]], Tensor]
 """Gives an attack's verdicts on the images from a place on: by the work, or remembered."""
@@ -100,8 +102,8 @@ def zero_gradients(
     return 100 * zero / len(images)
 
 
-def accuracy_warnings(rows: Sequence[dict[str, Any]], tolerance: float = 0.5) -> list[str]:
-    """Warn where accuracy rises with eps, or lies above FGSM's, by more than `tolerance` points.
+def accuracy_warnings(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Warn where accuracy rises with eps, or lies above FGSM's, by more than `RISE` points.
 
     Only rows over equally many images are compared. Give all rows of a classifier: a rise shows between
     radii, however they were measured.
@@ -110,20 +112,20 @@ def accuracy_warnings(rows: Sequence[dict[str, Any]], tolerance: float = 0.5) ->
     for name, images in dict.fromkeys((row["name"], row["images"]) for row in rows):
         same = [row for row in rows if (row["name"], row["images"]) == (name, images)]
         for small, large in pairwise(sorted(same, key=lambda row: float(row["eps"]))):
-            if small["eps"] < large["eps"] and _is_above(large, small, tolerance):
+            if small["eps"] < large["eps"] and _is_above(large, small):
                 rise = f"{_at(small)} to {_at(large)}"
                 found.append(f"{name}: accuracy rises with eps, from {rise}; the attack is not at its best.")
     one_step = {(row["eps"], row["images"]): row for row in rows if row["name"] == "fgsm"}
     for row in rows:
         other = one_step.get((row["eps"], row["images"]))
-        if other is not None and _is_above(row, other, tolerance):
+        if other is not None and _is_above(row, other):
             gap = f"{_at(row)} is above FGSM's {_at(other)}"
             found.append(f"{row['name']}: {gap}; iterating should not weaken an attack.")
     return found
 
 
-def _is_above(row: dict[str, Any], other: dict[str, Any], tolerance: float) -> bool:
-    return bool(row["accuracy"] > other["accuracy"] + tolerance)
+def _is_above(row: dict[str, Any], other: dict[str, Any]) -> bool:
+    return bool(row["accuracy"] > other["accuracy"] + RISE)
 
 
 def _at(row: dict[str, Any]) -> str:
@@ -145,8 +147,8 @@ def _mode_warnings(classifier: nn.Module) -> list[str]:
     return [f"the model was in train mode ({training[0]} first); it was evaluated in eval mode instead."]
 
 
-def _gradient_warnings(zero: float, tolerance: float = 1.0) -> list[str]:
-    if zero <= tolerance:
+def _gradient_warnings(zero: float) -> list[str]:
+    if zero <= ZERO:
         return []
     return [f"{zero:.1f} % of samples have a zero input gradient; gradient attacks overrate this model."]
 
