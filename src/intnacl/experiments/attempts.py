@@ -7,14 +7,13 @@ machines may share a results folder.
 import json
 import os
 import shutil
-import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from intnacl.data.aside import new_folder, write_file
 from intnacl.errors import InputError
@@ -195,8 +194,7 @@ def _give_up_child(job: Job, results: Path, session: str) -> bool:
 
 
 @contextmanager
-def _output(folder: Path) -> Iterator[TextIO]:
+def _output(folder: Path) -> Iterator[None]:
     """What a run prints goes to its folder."""
     with (folder / OUTPUT).open("a", encoding="utf-8") as log, redirect_stdout(log), redirect_stderr(log):
-        yield log
-    sys.stdout.flush()
+        yield

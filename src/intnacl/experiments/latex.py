@@ -38,9 +38,10 @@ def parts(view: View) -> list[list[tuple[int, bool]]]:
     room = 0
     for place in range(len(view.columns)):
         compared = any(row[place].published for row in view.cells)
-        room -= COMPARED if compared else ALONE
-        if room < 0:
+        width = COMPARED if compared else ALONE
+        if width > room:
             found.append([])
-            room = ROOM - (COMPARED if compared else ALONE)
+            room = ROOM
+        room -= width
         found[-1].append((place, compared))
     return found

@@ -39,7 +39,7 @@ def measured(
     work: Callable[[], dict[str, Any]],
     *,
     again: bool = False,
-    earlier: Callable[[], float] = float,
+    earlier: Callable[[], float] = lambda: 0.0,
 ) -> Part:
     """The part of these settings: read if it is there, else (or if `again`) `work()` is done and written.
 

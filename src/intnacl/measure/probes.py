@@ -142,7 +142,7 @@ def checksums(train: Dataset, test: Dataset) -> dict[str, str]:
 
 def measured_now(
     subject: Subject, kind: str, settings: dict[str, Any], work: Callable[[], dict[str, Any]], *,
-    again: bool = False, earlier: Callable[[], float] = float,
+    again: bool = False, earlier: Callable[[], float] = lambda: 0.0,
 ) -> Part:  # fmt: skip
     """The part of these settings, measured again also where its images have changed since."""
     again = again or _is_stale(subject, kind, settings)
