@@ -107,29 +107,38 @@ def test_each_rank_takes_its_own_gpu_and_a_missing_one_is_named(monkeypatch: pyt
 
 
 @pytest.mark.parametrize(
-    ("message", "lost"),
+    "message",
     [
-        ("[gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:1", True),
-        ("NCCL error in: ProcessGroupNCCL.cpp, remote process exited", True),
-        ("Timed out waiting 600000ms for recv operation to complete", True),
-        ("The size of tensor a (3) must match the size of tensor b (4)", False),
+        "[gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:1",
+        "NCCL error in: ProcessGroupNCCL.cpp, remote process exited",
+        "Timed out waiting 600000ms for recv operation to complete",
     ],
 )
-def test_errors_of_the_connection_are_told_as_such(message: str, lost: bool) -> None:
-    from intnacl.training.distributed import _explain
+def test_errors_of_the_connection_are_told_as_such(monkeypatch: pytest.MonkeyPatch, message: str) -> None:
+    among_others(monkeypatch, rank=3)
+    with pytest.raises(LostRankError, match=r"rank 3 lost contact.*--max-restarts"), ranks("cpu"):
+        raise RuntimeError(message)
 
-    error = _explain(RuntimeError(message), 3)
-    assert isinstance(error, LostRankError) == lost
-    if lost:
-        assert "rank 3 lost contact" in str(error)
-        assert "--max-restarts" in str(error)
+
+def test_other_errors_of_a_rank_stay_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    among_others(monkeypatch, rank=3)
+    with pytest.raises(RuntimeError, match="must match the size") as caught, ranks("cpu"):
+        raise RuntimeError("The size of tensor a (3) must match the size of tensor b (4)")
+    assert not isinstance(caught.value, LostRankError)
+    assert caught.value.__cause__ is None
+
+
+def among_others(monkeypatch: pytest.MonkeyPatch, rank: int) -> None:
+    """This process takes itself for one of four ranks, which it never meets."""
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    monkeypatch.setenv("RANK", str(rank))
+    monkeypatch.setattr("intnacl.training.distributed._join", lambda backend: None)
 
 
 def test_a_signal_while_the_group_ends_does_not_cut_the_message_short(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.setattr("intnacl.training.distributed._join", lambda backend: None)
+    among_others(monkeypatch, rank=0)
     monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
     monkeypatch.setattr(
         "torch.distributed.destroy_process_group", lambda: os.kill(os.getpid(), signal.SIGTERM)

@@ -47,7 +47,12 @@ def ranks(device: str = "auto") -> Iterator[Ranks]:
         _join("nccl" if here.type == "cuda" else "gloo")
         yield Ranks(rank, world, here)
     except RuntimeError as error:
-        raise _explain(error, rank) from error
+        if not _is_lost_contact(error):
+            raise
+        raise LostRankError(
+            f"rank {rank} lost contact with another rank, which died or cannot be reached. Nothing since the "
+            "last checkpoint is kept; run the same command again (or torchrun with --max-restarts) to go on."
+        ) from error
     finally:
         if dist.is_initialized():
             with Stop():  # when a rank dies, torchrun's SIGTERM must not cut the others' words short
@@ -145,11 +150,6 @@ def barrier(here: Ranks) -> None:
     any_rank(False, here)
 
 
-def _explain(error: RuntimeError, rank: int) -> RuntimeError:
-    lost = ("Connection closed", "Connection reset", "Broken pipe", "timed out", "Timed out", "NCCL", "peer")
-    if any(word in str(error) for word in lost):
-        return LostRankError(
-            f"rank {rank} lost contact with another rank, which died or cannot be reached. Nothing since the "
-            "last checkpoint is kept; run the same command again (or torchrun with --max-restarts) to go on."
-        )
-    return error
+def _is_lost_contact(error: RuntimeError) -> bool:
+    words = ("Connection closed", "Connection reset", "Broken pipe", "timed out", "Timed out", "NCCL", "peer")
+    return any(word in str(error) for word in words)
