@@ -7,7 +7,6 @@ nearest key. What is written to `config.json` is what runs.
 
 import json
 import tomllib
-import types
 import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -27,6 +26,7 @@ from intnacl.losses.integrated import PRESETS, LossConfig
 from intnacl.training.objectives import AdversaryConfig
 from intnacl.training.optimizers import OptimizerConfig
 from intnacl.training.trainer import TrainConfig
+from intnacl.values import typed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,7 +202,7 @@ def _override(config: RunConfig, changes: Mapping[str, Any]) -> RunConfig:
         check_choice("setting", key, settings())
         part, _, name = key.rpartition(".")
         owner = getattr(config, part) if part else config
-        parts.setdefault(part, {})[name] = _typed(value, typing.get_type_hints(type(owner))[name], key)
+        parts.setdefault(part, {})[name] = typed(value, typing.get_type_hints(type(owner))[name], key)
     top = parts.pop("", {})
     built = {part: replace(getattr(config, part), **values) for part, values in parts.items()}
     return replace(config, **built, **top)
@@ -215,60 +215,3 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
             yield from flatten(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
-
-
-def _typed(value: Any, wanted: Any, key: str) -> Any:
-    """The value as the field's type; strings of the command line are read."""
-    if typing.get_origin(wanted) in (types.UnionType, typing.Union):
-        if value is None or (isinstance(value, str) and value.lower() == "none"):
-            return None
-        (wanted,) = (kind for kind in typing.get_args(wanted) if kind is not type(None))
-    try:
-        if typing.get_origin(wanted) is tuple:
-            return _tuple(value, typing.get_args(wanted))
-        return _scalar(value, wanted)
-    except (ValueError, TypeError, OverflowError):
-        raise InputError(f"{key}={value!r} is not {_noun(wanted, isinstance(value, str))}.") from None
-
-
-def _tuple(value: Any, kinds: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Items of one kind, as many as the type has (`...`: any number); text is split at commas."""
-    items = [item.strip() for item in value.split(",") if item.strip()] if isinstance(value, str) else value
-    if kinds[-1] is not Ellipsis and len(items) != len(kinds):
-        raise ValueError
-    return tuple(_scalar(item, kinds[0]) for item in items)
-
-
-def _noun(wanted: Any, typed: bool) -> str:
-    """What is wanted; a list is written otherwise where it is `typed` on the command line than in a file."""
-    if typing.get_origin(wanted) is not tuple:
-        return _NOUNS[wanted]
-    kinds = typing.get_args(wanted)
-    count = "a list" if kinds[-1] is Ellipsis else f"a list of {len(kinds)}"
-    form = "with commas between and no brackets" if typed else "in brackets"
-    return f"{count}, each {_NOUNS[kinds[0]]}, {form}"
-
-
-_NOUNS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
-_TRUTHS = {"true": True, "1": True, "false": False, "0": False}
-
-
-def _scalar(value: Any, kind: type) -> Any:
-    if kind is bool:
-        if str(value).lower() not in _TRUTHS:
-            raise ValueError
-        return _TRUTHS[str(value).lower()]
-    if isinstance(value, bool) or (kind is str and not isinstance(value, str)):
-        raise TypeError
-    if kind is int and isinstance(value, float) and value != int(value):
-        raise TypeError
-    return number(value) if kind is float and isinstance(value, str) else kind(value)
-
-
-def number(text: str) -> float:
-    """A number as people write it: 0.002, 1e-3, or 8/255 as radii of attacks are given."""
-    above, slash, below = text.partition("/")
-    try:
-        return float(above) / float(below) if slash else float(text)
-    except (ValueError, ZeroDivisionError):
-        raise ValueError(f"{text!r} is not a number such as 0.002, 1e-3 or 8/255.") from None

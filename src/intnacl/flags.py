@@ -8,14 +8,13 @@ from typing import Annotated, Any
 from cyclopts import Parameter, Token
 
 from intnacl.errors import InputError
+from intnacl.values import number
 
 MANY = Parameter(consume_multiple=True, negative=(), show_default=False)  # --seeds 0 1 2
 
 
 def _numbers(kind: Any, tokens: Sequence[Token]) -> Any:
     """One float or a tuple of them, as the flag's type says."""
-    from intnacl.config import number
-
     numbers = tuple(number(token.value) for token in tokens)
     return numbers[0] if kind is float else numbers
 
