@@ -9,7 +9,7 @@ from intnacl.config import resolve
 from intnacl.experiments.claims import CLAIMS, LOSSES, Difference, judge, measured_claims
 from intnacl.experiments.grid import CIFAR
 from intnacl.experiments.measured import Run
-from intnacl.experiments.plan import canonical
+from intnacl.experiments.naming import canonical
 
 Figures = dict[str, dict[str, float]]
 

@@ -17,7 +17,8 @@ from intnacl.experiments import published, record
 from intnacl.experiments.attempts import FAILURE, run_folder
 from intnacl.experiments.grid import PAPER, pick, tables_of
 from intnacl.experiments.measured import collect
-from intnacl.experiments.plan import Job, canonical, make_plan
+from intnacl.experiments.naming import canonical
+from intnacl.experiments.plan import Job, make_plan
 from intnacl.experiments.report import (
     as_script,
     distinct,

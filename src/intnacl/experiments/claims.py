@@ -15,7 +15,7 @@ from typing import Any
 from intnacl.config import RunConfig, resolve
 from intnacl.experiments.grid import BESIDE, CENTRAL, CIFAR, loss, mixnca
 from intnacl.experiments.measured import Cell, Run, cell_of, figure, pooled
-from intnacl.experiments.plan import canonical
+from intnacl.experiments.naming import canonical
 from intnacl.experiments.published import TRIALS
 from intnacl.losses.integrated import PRESETS
 

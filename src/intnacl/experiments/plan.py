@@ -1,11 +1,9 @@
-"""From tables to runs: each is named after its configuration, so that what two tables share is trained once.
+"""From tables to runs: what two tables share is trained once.
 
 Runs that differ only in their epochs, under a constant learning rate, are milestones of one training: each
 goes on from the last state of the one before.
 """
 
-import hashlib
-import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,14 +12,11 @@ from typing import Any
 
 import torch
 
-from intnacl.config import FREE, EvaluationConfig, RunConfig, flatten, resolve, to_dict
-from intnacl.data.recipes import AugmentConfig
+from intnacl.config import EvaluationConfig, RunConfig, resolve
 from intnacl.errors import InputError, check_choice
 from intnacl.evaluation.named_attacks import named_attack
+from intnacl.experiments.naming import canonical, run_name, training_key
 from intnacl.experiments.tables import Column, Row, Table
-from intnacl.losses.integrated import LossConfig
-
-DEFAULTS = 2  # raise when a setting's default changes: runs with the old one must not be taken for new
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,71 +132,6 @@ def _requests(table: Table, overrides: Mapping[str, Any], device: torch.device |
             known[text] = config, training_key(config)
         config, key = known[text]
         yield _Request(table=table.name, row=i, column=j, config=config, key=key, figure=table.columns[j])
-
-
-def canonical(config: RunConfig) -> RunConfig:
-    """The same run with every setting of loss and views that it does not use as in the recipes, so that equal
-    runs are equal."""
-    default, used = _simclr(), config.loss
-    unmixed = replace(config.augment, mix_of=AugmentConfig.mix_of)
-    unused: set[str] = set()
-    if config.objective == "supervised":
-        return replace(config, loss=default, augment=unmixed)
-    if used.num_positives == 1:
-        unused |= {"nacl", "lam", "denominator", "mix_negatives"}
-    unused |= {"lam", "mix_negatives"} if used.nacl == "nca" else {"denominator"}
-    if used.alpha == 0:
-        unused |= {"robust_negatives", "weight", "detach_weight"}
-    if used.weight != "loss":
-        unused |= {"detach_weight"}
-    estimators = {used.negatives}
-    if used.alpha:
-        estimators |= {used.robust_negatives or used.negatives, config.adversary.negatives}
-    unused |= {"tau_plus", "beta"} if estimators == {"g0"} else set()
-    unused |= {"beta"} if "g2" not in estimators else set()
-    return replace(
-        config,
-        loss=replace(used, **{name: getattr(default, name) for name in unused}),
-        augment=unmixed if "lam" in unused else config.augment,
-    )
-
-
-@cache
-def _simclr() -> LossConfig:
-    """What the recipes make of the loss when nothing is asked for."""
-    return resolve().loss
-
-
-def training_key(config: RunConfig) -> str:
-    """Equal for runs that train alike, whatever they measure and whatever their seed."""
-    return _text(replace(config, seed=0, evaluation=EvaluationConfig()))
-
-
-def run_name(config: RunConfig) -> str:
-    """A readable name and a hash of all that the result depends on."""
-    loss = config.loss
-    parts = [config.dataset.replace("/", "_").replace(":", "_")]
-    if config.objective == "supervised":
-        parts += ["supervised"]
-    else:
-        parts += [loss.nacl, loss.negatives, f"M{loss.num_positives}"]
-        parts += [f"lam{loss.lam:g}"] if loss.nacl == "mixnca" else []
-        parts += [f"alpha{loss.alpha:g}"] if loss.alpha else []
-    parts += [f"{config.train.epochs}epochs", f"seed{config.seed}"]
-    digest = hashlib.blake2b(_text(config).encode(), digest_size=5).hexdigest()
-    return "-".join([*("".join(c if c.isalnum() or c in "._" else "_" for c in p) for p in parts), digest])
-
-
-def _text(config: RunConfig) -> str:
-    """All settings that are not at their default: one that a later version adds leaves names as they are."""
-    usual = _defaults()
-    flat = {key: value for key, value in flatten(to_dict(config)) if key not in FREE and value != usual[key]}
-    return json.dumps({"defaults": DEFAULTS, **flat}, sort_keys=True)
-
-
-@cache
-def _defaults() -> dict[str, Any]:
-    return dict(flatten(to_dict(RunConfig())))
 
 
 def _needs(requests: Iterable[_Request]) -> dict[str, RunConfig]:

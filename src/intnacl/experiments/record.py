@@ -15,7 +15,8 @@ from intnacl.config import FREE, RunConfig, from_dict, to_dict
 from intnacl.data.aside import disk_errors, locked, write_file
 from intnacl.errors import InputError
 from intnacl.experiments.attempts import finished
-from intnacl.experiments.plan import Plan, run_name, training_key
+from intnacl.experiments.naming import run_name, training_key
+from intnacl.experiments.plan import Plan
 from intnacl.training.trainer import TrainConfig
 
 NAME = "plan.json"

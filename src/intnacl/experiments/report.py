@@ -14,7 +14,7 @@ from intnacl.experiments import figures, published
 from intnacl.experiments.claims import Judgement, measured_claims
 from intnacl.experiments.latex import escape_latex, parts
 from intnacl.experiments.measured import Cell, Run, View, collect
-from intnacl.experiments.plan import training_key
+from intnacl.experiments.naming import training_key
 
 LONGEST_NAME = 50  # characters of a file's name, which may take four bytes each
 STAGES = {

@@ -10,7 +10,7 @@ from typing import Any
 from intnacl.config import FREE, RunConfig, flatten, resolve, to_dict
 from intnacl.experiments import published
 from intnacl.experiments.cost import SIZES
-from intnacl.experiments.plan import canonical
+from intnacl.experiments.naming import canonical
 
 STATED: dict[str, tuple[Any, ...]] = {
     "encoder.name": ("resnet18",),
