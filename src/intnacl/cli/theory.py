@@ -3,6 +3,15 @@
 from dataclasses import asdict
 from pathlib import Path
 
+# Columns that `bounds` prints, heading -> key.
+DEVIATION = {
+    "|L_Unbiased − L_Debiased|": "gap", "mean Δ": "spread", "proved bound": "proved", "Theorem B.1": "paper",
+}  # fmt: skip
+ORDER = {
+    "negatives": "negatives", "debiasing": "positives", "complexity": "complexity",
+    "confidence": "confidence", "B.4": "debiased", "3.1": "plain",
+}  # fmt: skip
+
 
 def nca(
     *,
@@ -125,25 +134,11 @@ def bounds(
     measured = sweep(config)
     draw_bounds(measured, out / "bounds.png")
     write_json({"config": asdict(config), **measured}, out / "bounds.json")
-    columns = {
-        "|L_Unbiased − L_Debiased|": "gap",
-        "mean Δ": "spread",
-        "proved bound": "proved",
-        "Theorem B.1": "paper",
-    }
     for name in ("n", "m", "M"):
         title = f"deviation from the unbiased loss over {name}, measured and bounded"
-        _print_rows(title, _chosen(measured[name], name, columns), digits=4)
-    columns = {
-        "negatives": "negatives",
-        "debiasing": "positives",
-        "complexity": "complexity",
-        "confidence": "confidence",
-        "B.4": "debiased",
-        "3.1": "plain",
-    }
+        _print_rows(title, _chosen(measured[name], name, DEVIATION), digits=4)
     title = "inside the O(·) of Theorems B.4 and 3.1: constants unknown, only ratios count"
-    _print_rows(title, _chosen(measured["order"], "M", columns), digits=4)
+    _print_rows(title, _chosen(measured["order"], "M", ORDER), digits=4)
     print(f"written: {out / 'bounds.json'}, {out / 'bounds.png'}")
 
 
