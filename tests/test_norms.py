@@ -14,7 +14,7 @@ B, C = 4, 3
 
 
 def layer(groups: Groups, adversarial: bool = True) -> ViewBatchNorm:
-    norm = ViewBatchNorm(C, adversarial=adversarial, momentum=0.01, sync=False).double()
+    norm = ViewBatchNorm(C, adversarial=adversarial, adversarial_momentum=0.01, sync=False).double()
     nn.init.normal_(norm.weight)
     norm.groups = groups
     return norm
@@ -177,7 +177,7 @@ def test_in_eval_mode_adversarial_views_have_their_own_statistics_too() -> None:
 
 def test_torch_can_take_the_statistics_anew() -> None:
     """As after averaging weights: `update_bn` sets the momentum to None, for the mean over all batches."""
-    ours, plain = ViewBatchNorm(3, adversarial=True, momentum=0.1, sync=False), nn.BatchNorm2d(3)
+    ours, plain = ViewBatchNorm(3, adversarial=True, adversarial_momentum=0.1, sync=False), nn.BatchNorm2d(3)
     batches = [5 * torch.randn(8, 3, 2, 2) + 7 for _ in range(4)]
     for layer in (ours, plain):
         torch.optim.swa_utils.update_bn(batches, nn.Sequential(layer))
@@ -194,7 +194,7 @@ def test_running_statistics_without_momentum_or_none_at_all_are_refused(options:
 
 
 def test_one_value_a_channel_is_refused_with_the_remedy() -> None:
-    layer = ViewBatchNorm(3, adversarial=False, momentum=0.1, sync=False)
+    layer = ViewBatchNorm(3, adversarial=False, adversarial_momentum=0.1, sync=False)
     with pytest.raises(InputError, match=r"one value a channel.*batch-size"):
         layer(torch.rand(1, 3, 1, 1))
     assert layer.eval()(torch.rand(1, 3, 1, 1)).isfinite().all()

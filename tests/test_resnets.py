@@ -114,7 +114,7 @@ def test_fuse_leaves_to_the_compiler_what_kernels_cannot_do(
     ],
 )
 def test_kernels_take_several_values_a_view_and_not_too_many(shape: tuple, groups: int, suits: bool) -> None:
-    norm = ViewBatchNorm(shape[1], adversarial=False, momentum=0.01, sync=False)
+    norm = ViewBatchNorm(shape[1], adversarial=False, adversarial_momentum=0.01, sync=False)
     norm.kernels, norm.groups = True, ((1, False),) * groups
     with FakeTensorMode():
         x = torch.empty(shape, device="cuda")

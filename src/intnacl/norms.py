@@ -38,15 +38,18 @@ class ViewBatchNorm(nn.BatchNorm2d):
         features: int,
         *,
         adversarial: bool,
-        momentum: float,
+        adversarial_momentum: float,
         sync: bool,
         eps: float = 1e-5,
         device: torch.device | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__(features, eps, device=device, dtype=dtype)
-        other = nn.BatchNorm2d(features, eps, momentum, device=device, dtype=dtype) if adversarial else None
-        self.adversarial = other
+        self.adversarial = (
+            nn.BatchNorm2d(features, eps, adversarial_momentum, device=device, dtype=dtype)
+            if adversarial
+            else None
+        )
         self.sync = sync
         self.after: nn.Module = nn.Identity()
         self.groups: Groups = ((1, False),)
@@ -199,7 +202,7 @@ def _view_norm(old: _BatchNorm, adversarial: bool, momentum: float, sync: bool) 
             "track_running_stats=False: give it a momentum, such as 0.1, and statistics."
         )
     new = ViewBatchNorm(
-        old.num_features, adversarial=adversarial, momentum=momentum, eps=old.eps,
+        old.num_features, adversarial=adversarial, adversarial_momentum=momentum, eps=old.eps,
         sync=sync or isinstance(old, nn.SyncBatchNorm),
         device=old.running_mean.device, dtype=old.running_mean.dtype,
     ).train(old.training)  # fmt: skip
