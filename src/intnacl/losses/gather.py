@@ -32,8 +32,8 @@ def world_size() -> int:
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
-def mean_over_ranks(values: Tensor, gather: bool) -> Tensor:
-    """The mean of constants that every rank has as many of; without `gather`, of this rank's alone."""
+def batch_mean(values: Tensor, gather: bool) -> Tensor:
+    """The mean over all ranks' rows of constants, one a row; without `gather`, over this rank's alone."""
     mean = values.mean()
     if gather and world_size() > 1:
         dist.all_reduce(mean)

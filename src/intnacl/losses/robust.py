@@ -6,7 +6,7 @@ Shapes: R rows of a pair of views.
 import torch
 from torch import Tensor
 
-from intnacl.losses.gather import mean_over_ranks
+from intnacl.losses.gather import batch_mean
 from intnacl.losses.nacl import base_rows
 from intnacl.losses.negatives import Pair
 
@@ -22,7 +22,7 @@ def adversarial_weight(clean: Pair, weight: str, *, detach: bool = False, gather
     w_R = base_rows(clean)
     if weight == "relative":
         w_R = w_R.detach()
-        return w_R / mean_over_ranks(w_R, gather).clamp_min(torch.finfo(w_R.dtype).tiny)
+        return w_R / batch_mean(w_R, gather).clamp_min(torch.finfo(w_R.dtype).tiny)
     return w_R.detach() if detach else w_R
 
 
