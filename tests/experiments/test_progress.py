@@ -15,8 +15,8 @@ from intnacl.experiments.progress import Progress, last_line, state_of
 from intnacl.measure.result import RESULT
 
 
-def _fail(results: Path, job: Job, error: str) -> None:
-    noted = {"error": error, "tries": {"s": 3}, "given_up": ["s"]}
+def _fail(results: Path, job: Job, error: str, session: str = "now") -> None:
+    noted = {"error": error, "tries": {session: 3}, "given_up": [session]}
     run_folder(results, job.name).mkdir(parents=True)
     (run_folder(results, job.name) / FAILURE).write_text(json.dumps(noted))
 
@@ -27,18 +27,19 @@ def _finish(results: Path, job: Job) -> None:
 
 
 def test_states_are_read_from_the_folders(tmp_path: Path) -> None:
-    done, failed, begun, waiting = plan = jobs(rows=4)
+    done, failed, begun, waiting, failed_before = plan = jobs(rows=5)
     _finish(tmp_path, done)
+    _fail(tmp_path, failed_before, "bad", session="before")
     _fail(tmp_path, failed, "Traceback (most recent call last):\n  ...\nRuntimeError: [red]no[/red]\n")
     folder = run_folder(tmp_path, begun.name)
     folder.mkdir(parents=True)
     (folder / "config.json").write_text("{}")
     (folder / "log.jsonl").write_text('{"epoch": 1}\n')
-    states = [state_of(job, tmp_path) for job in plan]
-    assert [state.status for state in states] == ["finished", "failed", "begun", "waiting"]
-    assert [state.detail for state in states] == ["", "RuntimeError: [red]no[/red]", "epoch 1/1", ""]
+    states = [state_of(job, tmp_path, "now") for job in plan]
+    assert [state.status for state in states] == ["finished", "failed", "begun", "waiting", "waiting"]
+    assert [state.detail for state in states] == ["", "RuntimeError: [red]no[/red]", "epoch 1/1", "", ""]
     with hold(folder):
-        running = state_of(begun, tmp_path)
+        running = state_of(begun, tmp_path, "now")
     assert running.status == "running"
     assert running.detail.startswith("epoch 1/1 · 0.0 min · ")
     del waiting
@@ -55,8 +56,8 @@ def test_the_line_that_says_what_happened(error: str, line: str) -> None:
 def test_plain_lines_tell_each_event_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before, failed_before, now, failed = plan = jobs(rows=4)
     _finish(tmp_path, before)
-    _fail(tmp_path, failed_before, "bad")  # it is tried again
-    with Progress(plan, tmp_path, {}) as progress:
+    _fail(tmp_path, failed_before, "bad", session="before")  # it is tried again
+    with Progress(plan, tmp_path, {}, "now") as progress:
         _finish(tmp_path, now)
         _fail(tmp_path, failed, "bad")
         progress.update(force=True)
@@ -67,7 +68,7 @@ def test_plain_lines_tell_each_event_once(tmp_path: Path, capsys: pytest.Capture
 
 def test_on_a_terminal_a_table_with_the_time_left(tmp_path: Path) -> None:
     first, second, third = plan = jobs(rows=3)
-    progress = Progress(plan, tmp_path, {job.name: 10.0 for job in plan})
+    progress = Progress(plan, tmp_path, {job.name: 10.0 for job in plan}, "now")
     progress.console = Console(force_terminal=True, width=150, record=True, file=(tmp_path / "out").open("w"))
     with progress:
         _finish(tmp_path, first)
@@ -83,7 +84,7 @@ def test_on_a_terminal_a_table_with_the_time_left(tmp_path: Path) -> None:
 def test_on_a_terminal_no_empty_table_stays_behind(tmp_path: Path) -> None:
     (only,) = plan = jobs(rows=1)
     _finish(tmp_path, only)
-    progress = Progress(plan, tmp_path, {})
+    progress = Progress(plan, tmp_path, {}, "now")
     with (tmp_path / "out").open("w") as file:
         progress.console = Console(force_terminal=True, width=150, record=True, file=file)
         with progress:

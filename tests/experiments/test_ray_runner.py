@@ -58,7 +58,7 @@ def test_tasks_that_leave_nothing_behind_are_not_submitted_forever(
     monkeypatch.setattr("intnacl.experiments.ray_runner.connect", lambda _: ray)
     monkeypatch.setattr("intnacl.experiments.ray_runner.POLL_S", 0.01)
     stop, session = Stop(0.05), new_session(tmp_path, plan, None)
-    run_on_ray(session, "auto", "cpu", stop=stop, progress=Progress(plan, tmp_path, {}))
+    run_on_ray(session, "auto", "cpu", stop=stop, progress=Progress(plan, tmp_path, {}, "s"))
     assert stop.reason is None
     assert ray.submitted == [plan[0].name] * (TRIES + 2)  # its child still waits for it
 
@@ -97,7 +97,11 @@ def test_all_runs_are_done_though_a_worker_is_killed(cluster: Any, tmp_path: Pat
     thread.start()
     session = new_session(tmp_path, plan, None)
     run_on_ray(
-        session, "auto", device_of("auto", "auto"), stop=Stop(10.0), progress=Progress(plan, tmp_path, {})
+        session,
+        "auto",
+        device_of("auto", "auto"),
+        stop=Stop(10.0),
+        progress=Progress(plan, tmp_path, {}, "s"),
     )
     thread.join()
     assert killed

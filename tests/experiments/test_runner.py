@@ -97,7 +97,9 @@ def test_workers_that_die_at_once_are_not_started_for_ever(
 
     monkeypatch.setattr("intnacl.experiments.runner._start", start)
     plan = jobs()
-    run_local(new_session(tmp_path, plan, None), ["cpu"], stop=Stop(), progress=Progress(plan, tmp_path, {}))
+    run_local(
+        new_session(tmp_path, plan, None), ["cpu"], stop=Stop(), progress=Progress(plan, tmp_path, {}, "s")
+    )
     assert len(begun) == TRIES + 2
 
 
@@ -105,7 +107,9 @@ def test_a_folder_that_cannot_be_written_ends_a_worker_in_one_line(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "runs").write_text("a file")
-    run_local(new_session(tmp_path, jobs(), None), ["cpu"], stop=Stop(), progress=Progress((), tmp_path, {}))
+    run_local(
+        new_session(tmp_path, jobs(), None), ["cpu"], stop=Stop(), progress=Progress((), tmp_path, {}, "s")
+    )
     (line,) = capfd.readouterr().err.splitlines()
     assert "could not be written: a file stands where a folder is needed" in line
 
@@ -126,7 +130,7 @@ def test_workers_that_end_at_the_time_limit_did_not_die(
 
     monkeypatch.setattr("intnacl.experiments.runner._start", lambda *_: Timed())
     plan, stop = jobs(), Stop(0.05 / 60)
-    run_local(new_session(tmp_path, plan, 0), ["cpu"], stop=stop, progress=Progress(plan, tmp_path, {}))
+    run_local(new_session(tmp_path, plan, 0), ["cpu"], stop=stop, progress=Progress(plan, tmp_path, {}, "s"))
     assert stop.reason == "time"
 
 
@@ -148,7 +152,7 @@ def test_every_device_has_a_worker_process_of_its_own(
 
     monkeypatch.setattr("intnacl.experiments.runner._start", start)
     session = new_session(tmp_path, jobs(), None)
-    run_local(session, ["cuda:0", "cuda:1"], stop=Stop(), progress=Progress((), tmp_path, {}))
+    run_local(session, ["cuda:0", "cuda:1"], stop=Stop(), progress=Progress((), tmp_path, {}, "s"))
     assert begun == [("cuda:0", 2), ("cuda:1", 2)]
 
 

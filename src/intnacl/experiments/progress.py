@@ -26,8 +26,8 @@ class State:
     detail: str = ""
 
 
-def state_of(job: Job, results: Path) -> State:
-    """Read from the run's folder."""
+def state_of(job: Job, results: Path, session: str) -> State:
+    """Read from the run's folder; what only earlier sessions gave up will be tried again by this one."""
     folder = run_folder(results, job.name)
     if finished(results, job.name):
         return State(name=job.name, status="finished")
@@ -39,7 +39,7 @@ def state_of(job: Job, results: Path) -> State:
             name=job.name, status="running", detail=f"{_epochs(job, folder)} · {minutes:.1f} min · {place}"
         )
     noted = failure(folder)
-    if noted and noted["given_up"]:
+    if noted and session in noted["given_up"]:
         return State(name=job.name, status="failed", detail=last_line(noted["error"]))
     begun = (folder / CONFIG).exists()
     return State(
@@ -59,12 +59,14 @@ def _epochs(job: Job, folder: Path) -> str:
 
 
 class Progress:
-    """Shows the states of all runs; on a terminal as a table that moves."""
+    """Shows the states of all runs of a session; on a terminal as a table that moves."""
 
-    def __init__(self, jobs: tuple[Job, ...], results: Path, costs: Mapping[str, float]) -> None:
+    def __init__(
+        self, jobs: tuple[Job, ...], results: Path, costs: Mapping[str, float], session: str
+    ) -> None:
         from rich.console import Console
 
-        self.jobs, self.results, self.costs = jobs, results, costs
+        self.jobs, self.results, self.costs, self.session = jobs, results, costs, session
         self.console = Console()
         self._seen: dict[str, str] = {}
         self._begun = time.monotonic()
@@ -91,7 +93,7 @@ class Progress:
         if not force and time.monotonic() - self._looked < 1:
             return
         self._looked = time.monotonic()
-        states = [state_of(job, self.results) for job in self.jobs]
+        states = [state_of(job, self.results, self.session) for job in self.jobs]
         if self._done_before is None:
             self._done_before = {state.name for state in states if state.status == "finished"}
         if self._live:

@@ -139,7 +139,7 @@ def reproduce(request: Request) -> tuple[str | None, int]:
     record.write(request.out, plan, scale=_scale(request), overrides=request.overrides)
     stop = Stop(request.max_minutes)  # before the session: its workers' time must not be up earlier
     session = new_session(request.out, jobs, request.max_minutes)
-    progress = Progress(jobs, request.out, plan_seconds(jobs))
+    progress = Progress(jobs, request.out, plan_seconds(jobs), session.name)
     with stop, progress:
         _run(request, session, stop, progress)
     record.write(request.out, plan, scale=_scale(request), overrides=request.overrides)  # what is done now
