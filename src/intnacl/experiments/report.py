@@ -89,7 +89,7 @@ def summary(report: Report) -> dict[str, Any]:
         "measured": sum(cell.mean is not None for cell in cells),
         "cells": len(cells),
         "compared": len(compared),
-        "close": sum(abs(units) <= STRONG for units in compared),
+        "close": sum(abs(units) < STRONG for units in compared),
     }
 
 
