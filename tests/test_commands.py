@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from intnacl.commands import EXIT_CODES, pretrain_command, resume_command
+from intnacl.commands import EXIT_CODES, pretrain_command, resume_command, train
+from intnacl.errors import InputWarning
 from intnacl.flags import Flags
 from runs import ENVIRONMENT, SMALL, encoder, finish, kill, log, newest_step, start, wait_until, workers
 
@@ -48,6 +49,11 @@ def test_a_run_folder_is_the_whole_record(whole: Path) -> None:
     assert rows[-1]["knn"] > 50
     assert rows[-1]["loss"] < rows[0]["loss"]
     assert rows[-1]["loss"] == pytest.approx(rows[-1]["nacl"] + rows[-1]["robust"], rel=1e-6)
+
+
+def test_a_flag_without_effect_is_told() -> None:
+    with pytest.warns(InputWarning, match=r"loss\.lam=0\.3 changes nothing here"):
+        assert train(Flags(preset="simclr", num_positives=3, lam=0.3), lambda *_: None) == 0
 
 
 def _reached(folder: Path, step: int) -> bool:

@@ -3,7 +3,7 @@
 import os
 import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -16,6 +16,7 @@ from intnacl.measure.parts import file_name, write_json
 from intnacl.stages import default_folder, loss_name, pretrain
 from intnacl.training.distributed import Ranks, pick_device, ranks
 from intnacl.training.stopping import Stop
+from intnacl.unused import warn_of_unused
 from intnacl.weights import ENCODER
 
 COMPARED = ("simclr", "intnacl")  # where nothing is named
@@ -57,6 +58,7 @@ def compare_command(
 
     with ranks(flags.device) as here, Stop(flags.max_minutes) as stop:
         configs = compared_configs(flags, presets, here, more)
+        _warn_of_unused(flags, configs.values(), here)
         labels, first = list(configs), next(iter(configs.values()))
         seeds = list(dict.fromkeys(seeds or [first.seed]))
         folder = flags.out or Path("runs") / file_name(first.dataset)
@@ -111,6 +113,7 @@ def train(
     """Do work that can be stopped on the run that flags stand for; settings of `more` come under them."""
     with ranks(flags.device) as here, Stop(flags.max_minutes) as stop:
         config = resolve_flags(flags, here, more)
+        _warn_of_unused(flags, [config], here)
         reason = work(config, flags.out or default_folder(config), here, stop)
     return _end(reason, here)
 
@@ -138,6 +141,11 @@ def resolve_flags(flags: Flags, here: Ranks, more: Mapping[str, Any] | None = No
     """The configuration of flags on this device."""
     overrides = dict(more or {}) | flags.overrides
     return resolve(overrides, file=flags.config, preset=flags.preset, recipe=flags.recipe, device=here.device)
+
+
+def _warn_of_unused(flags: Flags, configs: Collection[RunConfig], here: Ranks) -> None:
+    if here.main:
+        warn_of_unused(flags.overrides, configs)
 
 
 def tell_stop(reason: str) -> None:

@@ -2,42 +2,26 @@
 
 import hashlib
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import cache
 from typing import Any
 
 from intnacl.config import FREE, EvaluationConfig, RunConfig, flatten, resolve, to_dict
 from intnacl.data.recipes import AugmentConfig
 from intnacl.losses.integrated import LossConfig
+from intnacl.unused import unused
 
 DEFAULTS = 2  # raise when a setting's default changes: runs with the old one must not be taken for new
 
 
 def canonical(config: RunConfig) -> RunConfig:
-    """The same run with every setting of loss and views that it does not use as in the recipes, so that equal
-    runs are equal."""
-    default, used = _simclr(), config.loss
+    """The same run with what it does not use of loss and mixing as in the recipes, so that equal runs are
+    equal."""
+    names = unused(config)
+    loss = {f.name: getattr(_simclr(), f.name) for f in fields(LossConfig) if f"loss.{f.name}" in names}
     unmixed = replace(config.augment, mix_of=AugmentConfig.mix_of)
-    unused: set[str] = set()
-    if config.objective == "supervised":
-        return replace(config, loss=default, augment=unmixed)
-    if used.num_positives == 1:
-        unused |= {"nacl", "lam", "denominator", "mix_negatives"}
-    unused |= {"lam", "mix_negatives"} if used.nacl == "nca" else {"denominator"}
-    if used.alpha == 0:
-        unused |= {"robust_negatives", "weight", "detach_weight"}
-    if used.weight != "loss":
-        unused |= {"detach_weight"}
-    estimators = {used.negatives}
-    if used.alpha:
-        estimators |= {used.robust_negatives or used.negatives, config.adversary.negatives}
-    unused |= {"tau_plus", "beta"} if estimators == {"g0"} else set()
-    unused |= {"beta"} if "g2" not in estimators else set()
-    return replace(
-        config,
-        loss=replace(used, **{name: getattr(default, name) for name in unused}),
-        augment=unmixed if "lam" in unused else config.augment,
-    )
+    augment = unmixed if "augment.mix_of" in names else config.augment
+    return replace(config, loss=replace(config.loss, **loss), augment=augment)
 
 
 @cache
