@@ -82,7 +82,7 @@ def test_datasets_show_skips_broken_images_or_refuses_them(tmp_path: Path) -> No
     skipping = intnacl("datasets", "show", name, "--root", str(tmp_path), "--out", out)
     message = f"{name}, train: 1 of 4 images are broken: bad.png (empty)"
     assert skipping.returncode == 0
-    assert skipping.stderr == f"intnacl: warning: {message}\n"
+    assert skipping.stderr == f"intnacl: warning: {message}; they are skipped\n"
     assert "3 images, 32×32, unlabelled, 1 broken skipped" in skipping.stdout
     strict = intnacl("datasets", "show", name, "--root", str(tmp_path), "--out", out, "--strict")
     assert strict.returncode == 2

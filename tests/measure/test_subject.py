@@ -103,6 +103,12 @@ def test_images_without_labels(tmp_path: Path) -> None:
         load_labelled(resolve({"root": str(tmp_path)}), name, 8)
 
 
+def test_images_of_one_class(tmp_path: Path) -> None:
+    name = write_images(tmp_path / "images", classes=("cat",))
+    with pytest.raises(InputError, match=r"has 'cat' as its only class: every classifier would be right"):
+        load_labelled(resolve({"root": str(tmp_path)}), name, 8)
+
+
 def test_images_with_neither_labels_nor_a_test_split(tmp_path: Path) -> None:
     """Moving them into two splits would not help: what they lack is labels."""
     write_images(tmp_path / "images", classes=())

@@ -187,7 +187,7 @@ def _checked(name: str, request: Request, loaded: ImageSet, strict: bool) -> Dat
         message = _skipped_message(name, request.split, loaded)
         if strict:
             raise InputError(f"{message}. Repair or remove them, or load without strict, which skips them.")
-        warnings.warn(message, InputWarning, stacklevel=3)
+        warnings.warn(f"{message}; they are skipped", InputWarning, stacklevel=3)
     return Dataset(name=name, split=request.split, **vars(loaded))
 
 

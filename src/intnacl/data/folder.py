@@ -12,6 +12,7 @@ from intnacl.data.images import ImageSet, Item, Request, decode_all, is_image, p
 from intnacl.errors import InputError
 
 DEFAULT_SIZE = 32
+TRAIN_ALONE = "`intnacl pretrain` and `intnacl embed` do with a train split alone."
 SPLITS = {"train": ("train",), "test": ("test", "val", "validation")}
 
 
@@ -41,13 +42,13 @@ def find_split(path: Path, split: str) -> tuple[Path, tuple[str, ...]]:
     names = {sub.name for sub in subfolders(path)}
     if not _has_splits(names):
         if split != "train":
-            raise InputError(
-                f"{path} has no {split} split: put its images into {path / 'train'} and {path / 'test'}."
-            )
+            places = f"its images into {path / 'train'} and {path / 'test'}"
+            raise InputError(f"{path} has no test split: put {places}. {TRAIN_ALONE}")
         return path, _class_names(path)
     found = {s: path / n for s, choices in SPLITS.items() for n in reversed(choices) if n in names}
     if split not in found:
-        raise InputError(f"{path / split} does not exist; {path} has {', '.join(sorted(names))} alone.")
+        rest = f" {TRAIN_ALONE}" if split == "test" else ""
+        raise InputError(f"{path} has no {split} split: put images into {path / split}.{rest}")
     classes = [_class_names(found[s]) for s in ("train", "test") if s in found]
     return found[split], next((some for some in classes if some), ())
 

@@ -122,6 +122,11 @@ def _labelled(dataset: Dataset) -> Dataset:
             "Pretraining needs none (`intnacl pretrain`); then measure on a labelled set: "
             "`intnacl probe RUN --dataset NAME`."
         )
+    if len(dataset.classes) < 2:
+        raise InputError(
+            f"dataset {dataset.name!r} has {dataset.classes[0]!r} as its only class: every classifier would "
+            "be right. Add other classes; `intnacl pretrain` and `intnacl embed` need none."
+        )
     return dataset
 
 
