@@ -115,6 +115,10 @@ def seed_0(results: Path, plan: Plan) -> str:
 def test_what_is_no_results_folder_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"it has no plan.json; `intnacl reproduce --out"):
         record.read(tmp_path)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.json").write_text("{}")
+    with pytest.raises(InputError, match=r"it is one run, whose own page is .*run/report\.html"):
+        record.read(tmp_path / "run")
     (tmp_path / "plan.json").write_text("{")
     with pytest.raises(InputError, match="is damaged"):
         record.read(tmp_path)

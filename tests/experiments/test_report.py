@@ -210,6 +210,7 @@ def test_tiny_runs_are_labelled_and_stand_alone(tmp_path: Path) -> None:
         text = (tmp_path / "out" / name).read_text()
         assert text.count("A check of the machinery, not of the paper") == 2
         assert "53.69" not in text
+        assert "spreads below" not in text
     rows = read_csv(tmp_path / "out" / "results.csv")
     assert {(row["published_mean"], row["paper_setting"]) for row in rows} == {("", "False")}
 

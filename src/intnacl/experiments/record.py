@@ -17,6 +17,8 @@ from intnacl.errors import InputError
 from intnacl.experiments.attempts import finished
 from intnacl.experiments.naming import run_name, training_key
 from intnacl.experiments.plan import Plan
+from intnacl.measure.page import PAGE
+from intnacl.stages import CONFIG
 from intnacl.training.trainer import TrainConfig
 
 NAME = "plan.json"
@@ -59,6 +61,8 @@ def read(results: Path) -> dict[str, Any]:
         record = json.loads(path.read_bytes())
     except OSError as error:
         remedy = f"`intnacl reproduce --out {results} …` makes one"
+        if (results / CONFIG).exists():
+            remedy = f"it is one run, whose own page is {results / PAGE}, once `intnacl run` is through"
         raise InputError(f"{results} is no results folder: it has no {NAME}; {remedy}.") from error
     except ValueError as error:  # no JSON, or no text at all
         raise InputError(f"{path} is damaged: {error}.") from error
