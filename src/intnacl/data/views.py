@@ -39,7 +39,8 @@ def mix(x: Tensor, lam: float, shift: int) -> Tensor:
         raise InputError(f"x has {len(x)} rows: mixing takes at least 2.")
     if shift % len(x) == 0:
         raise InputError(
-            f"shift={shift} mixes each of {len(x)} rows with itself: take one from 1 to {len(x) - 1}."
+            f"shift={shift} mixes each of {len(x)} rows with itself: take one from 1 to {len(x) - 1}, or a "
+            "larger batch. A DataLoader with drop_last=True leaves out a small last one."
         )
     return lam * x + (1 - lam) * x.roll(shift, 0)
 
@@ -95,7 +96,7 @@ def _mixed(bases: list[Tensor], lam: float, halo: int) -> list[Tensor]:
         if bases and len(bases) >= len(bases[0]):
             raise InputError(
                 f"{len(bases)} mixed views need {len(bases)} other images in the batch, which has "
-                f"{len(bases[0])}: take a batch of at least {len(bases) + 1}, or fewer mixed views."
+                f"{len(bases[0])}: take a batch of at least {len(bases) + 1}, or a smaller num_positives."
             )
         return [mix(x, lam, shift) for shift, x in enumerate(bases, start=1)]
     return [

@@ -243,7 +243,8 @@ class IntNaClLoss(nn.Module):
         )
         if len(z0) * (world_size() if self.config.gather else 1) < 2:
             raise InputError(
-                f"z0 has {len(z0)} rows: at least 2 are needed, since the others are its negatives."
+                f"z0 has {len(z0)} rows: at least 2 are needed, since the others are its negatives. A "
+                "DataLoader with drop_last=True leaves out a small last batch."
             )
 
     def _check_count(self, name: str, given: int) -> None:
