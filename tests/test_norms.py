@@ -82,6 +82,17 @@ def test_eval_mode_is_plain_batch_norm_of_the_clean_set() -> None:
     torch.testing.assert_close(norm(x), expected)
 
 
+def test_the_network_as_it_was_loads_the_clean_set_of_a_converted_one() -> None:
+    before = nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4))
+    convert(net := deepcopy(before))
+    net(torch.randn(8, 3, 5, 5))  # moves the statistics
+    keys = before.load_state_dict(net.state_dict(), strict=False)
+    assert not keys.missing_keys
+    assert all("adversarial" in key for key in keys.unexpected_keys)
+    x = torch.randn(2, 3, 5, 5)
+    torch.testing.assert_close(before.eval()(x), net.eval()(x))
+
+
 def test_convert_replaces_every_batch_norm_and_arrange_reaches_all() -> None:
     net = nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4), nn.Sequential(nn.BatchNorm1d(4)))
     convert(net, adversarial=False)
