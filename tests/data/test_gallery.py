@@ -50,6 +50,17 @@ def test_a_caption_with_dollars_is_no_formula(tmp_path: Path) -> None:
     assert (tmp_path / "grid.png").exists()
 
 
+def test_captions_are_in_fonts_that_have_their_letters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = []
+    for family in ("DejaVu Sans", "DejaVu Sans Mono"):
+        monkeypatch.setattr("intnacl.data.gallery.families", lambda texts, family=family: [family])
+        draw_gallery({"image": flat(1)}, ["iiiiiiiiiiii"], tmp_path / "grid.png")
+        sizes.append(np.asarray(Image.open(tmp_path / "grid.png")).shape[1])
+    assert sizes[0] < sizes[1]
+
+
 def test_columns_are_what_training_sees() -> None:
     images = torch.randint(0, 256, (5, 3, 8, 8), dtype=torch.uint8)
     columns = view_columns(images, RECIPES["paper"], seed=3, extra=1, mixed=2, lam=0.25)

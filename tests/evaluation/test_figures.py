@@ -30,6 +30,16 @@ def test_dollars_in_names_are_no_mathematics() -> None:
     assert png(draw_probe({"folder:$a_$": [50.0]}))
 
 
+def test_names_are_in_fonts_that_have_their_letters(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("intnacl.evaluation.figures.families", lambda texts: [f"font of {texts[0]}"])
+    images, labels = torch.zeros(1, 3, 4, 4), torch.zeros(1, dtype=torch.long)
+    found = {"clean": images, "adversarial": images, "labels": labels}
+    found |= {"predicted": labels, "predicted_adversarial": labels}
+    assert draw_examples(found, ["蓝"], title="").axes[0].title.get_fontfamily() == ["font of 蓝"]
+    (text,) = draw_probe({"folder:蓝": [50.0]}).axes[0].get_legend().get_texts()
+    assert text.get_fontfamily() == [f"font of {text.get_text()}"]
+
+
 def test_probe_curve_shows_every_epoch_and_names_best_and_last():
     figure = draw_probe({"simclr": [10.0, 30.0, 20.0], "intnacl": [15.0, 25.0, 40.0]})
     (axes,) = figure.axes

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from intnacl.data.draws import check_seed
+from intnacl.data.fonts import families
 from intnacl.data.recipes import AugmentConfig
 from intnacl.data.views import make_views
 from intnacl.errors import InputError, check_count
@@ -33,7 +34,7 @@ def draw_gallery(columns: Mapping[str, Tensor], captions: Sequence[str], path: P
     axes = figure.add_axes((0, 0, 1, 1))
     axes.imshow(canvas.permute(1, 2, 0).numpy(), interpolation="nearest")
     axes.set_xticks(xs, list(columns), fontsize=9)
-    axes.set_yticks(ys, list(captions), fontsize=9, parse_math=False)
+    axes.set_yticks(ys, list(captions), fontsize=9, fontfamily=families(captions), parse_math=False)
     axes.tick_params(length=0, top=False, labeltop=True, bottom=False, labelbottom=False)
     axes.spines[:].set_visible(False)
     path.parent.mkdir(parents=True, exist_ok=True)

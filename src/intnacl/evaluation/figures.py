@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from intnacl.data.fonts import families
 from intnacl.evaluation.named_attacks import ATTACK_NAMES
 
 if TYPE_CHECKING:
@@ -105,8 +106,10 @@ def _show(axes: "Axes", image_3HW: Tensor) -> None:
 
 
 def _name(axes: "Axes", name: str, *, right: bool) -> None:
-    color = RIGHT if right else WRONG
-    axes.set_title(name if right else f"{name}*", fontsize=9, color=color, parse_math=False)
+    axes.set_title(
+        name if right else f"{name}*", fontsize=9, fontfamily=families([name]),
+        color=RIGHT if right else WRONG, parse_math=False,
+    )  # fmt: skip
 
 
 def _finish(axes: "Axes") -> None:
@@ -114,3 +117,4 @@ def _finish(axes: "Axes") -> None:
     axes.spines[["top", "right"]].set_visible(False)
     for text in axes.legend(fontsize=8, frameon=False).get_texts():
         text.set_parse_math(False)
+        text.set_fontfamily(families([text.get_text()]))
