@@ -108,10 +108,15 @@ warnings.warn("2 are broken", InputWarning)
 warnings.warn_explicit("2 are broken", InputWarning, "another.py", 1, registry={})
 warnings.warn("3 are broken", InputWarning)
 warnings.warn("Glyph 22270 (CJK) missing from font(s) DejaVu Sans.")
+from PIL import Image
+warnings.warn(
+    "Image size (99000000 pixels) exceeds limit of 89478485 pixels, could be decompression bomb DOS attack.",
+    Image.DecompressionBombWarning,
+)
 """
 
 
-def test_a_warning_is_given_once_and_none_of_fonts() -> None:
+def test_a_warning_is_given_once_and_none_of_fonts_or_large_images() -> None:
     result = subprocess.run(
         [sys.executable, "-c", WARNINGS], capture_output=True, text=True, check=True, timeout=120
     )

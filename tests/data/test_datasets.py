@@ -108,7 +108,9 @@ def test_wrong_requests_say_what_is_right(pets: Path, tmp_path: Path) -> None:
         load("folder")
     with pytest.raises(InputError, match=r"dataset='digits:x': write 'digits'"):
         load("digits:x")
-    with pytest.raises(InputError, match=r"size=32: digits has 8×8 images and is not resized"):
+    with pytest.raises(
+        InputError, match=r"size=32: digits has 8×8 images and is not resized: leave size out"
+    ):
         load("digits", size=32)
     with pytest.raises(InputError, match=r"size=0"):
         load(f"folder:{pets}", size=0)

@@ -129,10 +129,10 @@ def test_what_is_wrong_is_named(pets: Path, tmp_path: Path, image: Encode) -> No
         get(pets)
     (pets / "loose.png").unlink()
     (pets / "fish").mkdir()
-    with pytest.raises(InputError, match=r"class folder .*fish holds no image: put some in, or remove it\."):
+    with pytest.raises(InputError, match=r"class folder .*fish holds no image \(\.bmp, .*\): put some in"):
         get(pets)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(InputError, match=r"empty holds no images and no class folders"):
+    with pytest.raises(InputError, match=r"empty holds no images \(\.bmp, .*\) and no class folders"):
         get(tmp_path / "empty")
 
 

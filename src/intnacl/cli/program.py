@@ -62,12 +62,14 @@ def main() -> None:
 
 
 def _set_up_warnings() -> None:
-    """Say a thing once, wherever it comes from, and nothing of letters that a drawing's font lacks."""
+    """Say a thing once, wherever it comes from, and nothing of letters that a drawing's font lacks or of
+    large images, which are read like others."""
     from intnacl.errors import InputWarning
 
     # Python's own `once` forgets whenever a library enters `catch_warnings`, and counts each module apart.
     warnings.simplefilter("always", InputWarning, append=True)  # after those of -W and PYTHONWARNINGS
-    warnings.filterwarnings("ignore", r"Glyph \d+ .* missing from", append=True)
+    for needless in (r"Glyph \d+ .* missing from", r"Image size .* could be decompression bomb"):
+        warnings.filterwarnings("ignore", needless, append=True)
     said: set[str] = set()
 
     def _show(

@@ -182,7 +182,9 @@ def load(
 def _checked(name: str, request: Request, loaded: ImageSet, strict: bool) -> Dataset:
     height, width = loaded.images.shape[2:]
     if request.size is not None and (height, width) != (request.size, request.size):
-        raise InputError(f"size={request.size}: {name} has {height}×{width} images and is not resized.")
+        raise InputError(
+            f"size={request.size}: {name} has {height}×{width} images and is not resized: leave size out."
+        )
     if loaded.skipped:
         message = _skipped_message(name, request.split, loaded)
         if strict:
