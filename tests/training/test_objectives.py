@@ -1,5 +1,7 @@
 """From a batch to its loss: the same numbers as the parts put together by hand."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from pieces import contrastive, labelled_images
@@ -13,13 +15,17 @@ from intnacl.errors import InputError
 from intnacl.losses.integrated import PRESETS, IntNaClLoss
 from intnacl.training import objectives
 from intnacl.training.halves import HalfWeights
-from intnacl.training.objectives import AdversaryConfig, Supervised
+from intnacl.training.objectives import AdversaryConfig, Objective, Supervised
 
 ROWS, STEP = torch.arange(8), torch.tensor(5)
 
 
 def images() -> torch.Tensor:
     return labelled_images(8)[0]
+
+
+def supervised(seed: int = 0) -> Supervised:
+    return Supervised(4, EncoderConfig(name="small"), AugmentConfig(), image_size=8, seed=seed)
 
 
 @pytest.mark.parametrize("preset", PRESETS)
@@ -53,7 +59,7 @@ def test_several_positives_of_nca_are_extra_views() -> None:
 def test_the_loss_is_a_function_of_seed_step_and_rows() -> None:
     def loss(step: int = 5, seed: int = 0) -> float:
         objective = contrastive(norm="none")
-        objective.seed = seed
+        objective.seed.fill_(seed)
         return objective(images(), None, ROWS, torch.tensor(step))["loss"].item()
 
     torch.manual_seed(1)
@@ -62,6 +68,23 @@ def test_the_loss_is_a_function_of_seed_step_and_rows() -> None:
     assert loss() == first
     assert loss(step=6) != first
     assert loss(seed=1) != first
+
+
+@pytest.mark.parametrize("make", [contrastive, supervised])
+def test_runs_that_differ_by_the_seed_share_compiled_views(make: Callable[..., Objective]) -> None:
+    """Equal code is found in the compiler's cache: a further seed begins without compiling them."""
+    codes = []
+
+    def backend(graph: torch.fx.GraphModule, _: object) -> torch.fx.GraphModule:
+        codes.append(graph.code)
+        return graph
+
+    for seed in (0, 1):
+        torch.compiler.reset()
+        objective = make(seed=seed)
+        objective.compile_parts(torch.compile(dynamic=False, backend=backend))
+        objective.parts["views"](images(), ROWS, STEP)
+    assert codes[0] == codes[1]
 
 
 def test_a_random_start_of_the_adversary_is_keyed_by_the_global_row() -> None:
@@ -119,11 +142,10 @@ def test_the_attack_leaves_parameters_without_gradient() -> None:
 
 
 def test_supervised_is_cross_entropy_of_augmented_images() -> None:
-    config = AugmentConfig()
-    objective = Supervised(4, EncoderConfig(name="small"), config, image_size=8, seed=0).train()
+    objective = supervised().train()
     x, y = labelled_images(8)
     terms = objective(x, y, ROWS, STEP)
-    logits = objective.model(augment(x, config, seed=0, step=5, view=0, rows=ROWS))
+    logits = objective.model(augment(x, objective.augment, seed=0, step=5, view=0, rows=ROWS))
     torch.testing.assert_close(terms["loss"], torch.nn.functional.cross_entropy(logits, y))
     assert terms["accuracy"] == 100 * (logits.argmax(1) == y).float().mean()
     assert torch.isfinite(logits).all()

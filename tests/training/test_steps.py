@@ -1,6 +1,7 @@
 """One update: accumulation, clipping, half precision, compilation and its fall-back."""
 
 import copy
+import functools
 
 import pytest
 import torch
@@ -137,6 +138,18 @@ def test_eager_and_compiled_updates_agree(preset: str) -> None:
     assert compiled.prepare(compiled=True, graph=False, say=say) == "compiled", lines
     assert lines == []
     compare_ways(compiled, eager)
+
+
+@pytest.mark.filterwarnings("default")  # the compiler has its own
+def test_later_runs_of_a_process_are_compiled_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch compiles a function so many times for other settings (eight, here one), then no more."""
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))
+    limits = {"cache_size_limit": 1, "fail_on_cache_limit_hit": True}
+    lines, say = said()
+    with torch._dynamo.config.patch(limits):
+        for temperature in (0.2, 0.5):
+            made = stepper(contrastive("simclr", loss={"temperature": temperature}))
+            assert made.prepare(compiled=True, graph=False, say=say) == "compiled", lines
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

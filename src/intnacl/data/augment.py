@@ -101,7 +101,7 @@ def augment(
     images_BCHW: Tensor,
     config: AugmentConfig,
     *,
-    seed: int,
+    seed: int | Tensor,
     step: int | Tensor,
     view: int | Tensor,
     rows: Tensor,
@@ -110,8 +110,8 @@ def augment(
 ) -> Tensor:
     """One view of each image, a function of (seed, step, view, row): `draw`, then `apply`.
 
-    `rows` (B,) are the images' places in the global batch; `step` and `view` may be tensors on the device,
-    so that a captured CUDA graph draws anew at every replay.
+    `rows` (B,) are the images' places in the global batch; `seed`, `step` and `view` may be tensors on the
+    device, so that a captured CUDA graph draws anew at every replay.
     """
     uniform_BU = draws.uniform(seed, step, view, rows, UNIFORMS)
     params = draw(config, uniform_BU, images_BCHW.shape[-2], images_BCHW.shape[-1])

@@ -41,11 +41,11 @@ def philox(counter: Words, key: tuple[Tensor, Tensor]) -> Words:
     return c0, c1, c2, c3
 
 
-def words(seed: int, step: int | Tensor, view: int | Tensor, rows_B: Tensor, count: int) -> Tensor:
+def words(seed: int | Tensor, step: int | Tensor, view: int | Tensor, rows_B: Tensor, count: int) -> Tensor:
     """`count` random 32-bit words a row: int64 (B, count).
 
-    The counter is (block, row, step, view), each below 2³², and the key is the seed, any int64. `step` and
-    `view` may be tensors on the rows' device, with one number or one a row.
+    The counter is (block, row, step, view), each below 2³², and the key is the seed, any int64. All but the
+    rows may be numbers, or tensors on the rows' device with one number or one a row.
     """
     block_Q = torch.arange((count + 3) // 4, device=rows_B.device)
     row_B1, step_11, view_B1, seed_11 = (_column(value, rows_B) for value in (rows_B, step, view, seed))
@@ -62,7 +62,7 @@ def check_seed(seed: int) -> None:
         raise InputError(f"seed={seed} is out of range: it must fit into 64 bits, with its sign.")
 
 
-def uniform(seed: int, step: int | Tensor, view: int | Tensor, rows_B: Tensor, count: int) -> Tensor:
+def uniform(seed: int | Tensor, step: int | Tensor, view: int | Tensor, rows_B: Tensor, count: int) -> Tensor:
     """`count` uniform numbers a row, float32 (B, count) in [0, 1), each a multiple of 2⁻²⁴."""
     return (words(seed, step, view, rows_B, count) >> 8).to(torch.float32) * 2.0**-24
 

@@ -49,7 +49,7 @@ def make_views(
     images: Tensor,
     config: AugmentConfig,
     *,
-    seed: int,
+    seed: int | Tensor,
     step: int | Tensor,
     rows: Tensor,
     extra: int = 0,
@@ -63,7 +63,7 @@ def make_views(
     Args:
         images: (h + B, 3, H, W) uint8, or float in [0, 1]: this rank's images, after those of its halo.
         config: the augmentation of every view.
-        seed, step: with `rows`, what the draws are a function of; `step` may be a tensor on the device.
+        seed, step: with `rows`, what the draws are a function of; both may be tensors on the device.
         rows: (h + B,) int64, the images' places in the global batch.
         extra, mixed: how many views of each kind besides the two plain ones.
         lam: λ of the mixed views.

@@ -61,9 +61,12 @@ class Objective(nn.Module):
     embeds: str
     """The part that DDP wraps: the one whose parameters get gradients."""
     halo: int = 0
+    seed: Tensor
+    """Of the views. On the device, since as a number it would be compiled in: anew for every seed."""
 
-    def __init__(self) -> None:
+    def __init__(self, seed: int) -> None:
         super().__init__()
+        self.register_buffer("seed", torch.tensor(seed), persistent=False)
         # A plain dict, not registered: the parts are other faces of the model.
         self.parts: dict[str, Any] = {}
         self._plain: dict[str, Any] = {}
@@ -112,7 +115,7 @@ class Contrastive(Objective):
         world: int = 1,
         view_dtype: torch.dtype = torch.float32,
     ) -> None:
-        super().__init__()
+        super().__init__(seed)
         self.loss = IntNaClLoss(**vars(loss) | {"gather": world > 1})
         self.needed = self.loss.views_needed
         adversarial = self.needed.adversarial > 0
@@ -120,7 +123,7 @@ class Contrastive(Objective):
             encoder, image_size=image_size, adversarial=adversarial, seed=seed
         )
         self.encoder = self.model.encoder
-        self.augment, self.adversary, self.seed, self.view_dtype = augment, adversary, seed, view_dtype
+        self.augment, self.adversary, self.view_dtype = augment, adversary, view_dtype
         pair = self.loss.config
         self.maximised = IntNaClLoss(
             negatives=adversary.negatives, temperature=pair.temperature, tau_plus=pair.tau_plus,
@@ -181,13 +184,13 @@ class Supervised(Objective):
         seed: int,
         view_dtype: torch.dtype = torch.float32,
     ) -> None:
-        super().__init__()
+        super().__init__(seed)
         contrastive = build_model(encoder, image_size=image_size, adversarial=False, seed=seed)
         self.encoder = contrastive.encoder
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             self.model = nn.Sequential(self.encoder, nn.Linear(self.encoder.feature_dim, classes))
-        self.augment, self.seed, self.view_dtype = augment, seed, view_dtype
+        self.augment, self.view_dtype = augment, view_dtype
         self.parts = {"logits": self.model, "views": self._views}
 
     def forward(self, images: Tensor, labels: Tensor | None, rows: Tensor, step: Tensor) -> dict[str, Tensor]:

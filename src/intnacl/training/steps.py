@@ -72,6 +72,8 @@ class Stepper:
 
     def _try(self, compiled: bool, capture: bool) -> None:
         self._graph = None
+        if compiled:  # from the process's ninth run on, torch would leave the parts as they are
+            torch.compiler.reset()
         compiler = torch.compile(dynamic=False) if compiled else None
         self.objective.compile_parts(compiler)
         if not compiled and not capture:
