@@ -235,12 +235,15 @@ class IntNaClLoss(nn.Module):
         self._check_count("extra", len(extra))
         self._check_count("mixed", len(mixed))
         self._check_count("adversarial", int(adversarial is not None))
-        _check_shapes(
-            {"z0": z0, "z1": z1}
-            | {f"extra[{j}]": z for j, z in enumerate(extra)}
-            | {f"mixed[{j}]": z for j, z in enumerate(mixed)}
-            | ({} if adversarial is None else {"adversarial": adversarial})
-        )
+        views = {  # not joined by |, which torch 2.6 does not compile
+            "z0": z0,
+            "z1": z1,
+            **{f"extra[{j}]": z for j, z in enumerate(extra)},
+            **{f"mixed[{j}]": z for j, z in enumerate(mixed)},
+        }
+        if adversarial is not None:
+            views["adversarial"] = adversarial
+        _check_shapes(views)
         if len(z0) * (world_size() if self.config.gather else 1) < 2:
             raise InputError(
                 f"z0 has {len(z0)} rows: at least 2 are needed, since the others are its negatives. A "
