@@ -50,7 +50,7 @@ def test_help_loads_no_more_than_it_needs() -> None:
 
 
 def _fail_with(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
-    def _fail() -> None:
+    def _fail(**_: bool) -> None:
         raise error
 
     monkeypatch.setattr(program, "app", _fail)
@@ -79,6 +79,33 @@ def test_an_error_for_the_user_is_one_line(
         _fail_with(error, monkeypatch)
     assert ended.value.code == code
     assert capsys.readouterr().err == f"intnacl: {line}\n"
+
+
+@pytest.mark.filterwarnings("ignore:Cyclopts application invoked without tokens")  # it sees a test
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ("pretrain --tau-plus 0.3", "--tau-plus is no flag: write --set loss.tau_plus=…"),
+        ("reproduce --temperature=0.1", "--temperature is no flag: write --set loss.temperature=…"),
+        ("knn RUN --strength 1", "`intnacl knn --help` shows how."),  # it takes no settings
+        ("pretrain --epoch 3", "? `intnacl pretrain --help` shows how."),  # after a suggestion
+        ("run runs/mine", "'runs/mine' stands without a flag. `intnacl run --help` shows how."),
+        ("probe", "requires an argument. `intnacl probe --help` shows how."),
+        ("prob", "`intnacl --help` shows how."),
+    ],
+)
+def test_wrong_words_are_one_line_with_a_remedy(
+    words: str, line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["intnacl", *words.split()])
+    monkeypatch.setattr(program, "_set_up_warnings", lambda: None)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    told = capsys.readouterr().err
+    assert told.startswith("intnacl: ")
+    assert told.endswith(f"{line}\n")
+    assert told.count("\n") == 1
 
 
 def test_an_error_of_the_program_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import sys
 import warnings
 from typing import TextIO
 
-from cyclopts import App
+from cyclopts import App, CycloptsError, UnknownOptionError, UnusedCliTokensError
 
 from intnacl.cli import data, measure, paper, theory, train
 
@@ -36,7 +36,10 @@ def main() -> None:
 
     _set_up_warnings()
     try:
-        app()
+        app(print_error=False, exit_on_error=False)
+    except CycloptsError as error:
+        print(f"intnacl: {_mistake(error)}", file=sys.stderr)
+        sys.exit(2)
     except InputError as error:
         print(f"intnacl: {error}", file=sys.stderr)
         sys.exit(2)
@@ -59,6 +62,26 @@ def main() -> None:
         place = f"{error.filename}: " if error.filename else ""
         print(f"intnacl: {place}{error.strerror}: take another place (--out, --root).", file=sys.stderr)
         sys.exit(1)
+
+
+def _mistake(error: CycloptsError) -> str:
+    """What is wrong with the words of the command line, and what to write instead."""
+    text = str(error)
+    if isinstance(error, UnusedCliTokensError):
+        text = f"{' '.join(error.unused_tokens or ())!r} stands without a flag."
+    if isinstance(error, UnknownOptionError) and (setting := _setting(error)):
+        return f"{error.token.keyword} is no flag: write --set {setting}=…"
+    return f"{text} `intnacl {' '.join([*(error.command_chain or ()), '--help'])}` shows how."
+
+
+def _setting(error: UnknownOptionError) -> str | None:
+    """The setting that an unknown flag is named like, if the command takes settings."""
+    if not any("--set" in argument.names for argument in error.argument_collection):
+        return None
+    from intnacl.config import settings
+
+    name = (error.token.keyword or "").strip("-").replace("-", "_")
+    return next((key for key in settings() if key.rpartition(".")[2] == name), None)
 
 
 def _set_up_warnings() -> None:
