@@ -1,10 +1,12 @@
-"""The README's example runs, its commands exist, and its tree is the tree."""
+"""The README's examples run, its commands exist, and its tree is the tree."""
 
+import ast
 import re
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 
 from test_structure import imported_modules, name_of
@@ -27,6 +29,16 @@ def test_the_example_runs_and_reaches_every_weight() -> None:
     gradients = [parameter.grad for parameter in names["model"].parameters()]
     assert all(gradient is not None and gradient.isfinite().all() for gradient in gradients)
     assert all(torch.count_nonzero(gradient) for gradient in gradients)
+
+
+def test_the_attack_on_a_classifier_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    names: dict[str, object] = {}
+    exec(block("python", "import torch"), names)
+    exec(block("python", "from intnacl.evaluation"), names)
+    found = ast.literal_eval(capsys.readouterr().out)
+    assert [(row["name"], row["eps"], row["images"]) for row in found["attacks"]] == [
+        ("pgd_tuned", 8 / 255, 50)
+    ]
 
 
 def test_the_commands_exist() -> None:
