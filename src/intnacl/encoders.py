@@ -22,7 +22,7 @@ SMALL = 64  # images up to this side get another stem in timm's models
 
 @dataclass(frozen=True, kw_only=True)
 class EncoderConfig:
-    """Which encoder, head and batch norm, before a recipe of `intnacl.config` changes some."""
+    """Encoder, head and batch norm."""
 
     name: str = "resnet18"
     """resnet18, resnet34, resnet50 (CIFAR stem), small (8×8 digits), or timm:NAME."""
@@ -39,7 +39,7 @@ class EncoderConfig:
     mean: tuple[float, float, float] = (0.5, 0.5, 0.5)
     """Pixels enter the network as (x − mean) / std."""
     std: tuple[float, float, float] = (0.5, 0.5, 0.5)
-    """Likewise."""
+    """See `encoder.mean`."""
 
     def __post_init__(self) -> None:
         if not self.name.startswith("timm:"):

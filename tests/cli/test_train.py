@@ -75,11 +75,11 @@ def test_flags_reach_what_a_command_does(
     [
         (["run", "--preset", "simclr", "--compare", "adv"], "--preset simclr and --compare exclude"),
         (["run", "--preset", "simclr", "--set", "evaluation.eps=-1"], r"eps=-1\.0 is out of range"),
-        (["supervised", "--preset", "intnacl"], "--preset is of contrastive losses"),
-        (["supervised", "--alpha", "1"], "--alpha is of contrastive losses"),
-        (["supervised", "--num-positives", "2"], "--num-positives is of contrastive losses"),
-        (["supervised", "--set", "train.lr=1", "loss.alpha=1"], "--set loss.alpha is of contrastive losses"),
-        (["supervised", "--set", "adversary.eps=0.1"], "--set adversary.eps is of contrastive losses"),
+        (["supervised", "--preset", "intnacl"], "--preset belongs to contrastive losses"),
+        (["supervised", "--alpha", "1"], "--alpha belongs to contrastive losses"),
+        (["supervised", "--num-positives", "2"], "--num-positives belongs to contrastive losses"),
+        (["supervised", "--set", "train.lr=1", "loss.alpha=1"], "--set loss.alpha belongs to contrastive"),
+        (["supervised", "--set", "adversary.eps=0.1"], "--set adversary.eps belongs to contrastive losses"),
     ],
 )
 def test_mistakes_are_told_before_anything_is_written(

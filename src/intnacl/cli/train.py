@@ -68,8 +68,8 @@ def run(
 def supervised(flags: Flags = DEFAULTS) -> None:
     """Train the same encoder end to end with labels, then probe and attack it like a contrastive one.
 
-    Refused, since they are of contrastive losses: --preset, --num-positives, --lam, --alpha, and with --set
-    all of loss and adversary.
+    There is no contrastive loss, so --preset, --num-positives, --lam and --alpha are refused, and so are the
+    settings of loss and adversary in --set.
 
     **Examples**
 
@@ -87,7 +87,7 @@ def supervised(flags: Flags = DEFAULTS) -> None:
     given += [f"--set {key}" for key in pairs(flags.set_) if key.startswith(("loss.", "adversary."))]
     if given:
         raise InputError(
-            f"{given[0]} is of contrastive losses, and supervised training has none: leave it out."
+            f"{given[0]} belongs to contrastive losses, and supervised training has none: leave it out."
         )
     sys.exit(run_command(flags, {"objective": "supervised"}))
 

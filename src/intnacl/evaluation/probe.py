@@ -44,7 +44,7 @@ class ProbeConfig:
     max_iter: int = 200
     """Iterations at most (lbfgs)."""
     seed: int = 0
-    """Of the layer's start and the order of samples (adam)."""
+    """Random seed for initial weights and the order of samples (adam)."""
 
     def __post_init__(self) -> None:
         check_choice("solver", self.solver, SOLVERS)

@@ -62,7 +62,7 @@ class LossConfig:
     negatives: str = "g0"
     """The estimator G¹: "g0" plain mean, "g1" debiased, "g2" debiased and weighted towards hard negatives."""
     num_positives: int = 1
-    """M."""
+    """M, the number of positives; a step needs M − 1 extra views (nca) or mixed views (mixnca)."""
     lam: float = 0.5
     """λ, the share of the image itself in a mixed view (mixnca)."""
     alpha: float = 0.0
@@ -73,7 +73,7 @@ class LossConfig:
     """w of the robust term: "loss" = ŵ(x), the clean loss of the same row; "relative" = ŵ(x) divided by its
     mean over the batch, a constant; "one" = 1."""
     temperature: float = 0.5
-    """t."""
+    """t, by which similarities are divided."""
     tau_plus: float = 0.01
     """τ⁺, the assumed share of positives among the negatives (g1, g2)."""
     beta: float = 1.0
@@ -85,7 +85,7 @@ class LossConfig:
     mix_negatives: str = "pair"
     """"pair": a mixed view's negatives are the other rows of (z0, mixed); "clean": those of (z0, z1)."""
     gather: bool = False
-    """Whether negatives come from all ranks of torch.distributed, each of which must give as many rows."""
+    """Whether negatives come from all ranks of torch.distributed; all must have the same number of rows."""
 
     def __post_init__(self) -> None:
         for name, choices in CHOICES.items():
