@@ -31,7 +31,7 @@ def cross_entropy(logits_BC: Tensor, y_B: Tensor) -> Tensor:
 def input_gradient(objective: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     """∇ₓ Σ objective(x), for an objective that is a scalar or one number per sample; same shape as x.
 
-    The sum over samples keeps each sample's gradient its own, and its sign does not hang on the batch size.
+    The sum over samples keeps their gradients apart, so the sign does not depend on the batch size.
     """
     with torch.enable_grad():
         x = x.detach().clone().requires_grad_()

@@ -1,4 +1,4 @@
-"""Batch norm that knows of views: statistics a view, and a second set of layers for adversarial ones.
+"""Batch norm that knows views: separate statistics for each, and a second set of layers for adversarial ones.
 
 A step stacks its views to one batch, so that convolutions run once over all of them; only batch norm must
 know where one view ends and the next begins.
@@ -29,7 +29,7 @@ class ViewBatchNorm(nn.BatchNorm2d):
 
     y = γ (x − μ_g) / sqrt(σ²_g + ε) + β with the mean and variance of its group g; running statistics take
     the groups one after the other. Adversarial groups have γ, β and running statistics of their own.
-    `after` is what the layer does to y: nothing, but for those that end in an activation. `kernels` says
+    `after` is what the layer does to y: nothing, unless it ends in an activation. `kernels` says
     whether a GPU trains with the kernels of `fused_norm`.
     """
 

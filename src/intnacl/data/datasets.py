@@ -155,9 +155,9 @@ def load(
 
     `name` is a key of `DATASETS`, followed by `:PATH` for one's own images. `root` is where named sets are
     looked for and caches are kept: by default $INTNACL_DATA, else ~/.cache/intnacl. `size` is the side to
-    which `folder:` and `parquet:` resize (32). Images that cannot be decoded are listed in `.skipped` and
-    warned about; `strict` refuses them. `.names` are the paths of a folder's images, in whose order they
-    come. `download=False` never touches the network.
+    which `folder:` and `parquet:` resize (32). Images that cannot be decoded are listed in `.skipped`, with a
+    warning; `strict` makes them an error. `.names` are the paths of a folder's images, in the same order.
+    `download=False` never touches the network.
     """
     kind, _, path = name.partition(":")
     if kind not in DATASETS and Path(name).expanduser().exists():

@@ -221,7 +221,7 @@ class _Portion:
         return right & self.clean[:count]
 
     def _attacked(self, config: AttackConfig, x: Tensor, y: Tensor) -> Tensor:
-        """Starts hang on the seed and the place alone, not on how other portions fared."""
+        """Starts depend on the seed and the place alone, not on how other portions fared."""
         generator = torch.Generator().manual_seed(config.seed + self.place)
         return run(config, self.classifier, x, y, generator, self.batch_size)
 
