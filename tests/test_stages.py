@@ -1,8 +1,10 @@
 """Pretraining in its folder, in this process: what stops it, what it refuses, what it leaves behind."""
 
 import errno
+import gc
 import json
 import os
+import weakref
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +27,7 @@ from intnacl.stages import (
 from intnacl.training import checkpoint as checkpoints
 from intnacl.training.distributed import Ranks
 from intnacl.training.journal import Journal
-from intnacl.training.objectives import Contrastive, Supervised
+from intnacl.training.objectives import Contrastive, Objective, Supervised
 from intnacl.training.stopping import Stop
 from intnacl.training.trainer import DivergedError, Trainer
 from intnacl.weights import from_pretrained
@@ -192,6 +194,24 @@ def test_a_changed_image_is_not_taken_for_the_one_a_run_began_with(tmp_path: Pat
     Image.new("RGB", (8, 8), "red").save(tmp_path / "images" / "train" / "cat" / "0.png")
     with pytest.raises(InputError, match="was begun with other images"):
         run(tmp_path / "run", **settings)
+
+
+def test_a_run_leaves_nothing_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU there would be less room to measure its encoder, and for the next run of the process."""
+    made = []
+
+    def noted(*arguments: Any) -> Objective:
+        objective = build_objective(*arguments)
+        made.append(weakref.ref(objective))
+        return objective
+
+    monkeypatch.setattr("intnacl.stages.build_objective", noted)
+    gc.disable()  # else Python may look just then
+    try:
+        run(tmp_path)
+        assert [objective() for objective in made] == [None]
+    finally:
+        gc.enable()
 
 
 def test_a_rate_far_too_large_ends_in_a_clear_message(tmp_path: Path) -> None:

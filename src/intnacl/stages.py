@@ -4,6 +4,7 @@ A run folder is the whole record: `config.json`, `log.jsonl`, `checkpoints/`, `e
 `curves.png`, `result.json`.
 """
 
+import gc
 import json
 import os
 from collections.abc import Iterator
@@ -43,11 +44,13 @@ def pretrain(config: RunConfig, folder: Path, here: Ranks, stop: Stop) -> str | 
             return None
         try:
             with memory_errors():
-                return _train(config, folder, here, stop)
+                reason = _train(config, folder, here, stop)
         except BaseException:
             if begun:
                 _undo_unless_trained(folder)
             raise
+        gc.collect()  # model and views refer to each other: a GPU's memory would wait for Python's next look
+        return reason
 
 
 @contextmanager
