@@ -124,10 +124,11 @@ def test_lbfgs_is_scikit_learns():
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("number", range(max(1, min(2, torch.cuda.device_count()))))
 @pytest.mark.parametrize("l2", [0.0, 0.1])
-def test_the_cuda_graph_computes_what_the_cpu_does(l2):
+def test_the_cuda_graph_computes_what_the_cpu_does(l2, number):
     problem = make_problem(n=1000, f=100, c=30)
-    on_gpu = Problem(**{k: v.cuda() if isinstance(v, Tensor) else v for k, v in vars(problem).items()})
+    on_gpu = Problem(**{k: v.cuda(number) if isinstance(v, Tensor) else v for k, v in vars(problem).items()})
     settings = {"epochs": 5, "batch_size": 64, "lr": 0.01, "l2": l2, "seed": 0}
     (theta, counts), (expected, expected_counts) = adam(on_gpu, **settings), adam(problem, **settings)
     torch.testing.assert_close(theta.cpu(), expected, rtol=0, atol=1e-8)

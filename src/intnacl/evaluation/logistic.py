@@ -112,7 +112,7 @@ def _captured(epoch: _Epoch) -> Callable[[], None]:
         epoch.run()
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with torch.cuda.graph(graph, stream=side):  # torch's own is of the GPU that captured first
         epoch.run()
     epoch.reset(start_KC)
     return graph.replay
