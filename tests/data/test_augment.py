@@ -236,6 +236,7 @@ def test_one_graph(patches, recipe):
     assert torch.allclose(compiled(patches[:64], RECIPES[recipe], **key), expected, atol=1e-5)
 
 
+@pytest.mark.filterwarnings("default")  # the compiler has its own
 def test_compiled_code_agrees_and_draws_by_the_step(patches):
     compiled = torch.compile(augment, fullgraph=True)
     config = replace(RECIPES["simclr"], solarize_p=0.2)

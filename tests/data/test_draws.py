@@ -62,6 +62,7 @@ def test_every_part_of_the_key_matters(changed):
     assert (a == b).float().mean() < 0.01
 
 
+@pytest.mark.filterwarnings("default")  # the compiler has its own
 def test_compiled_equals_eager_for_any_seed_and_step():
     compiled = torch.compile(uniform, fullgraph=True)
     rows = torch.arange(100)
