@@ -79,21 +79,20 @@ class Stepper:
         if not compiled and not capture:
             return
         with _kept(self.objective, self.optimizer, self.scaler):
-            if not self.images.is_cuda:
+            if capture:
+                self._capture()
+            else:
                 self._update()
-                return
-            with torch.cuda.device(self.images.device):
-                self._try_on_gpu(capture)
 
-    def _try_on_gpu(self, capture: bool) -> None:
+    def _capture(self) -> None:
         """The current GPU must be the data's, or the graph would be empty: streams are a GPU's own."""
-        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(WARM_UPS if capture else 1):
-                self._update()
-        torch.cuda.current_stream().wait_stream(side)
-        if capture:
+        with torch.cuda.device(self.images.device):
+            side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                for _ in range(WARM_UPS):
+                    self._update()
+            torch.cuda.current_stream().wait_stream(side)
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph, stream=side):  # torch's own is of the GPU that captured first
                 self._captured_T = self._update()
