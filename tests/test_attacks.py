@@ -165,7 +165,9 @@ def test_eps_zero_changes_nothing(model, batch):
 
 def test_pgd_stays_in_ball_and_box(model, batch):
     x, y = batch
-    adversarial = pgd(model, x, y, EPS, 0.2, 3, 2)
+    seen = []
+    adversarial = pgd(lambda x: model(seen.append(x) or x), x, y, EPS, 0.2, 3, 2)
+    assert 0 <= min(x.min() for x in seen) <= max(x.max() for x in seen) <= 1
     assert (adversarial - x).abs().max() <= EPS + 1e-6
     assert adversarial.min() >= 0
     assert adversarial.max() <= 1
@@ -235,6 +237,16 @@ def test_float_targets_are_attacked_by_loss_alone(batch):
         assert (distance(encoder(far), target) > distance(encoder(near), target)).float().mean() > 0.99
 
 
+def test_a_sample_stays_where_no_restart_does_worse():
+    """The loss is largest at x itself, and steps of the ball's size jump over it."""
+    x = torch.full((4, 3, 2, 2), 0.5)
+
+    def minus_distance(z, target):
+        return -(z - target).abs().sum(dim=(1, 2, 3))
+
+    assert torch.equal(pgd(lambda x: x, x, x, EPS, EPS, 3, 2, loss=minus_distance), x)
+
+
 def test_a_loss_of_minus_infinity_is_no_success(batch):
     """A distance on a log scale is −∞ at x itself."""
     x, _ = batch
@@ -247,6 +259,15 @@ def test_a_loss_of_minus_infinity_is_no_success(batch):
     attacked = pgd(encoder, x, target, EPS, EPS / 4, 3, 1, loss=log_distance)
     with torch.no_grad():
         assert log_distance(encoder(attacked), target).isfinite().all()
+
+
+def test_restarts_begin_all_over_the_ball(model):
+    x, seen = torch.full((8, 3, 8, 8), 0.5), []
+    pgd(lambda x: model(seen.append(x.detach()) or x), x, model(x).argmax(dim=1), EPS, EPS, 1, 1)
+    start = (seen[1] - x) / EPS
+    assert start.min() < -0.9
+    assert start.max() > 0.9
+    assert start.mean().abs() < 0.1
 
 
 def test_generator_fixes_the_draws(model, batch):

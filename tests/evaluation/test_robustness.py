@@ -119,6 +119,28 @@ def test_selections_are_nested_and_counted(model, data):
     assert sorted_figures["attacks"][0] == figures["attacks"][0]
 
 
+def test_a_selection_of_images_in_the_order_of_classes_is_of_all_classes():
+    class AlwaysZero(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return nn.functional.pad(x.mean(dim=(1, 2, 3))[:, None], (0, 1), value=-1)
+
+    images, labels = torch.zeros(100, 3, 2, 2, dtype=torch.uint8), torch.arange(100) // 50
+    figures = evaluate(AlwaysZero().eval(), images, labels, [named_attack("fgsm", EPS, images=50)])
+    assert 30 < figures["attacks"][0]["clean"] < 70
+
+
+def test_fgsm_leaves_the_box_only_when_told():
+    class BeyondWhite(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            excess = x.mean(dim=(1, 2, 3)) - 1.01
+            return torch.stack([-excess, excess], dim=1)
+
+    white, zeros = torch.full((4, 3, 2, 2), 255, dtype=torch.uint8), torch.zeros(4).long()
+    attacks = [named_attack("fgsm", EPS, clamp=clamp) for clamp in (True, False)]
+    figures = evaluate(BeyondWhite().eval(), white, zeros, attacks)
+    assert [row["accuracy"] for row in figures["attacks"]] == [100, 0]
+
+
 def test_same_seed_same_figures(model, data):
     attacks = [named_attack("pgd", EPS, steps=1)]
     assert evaluate(model, *data, attacks) == evaluate(model, *data, attacks)
@@ -152,6 +174,29 @@ def test_vanishing_gradients_are_warned_about(model, data):
         figures["attacks"][0]["accuracy"]
         > evaluate(model, *data, [named_attack("pgd", EPS)])["attacks"][0]["accuracy"]
     )
+
+
+@pytest.mark.parametrize(("dark", "warned"), [(1, False), (2, True)])
+def test_more_than_one_percent_of_vanishing_gradients_are_warned_about(dark, warned):
+    class Relu(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            light = (x.mean(dim=(1, 2, 3)) - 0.1).relu()
+            return torch.stack([light, -light], dim=1)
+
+    images = torch.full((100, 3, 2, 2), 128, dtype=torch.uint8)
+    images[:dark] = 0
+    figures = evaluate(Relu().eval(), images, torch.zeros(100).long(), [])
+    assert figures["zero_gradients"] == dark
+    assert bool(figures["warnings"]) == warned
+
+
+def test_pixels_without_a_gradient_are_no_zero_gradient(model, data):
+    images, labels = data
+
+    def upper_half(x):
+        return model(torch.cat([x[:, :, :4], torch.zeros_like(x[:, :, 4:])], dim=2))
+
+    assert zero_gradients(upper_half, images, labels) == 0
 
 
 def test_rising_accuracy_and_weak_iteration_are_warned_about():
@@ -337,3 +382,18 @@ def test_portions_do_not_change_figures_or_starts(model, data, monkeypatch):
     first = starts[::2]
     assert [state for _, _, state in first] == before
     assert [count for _, count, _ in first] == [50] * 4
+
+
+def test_verdicts_are_kept_portion_by_portion(model, data, monkeypatch):
+    monkeypatch.setattr(robustness, "PORTION", 50 * data[0][0].numel())
+    kept = {}
+
+    def keep(config, place, work):
+        if (config, place) not in kept:
+            kept[config, place] = work()
+        return kept[config, place]
+
+    attacks = [named_attack("fgsm", EPS), named_attack("fgsm", EPS, images=70)]
+    expected = evaluate(model, *data, attacks, batch_size=50)
+    assert evaluate(model, *data, attacks, batch_size=50, keep=keep) == expected
+    assert len(kept) == 8
