@@ -79,6 +79,15 @@ def test_training_uses_the_augmented_images(encoder, data):
     assert figures["accuracy"] < 40
 
 
+@pytest.mark.parametrize("other", [{"l2": 1.0}, {"lr": 1e-3}, {"seed": 1}])
+def test_settings_count(encoder, data, other):
+    usual, changed = (
+        evaluate(encoder, *data, plain, replace(QUICK, epochs=1, **settings))[0].linear.weight
+        for settings in ({}, other)
+    )
+    assert not torch.allclose(usual, changed, atol=1e-2)
+
+
 @pytest.mark.parametrize("other", [{"normalize": True}, {"standardize": True}, {"solver": "lbfgs"}])
 def test_settings_that_it_does_not_have_are_refused(encoder, data, other):
     with pytest.raises(InputError, match="features as they are"):

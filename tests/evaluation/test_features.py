@@ -38,6 +38,13 @@ def test_features_are_the_encoders_in_eval_mode(encoder):
     assert not features.requires_grad
 
 
+def test_features_are_float32_inside_autocast_too(encoder):
+    images = digits()[0][:50]
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        features = extract(encoder, images)
+    assert torch.equal(features, extract(encoder, images))
+
+
 def test_features_can_be_trained_on(encoder):
     features = extract(encoder, digits()[0][:8])
     nn.Linear(64, 2)(features).sum().backward()  # inference tensors could not be saved for this

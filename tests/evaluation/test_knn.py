@@ -9,7 +9,7 @@ from sklearn.neighbors import KNeighborsClassifier
 from digits_model import digits, trained_model
 from intnacl.errors import InputError
 from intnacl.evaluation.features import extract
-from intnacl.evaluation.knn import KnnConfig, evaluate, predict, score
+from intnacl.evaluation.knn import KnnConfig, evaluate, predict, score, suited
 
 
 @pytest.fixture
@@ -71,6 +71,17 @@ def test_a_low_temperature_is_the_nearest_neighbour_however_far_it_is():
     train, labels = torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 1])
     config = KnnConfig(k=2, temperature=1e-3)
     assert predict(train, labels, torch.tensor([[-1.0, -0.1]]), config, classes=2).tolist() == [1]
+
+
+def test_a_class_that_has_no_training_samples_is_counted(features):
+    train, labels, test, test_labels = features
+    seen = labels < 9
+    assert score(train[seen], labels[seen], test, test_labels)["classes"] == 10
+
+
+@pytest.mark.parametrize(("samples", "classes", "k"), [(50_000, 100, 200), (1_000, 100, 10), (3, 5, 1)])
+def test_as_many_neighbours_suit_as_a_class_has_samples(samples, classes, k):
+    assert suited(samples, classes).k == k
 
 
 def test_features_that_are_not_numbers_are_an_error(features):

@@ -6,6 +6,7 @@ import torch
 from digits_model import held_out, trained_model
 from intnacl.attacks import fgsm, pgd
 from intnacl.errors import InputError
+from intnacl.evaluation import named_attacks
 from intnacl.evaluation.named_attacks import ATTACKS, AttackConfig, named_attack, run
 
 
@@ -39,6 +40,14 @@ def test_run_is_the_attack(batch):
     assert torch.equal(ours, expected)
     start = run(named_attack("pgd", 0.05, random_start=False), model, *batch)
     assert torch.equal(start, pgd(model, *batch, 0.05, 0.01, 10, 2, random_start=False))
+
+
+def test_autoattack_gets_its_settings(batch, monkeypatch):
+    def autoattack(model, x, y, eps, *, seed, batch_size):
+        return eps, seed, batch_size
+
+    monkeypatch.setattr(named_attacks, "autoattack", autoattack)
+    assert run(named_attack("autoattack", 0.1, seed=3), trained_model(), *batch, None, 7) == (0.1, 3, 7)
 
 
 def test_overrides_replace_single_settings():

@@ -141,6 +141,18 @@ def test_every_pass_over_the_features_is_told(features, config, least):
     assert least <= len(calls) <= config.passes
 
 
+def test_a_class_that_has_no_training_samples_has_its_logit(features):
+    train, labels, test, test_labels = features
+    seen = labels < 9
+    linear, figures = fit(train[seen], labels[seen], test, test_labels, ProbeConfig(epochs=1))
+    assert figures["classes"] == linear.out_features == 10
+
+
+def test_a_probe_that_diverges_is_an_error(features):
+    with pytest.raises(InputError, match=r"diverged at lr=1e\+37: lower it"):
+        fit(*features, ProbeConfig(epochs=2, lr=1e37))
+
+
 def test_classifier_is_encoder_then_linear(encoder):
     linear = nn.Linear(64, 10)
     x = torch.rand(4, 3, 8, 8)
