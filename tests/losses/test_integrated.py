@@ -245,11 +245,12 @@ def test_kept_memory_grows_with_rows_not_with_their_square() -> None:
     assert kept(1024) < 2048 * 2048 * 4 / 8
 
 
-def test_tiles_do_not_change_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("tile", [26 * 7, 1])  # 3 of 7 rows and a rest; smaller than a row
+def test_tiles_do_not_change_the_result(monkeypatch: pytest.MonkeyPatch, tile: int) -> None:
     loss = IntNaClLoss.preset("intnacl")
     z, given = inputs(loss, b=13)
     whole = torch.autograd.grad(loss(z[0], z[1], **given), z)
-    monkeypatch.setattr("intnacl.losses.similarity.TILE", 26 * 7)  # 7 rows a tile: 3 whole ones and a rest
+    monkeypatch.setattr("intnacl.losses.similarity.TILE", tile)
     parts = torch.autograd.grad(loss(z[0], z[1], **given), z)
     for a, b in zip(whole, parts, strict=True):
         torch.testing.assert_close(a, b)
@@ -312,6 +313,7 @@ def test_compiles_to_one_graph_with_its_backward(preset: str) -> None:
         ({"lam": 1.2}, r"lam=1.2.*from 0 to 1"),
         ({"lam": -0.1}, r"lam=-0.1"),
         ({"alpha": -1.0}, r"alpha=-1.0.*0 or more"),
+        ({"alpha": math.inf}, r"alpha=inf is out of range"),
         ({"temperature": 0.0}, r"temperature=0.0.*above 0"),
         ({"temperature": math.nan}, r"temperature=nan"),
         ({"temperature": 1e-300}, r"temperature=1e-300.*1e-30 at least"),

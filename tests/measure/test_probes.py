@@ -22,7 +22,7 @@ from intnacl.measure.probes import (
 from intnacl.measure.result import collect
 from intnacl.measure.robust import plan, run_attacks
 from intnacl.measure.subject import open_subject, pair
-from tiny_run import CPU, trained, write_images
+from tiny_run import CPU, config, trained, write_images
 
 
 @pytest.mark.parametrize("changes", [{}, {"normalize": True, "lr": 0.1}], ids=["raw", "unit"])
@@ -130,10 +130,10 @@ def test_attacks_on_images_before_the_last_probe_are_not_its_result(tmp_path: Pa
 
 
 def test_hcls_probe_stands_beside_it(tmp_path: Path) -> None:
-    subject = trained(tmp_path)
+    subject = replace(trained(tmp_path), config=config(**{"probe.seed": 3}))
     part = run_hcl_probe(subject, "digits", epochs=1)
     assert part.kind == "hcl_probe"
-    assert part.settings["probe"]["epochs"] == 1
+    assert (part.settings["probe"]["epochs"], part.settings["probe"]["seed"]) == (1, 3)
     assert {"accuracy", "accuracy_restored", "curve"} <= part.figures.keys()
     assert part.settings["augment"]["flip_p"] == 0.0
     assert not (subject.folder / "probe-digits.safetensors").exists()

@@ -14,9 +14,9 @@ from intnacl.evaluation import robustness
 from intnacl.measure import robust
 from intnacl.measure.probes import load_classifier, run_probe
 from intnacl.measure.result import collect
-from intnacl.measure.robust import examples, plan, plans, run_attacks
+from intnacl.measure.robust import attack_settings, examples, plan, plans, run_attacks
 from intnacl.measure.subject import pair
-from tiny_run import trained
+from tiny_run import config, trained
 
 
 def test_figures_are_the_evaluators(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,6 +74,13 @@ def test_a_class_without_images_is_no_change_of_the_data_set(
     monkeypatch.setattr("intnacl.measure.subject.load", _with_one_more)
     part = run_attacks(trained(tmp_path), "digits", plan(["fgsm"], 0.05, 8))
     assert part.figures["attacks"][0]["images"] == 8
+
+
+def test_attacks_on_another_encoder_or_probe_are_others(tmp_path: Path) -> None:
+    subject, attacks = trained(tmp_path), plan(["fgsm"], 0.05, 8)
+    others = (replace(subject, checksum="0"), replace(subject, config=config(**{"probe.seed": 3})))
+    settings = [attack_settings(one, "digits", attacks) for one in (subject, *others)]
+    assert settings[0] not in settings[1:]
 
 
 @pytest.mark.parametrize("eps", [-0.1, 1.5, 8.0, float("nan")])

@@ -84,17 +84,18 @@ def test_folders_of_images_are_resized_to_the_encoder(tmp_path: Path) -> None:
     assert test.classes == ("cat", "dog")
 
 
-def test_images_of_another_size(tmp_path: Path) -> None:
+@pytest.mark.parametrize("size", [(16, 16), (4, 4), (8, 16)])
+def test_images_of_another_size(tmp_path: Path, size: tuple[int, int]) -> None:
     import numpy as np
 
-    images, labels = np.zeros((4, 16, 16, 3), np.uint8), np.arange(4) % 2
+    images, labels = np.zeros((4, *size, 3), np.uint8), np.arange(4) % 2
     splits = {
         f"{split}_{k}": v for split in ("train", "test") for k, v in (("images", images), ("labels", labels))
     }
-    np.savez(tmp_path / "big.npz", **splits)
-    message = r"has 16×16 images, but the encoder was trained on 8×8: choose a data set of that size"
-    with pytest.raises(InputError, match=message):
-        load_labelled(config(), f"npz:{tmp_path / 'big.npz'}", 8)
+    np.savez(tmp_path / "other.npz", **splits)
+    told = f"has {size[0]}×{size[1]} images, but the encoder was trained on 8×8: choose a data set of that"
+    with pytest.raises(InputError, match=told):
+        load_labelled(config(), f"npz:{tmp_path / 'other.npz'}", 8)
 
 
 def test_images_without_labels(tmp_path: Path) -> None:
