@@ -71,6 +71,7 @@ def test_the_command_line_wins_over_the_files_preset_and_recipe(tmp_path: Path) 
     assert config.loss == LossConfig(**PRESETS["adv"])
     assert config.recipe == "digits"
     assert config.encoder.name == "small"
+    assert resolve({"recipe": "digits"}, file=file).recipe == "digits"
 
 
 def test_the_file_may_name_the_data_set_whose_recipe_counts(tmp_path: Path) -> None:

@@ -27,6 +27,12 @@ def test_intnacl_uses_nearly_everything() -> None:
     assert unused(config).keys() == {"loss.denominator"}
 
 
+@pytest.mark.parametrize("name", ["loss.robust_negatives", "adversary.negatives"])
+def test_one_hard_estimator_is_enough(name: str) -> None:
+    config = resolve({"loss.negatives": "g0", "loss.alpha": 1.0, name: "g2"})
+    assert not {"loss.tau_plus", "loss.beta"} & unused(config).keys()
+
+
 def test_a_setting_without_effect_is_told() -> None:
     with pytest.warns(
         InputWarning, match=r"loss.lam=0.3 changes nothing here: it is used with loss.nacl=mix"

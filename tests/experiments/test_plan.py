@@ -8,7 +8,7 @@ import torch
 from grids import jobs, table
 
 from intnacl.errors import InputError
-from intnacl.experiments.plan import jobs_of, make_plan
+from intnacl.experiments.plan import jobs_of, make_plan, runs_by_row
 from intnacl.experiments.tables import Column, Row
 
 
@@ -104,6 +104,7 @@ def test_some_columns_of_a_table() -> None:
 
     assert found(*labels[:2]) == [(1, False), (2, True)]
     assert found(labels[1]) == [(2, False)]  # from its beginning: nobody asked for the one before
+    assert runs_by_row(plan, other, columns=labels[:1]) == []
     with pytest.raises(InputError, match=r"column='4 epochs' is unknown"):
         found("4 epochs")
     with pytest.raises(InputError, match=rf"no table has both rows M = 1 and columns {labels[0]}"):
@@ -128,3 +129,5 @@ def test_the_device_decides_the_precision_and_so_the_name() -> None:
 def test_what_cannot_be_run_is_refused_before_anything_is(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         make_plan([table(**settings)], [0])
+    with pytest.raises(InputError, match=message):
+        make_plan([table()], [0], overrides=settings)
