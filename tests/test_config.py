@@ -75,7 +75,9 @@ def test_the_command_line_wins_over_the_files_preset_and_recipe(tmp_path: Path) 
 
 
 def test_the_file_may_name_the_data_set_whose_recipe_counts(tmp_path: Path) -> None:
-    assert resolve(file=toml(tmp_path, 'dataset = "cifar10"\n')).recipe == "paper"
+    file = toml(tmp_path, 'dataset = "cifar10"\n')
+    assert resolve(file=file).recipe == "paper"
+    assert resolve({"dataset": "tinyimagenet"}, file=file).recipe == "tinyimagenet"
 
 
 def test_a_named_augmentation_of_the_command_line_goes_over_the_files_settings(tmp_path: Path) -> None:

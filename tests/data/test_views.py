@@ -3,6 +3,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from intnacl.data import views
 from intnacl.data.augment import augment
 from intnacl.data.batches import batch_indices, rank_rows
 from intnacl.data.recipes import RECIPES
@@ -108,3 +109,12 @@ def test_one_graph(images):
         for kind in range(3):
             for a, b in zip(out[kind], expected[kind], strict=True):
                 assert torch.allclose(a, b, atol=1e-5)
+
+
+@pytest.mark.parametrize(("mix_of", "count"), [("x0", 3), ("x1", 3), ("own", 5)])
+def test_only_views_that_are_used_are_made(images, monkeypatch, mix_of, count):
+    made = []
+    monkeypatch.setattr(views, "augment", lambda x, *a, **k: made.append(len(x)) or augment(x, *a, **k))
+    config, rows = replace(CONFIG, mix_of=mix_of), torch.arange(40)
+    make_views(images, config, seed=0, step=0, rows=rows, extra=1, mixed=2)
+    assert made == [count * 40]

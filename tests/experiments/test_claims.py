@@ -138,3 +138,8 @@ def test_claims_are_of_known_losses_and_most_have_published_differences() -> Non
     differences = [d for one in judge({}) for d in one.differences]
     assert sum(d.paper is not None for d in differences) > len(differences) / 2
     assert all(d.paper is not None for d in differences if d.kind == "as_much")
+
+
+def test_a_supervised_run_is_none_of_a_loss() -> None:
+    supervised = run("SimCLR", 0, both(30.0, 48.0), objective="supervised")
+    assert measured_claims({"a": supervised, "b": run("IntNaCl", 0, both(40.0, 60.0))}) == []

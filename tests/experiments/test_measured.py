@@ -163,6 +163,11 @@ def test_the_command_of_a_run_tells_where_its_data_are() -> None:
     assert words[words.index("--root") + 1] == "/my data"
 
 
+def test_the_command_of_a_run_names_only_what_is_not_the_recipes() -> None:
+    found = command(resolve({"dataset": "cifar100", "train.epochs": 7}), Path("out"))
+    assert found == "intnacl run --dataset cifar100 --out out --set train.epochs=7"
+
+
 @pytest.mark.parametrize("name", ["2", "3", "4", "supervised", "figure_eps"])
 def test_the_command_of_a_run_gives_its_configuration(name: str) -> None:
     for job in make_plan(pick(PAPER, (name,)), [3], universe=PAPER).jobs:
