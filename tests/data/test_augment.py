@@ -8,7 +8,7 @@ import torch
 from scipy.stats import ks_2samp
 
 from intnacl.data import draws
-from intnacl.data.augment import BRIGHTNESS, CONTRAST, HUE, SATURATION, UNIFORMS, apply, augment, draw
+from intnacl.data.augment import BRIGHTNESS, CONTRAST, HUE, SATURATION, TRIES, UNIFORMS, apply, augment, draw
 from intnacl.data.recipes import RECIPES
 from intnacl.errors import InputError
 
@@ -61,6 +61,14 @@ def test_crop_boxes_are_distributed_as_torchvisions(height, width):
     assert (
         ks_2samp(area.numpy(), (other[:, 2] * other[:, 3]).numpy()).pvalue < 1e-3
     )  # the test sees a difference
+
+
+def test_the_first_crop_that_fits_is_taken():
+    config = replace(RECIPES["paper"], crop_scale=(0.2, 0.5))  # every one fits
+    first, other = torch.rand(2, 20, UNIFORMS)
+    other[:, :2], other[:, 2 * TRIES :] = first[:, :2], first[:, 2 * TRIES :]
+    boxes = zip(draw(config, first, 32, 32)[:4], draw(config, other, 32, 32)[:4], strict=True)
+    assert all(torch.equal(a, b) for a, b in boxes)
 
 
 @pytest.mark.parametrize(("height", "width"), [(8, 64), (64, 8), (9, 10)])
