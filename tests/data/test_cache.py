@@ -5,13 +5,14 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import IO
 
 import pytest
 import torch
 
-from intnacl.data import aside
+from intnacl.data import aside, cache
 from intnacl.data.cache import Source, cached, default_root
 from intnacl.errors import InputError
 
@@ -72,9 +73,34 @@ def test_a_changed_source_is_decoded_anew_and_the_stale_entry_removed(root: Path
 def test_sizes_do_not_push_each_other_out(root: Path, file: Path) -> None:
     fill = Filler(labels=(0,))
     cached(root, source(file, 2), fill)
-    cached(root, source(file, 1), lambda out: (out.write(b"xyz") and [0], {}))
+    small = cached(root, source(file, 1), lambda out: (out.write(b"xyz") and [0], {}))
+    assert small.images.shape == (1, 3, 1, 1)
     cached(root, source(file, 2), fill)
     assert fill.calls == 1
+
+
+def test_places_do_not_push_each_other_out(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill = Filler()
+    for name in ("here", "there", "here"):
+        (tmp_path / name).mkdir(exist_ok=True)
+        monkeypatch.chdir(tmp_path / name)
+        if not Path("source").exists():
+            Path("source").write_bytes(b"pixels")
+        cached(root, source(Path("source")), fill)
+    assert fill.calls == 2
+
+
+def test_other_classes_or_another_format_are_decoded_anew(
+    root: Path, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A class more in the training folder moves the labels of test images that stay as they are."""
+    cached(root, source(file), Filler(1))
+    other = replace(source(file), classes=("a", "b", "c"))
+    assert (cached(root, other, Filler(2)).images == 2).all()
+    monkeypatch.setattr(cache, "FORMAT", cache.FORMAT + 1)
+    assert (cached(root, other, Filler(3)).images == 3).all()
 
 
 @pytest.mark.parametrize("name", ["images.u8", "labels.i64", "entry.json"])
@@ -149,6 +175,31 @@ def test_without_locks_the_first_to_finish_wins(
         return Filler(2)(out)
 
     assert (cached(root, source(file), overtaken).images == 1).all()
+    assert len(entries(root)) == 1
+
+
+def test_what_another_process_filled_meanwhile_is_opened(
+    root: Path, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock, fill = aside.locked, Filler(2)
+
+    @contextmanager
+    def wait(path: Path) -> Iterator[bool]:
+        monkeypatch.setattr(aside, "locked", lock)
+        cached(root, source(file), Filler(1))
+        with lock(path) as alone:
+            yield alone
+
+    monkeypatch.setattr(aside, "locked", wait)
+    assert (cached(root, source(file), fill).images == 1).all()
+    assert fill.calls == 0
+
+
+def test_a_folder_without_the_right_to_write_is_passed_over(
+    root: Path, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path / "cache")
+    cached(tmp_path, source(file), Filler())
     assert len(entries(root)) == 1
 
 

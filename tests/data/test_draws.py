@@ -1,6 +1,7 @@
 import pytest
 import torch
 
+from intnacl.data import draws
 from intnacl.data.draws import philox, uniform, words
 
 # Known answers published with Random123 for philox4x32-10: counter, key, output.
@@ -60,6 +61,11 @@ def test_every_part_of_the_key_matters(changed):
     key = {"seed": 7, "step": 3, "view": 1}
     a, b = uniform(**key, rows_B=rows, count=10), uniform(**(key | changed), rows_B=rows, count=10)
     assert (a == b).float().mean() < 0.01
+
+
+def test_the_largest_word_is_below_one(monkeypatch):
+    monkeypatch.setattr(draws, "words", lambda *key: torch.tensor([[0, 2**32 - 1]]))
+    assert uniform(0, 0, 0, torch.arange(1), 2).tolist() == [[0, 1 - 2**-24]]
 
 
 @pytest.mark.filterwarnings("default")  # the compiler has its own

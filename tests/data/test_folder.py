@@ -65,7 +65,8 @@ def test_broken_images_are_skipped_and_named(pets: Path, image: Encode) -> None:
     got = get(pets)
     assert got.labels is not None
     assert got.labels.tolist() == [0, 0, 0, 1]
-    assert sorted(got.skipped) == [str(Path("cat", "0.png")), str(Path("dog", "0.png"))]
+    assert sorted(got.skipped) == ["cat/0.png", "dog/0.png"]
+    assert got.names == ("cat/1.png", "cat/2.PNG", "cat/deep/3.jpg", "dog/1.png")
 
 
 @pytest.mark.parametrize("test_name", ["test", "val", "validation"])
