@@ -1,6 +1,7 @@
 """From a batch to its loss: the same numbers as the parts put together by hand."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -8,11 +9,12 @@ from pieces import contrastive, labelled_images
 
 from intnacl.attacks import adversarial_view
 from intnacl.data.augment import augment
+from intnacl.data.batches import STREAM
 from intnacl.data.recipes import AugmentConfig
 from intnacl.data.views import make_views
 from intnacl.encoders import EncoderConfig
 from intnacl.errors import InputError
-from intnacl.losses.integrated import PRESETS, IntNaClLoss
+from intnacl.losses.integrated import PRESETS, IntNaClLoss, LossConfig
 from intnacl.training import objectives
 from intnacl.training.halves import HalfWeights
 from intnacl.training.objectives import AdversaryConfig, Objective, Supervised
@@ -48,6 +50,8 @@ def test_terms_are_the_loss_of_views_embedded_one_by_one(preset: str) -> None:
     assert terms.keys() == {"nacl", "robust", "loss"}
     for name in terms:
         torch.testing.assert_close(terms[name], expected[name], rtol=1e-4, atol=1e-5)
+    for (name, buffer), other in zip(objective.model.named_buffers(), model.buffers(), strict=True):
+        torch.testing.assert_close(buffer, other, rtol=1e-4, atol=1e-5, msg=name)
 
 
 def test_several_positives_of_nca_are_extra_views() -> None:
@@ -100,6 +104,26 @@ def test_a_random_start_of_the_adversary_is_keyed_by_the_global_row() -> None:
     assert seen[0].abs().max() <= 0.1
     assert seen[0].std() > 0.05
     assert torch.equal(seen[0][4:], seen[1])
+
+
+def test_the_adversary_gets_its_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: dict[str, Any] = {}
+
+    def view(encoder: object, x: torch.Tensor, eps: float, **settings: Any) -> torch.Tensor:
+        given.update(settings, eps=eps)
+        return x
+
+    monkeypatch.setattr(objectives, "adversarial_view", view)
+    numbers = {"temperature": 0.2, "tau_plus": 0.1, "beta": 2.0}
+    adversary = AdversaryConfig(eps=0.1, steps=3, clamp=True, negatives="g1")
+    contrastive("intcl", loss=numbers, adversary=adversary)(images(), None, ROWS, STEP)
+    assert (given["eps"], given["steps"], given["clamp"]) == (0.1, 3, True)
+    assert given["criterion"].config == LossConfig(negatives="g1", **numbers)
+
+
+def test_streams_are_no_views() -> None:
+    assert len({objectives.START, STREAM}) == 2
+    assert min(objectives.START, STREAM) > 1_000_000
 
 
 def test_the_adversary_may_maximise_another_loss_of_the_family() -> None:
