@@ -135,6 +135,13 @@ def test_attacks_that_do_not_tell_their_images_count(tmp_path: Path) -> None:
     assert sorted(collect(subject)["attacks"], key=str) == sorted(before, key=str)
 
 
+def test_attacks_on_other_images_than_the_probes_do_not_count(tmp_path: Path) -> None:
+    subject = measured(tmp_path)
+    for path in (subject.folder / "parts").glob("attack-*.json"):
+        path.write_text(path.read_text().replace('"test": "', '"test": "other'))
+    assert collect(subject)["attacks"] == []
+
+
 def test_the_machine_is_that_of_the_runs_own_probe(tmp_path: Path) -> None:
     subject = measured(tmp_path)
     (probe,) = all_parts(subject.folder, "probe")
@@ -147,7 +154,7 @@ def test_the_machine_is_that_of_the_runs_own_probe(tmp_path: Path) -> None:
 
 def test_what_was_not_measured_is_none(tmp_path: Path) -> None:
     subject = trained(tmp_path)
-    run_probe(subject, "digits")
+    run_attacks(subject, "digits", plan(["fgsm"], 0.02, 8))  # not on 64 images
     found = collect(subject)["accuracy"]["digits"]
     assert (found["fgsm"], found["pgd"]) == (None, None)
 

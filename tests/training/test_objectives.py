@@ -32,11 +32,11 @@ def supervised(seed: int = 0) -> Supervised:
 
 @pytest.mark.parametrize("preset", PRESETS)
 def test_terms_are_the_loss_of_views_embedded_one_by_one(preset: str) -> None:
-    objective, by_hand = contrastive(preset), contrastive(preset)
+    objective, by_hand = (contrastive(preset, loss={"lam": 0.7}) for _ in range(2))
     terms = objective.train()(images(), None, ROWS, STEP)
     model, need = by_hand.model.train(), by_hand.needed
     views = make_views(
-        images(), by_hand.augment, seed=0, step=5, rows=ROWS, extra=need.extra, mixed=need.mixed, lam=0.5
+        images(), by_hand.augment, seed=0, step=5, rows=ROWS, extra=need.extra, mixed=need.mixed, lam=0.7
     )
     attacked = None
     if need.adversarial:
@@ -119,6 +119,12 @@ def test_the_adversary_gets_its_settings(monkeypatch: pytest.MonkeyPatch) -> Non
     contrastive("intcl", loss=numbers, adversary=adversary)(images(), None, ROWS, STEP)
     assert (given["eps"], given["steps"], given["clamp"]) == (0.1, 3, True)
     assert given["criterion"].config == LossConfig(negatives="g1", **numbers)
+
+
+def test_a_supervised_layer_begins_as_the_seed_says() -> None:
+    one, same, other = (supervised(seed).model[1].weight for seed in (0, 0, 1))
+    assert torch.equal(one, same)
+    assert not torch.equal(one, other)
 
 
 def test_streams_are_no_views() -> None:
