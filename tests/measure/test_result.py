@@ -62,10 +62,13 @@ def test_the_protocol_is_whole(tmp_path: Path) -> None:
 
 
 def test_times_are_by_stage_and_sum_up(tmp_path: Path) -> None:
-    times = collect(measured(tmp_path))["time_s"]
+    subject = measured(tmp_path)
+    times = collect(subject)["time_s"]
     assert list(times) == ["pretrain", "probe digits", "knn digits", "attack digits", "total"]
     assert all(seconds > 0 for seconds in times.values())
     assert times["total"] == pytest.approx(sum(times.values()) - times["total"], abs=0.01)
+    attacks = all_parts(subject.folder, "attack")
+    assert times["attack digits"] == pytest.approx(sum(part.time_s for part in attacks))
 
 
 def test_seconds_of_compilation_stand_apart_where_there_are_any(tmp_path: Path) -> None:

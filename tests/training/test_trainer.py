@@ -99,6 +99,15 @@ def test_dropout_too_is_a_function_of_seed_and_step(tmp_path: Path) -> None:
     assert all(torch.equal(one[key], many[key]) for key in one)
 
 
+def test_every_step_draws_dropout_of_its_own(tmp_path: Path) -> None:
+    made, drawn = trainer(tmp_path), []
+    with torch.random.fork_rng():
+        for made._step in (0, 1):
+            made._seed_layers()
+            drawn.append(torch.rand(4))
+    assert not torch.equal(*drawn)
+
+
 def test_ranks_draw_dropout_of_their_own(tmp_path: Path) -> None:
     made, drawn = trainer(tmp_path), []
     with torch.random.fork_rng():
