@@ -398,3 +398,25 @@ def test_compilation_is_announced_and_timed_over_all_processes(
     assert told.index("compiling the update") < told.index("updates to go")
     run(trainer(tmp_path, epochs=2, compile=True))
     assert records(tmp_path / "log.jsonl")[-1]["compiling"] >= 0.4
+
+
+def test_the_log_holds_every_epochs_own_mean(tmp_path: Path) -> None:
+    run(trainer(tmp_path, lr=1e-9))
+    first, second = (record["loss"] for record in records(tmp_path / "log.jsonl"))
+    assert second == pytest.approx(first, rel=0.2)
+
+
+def test_weights_that_are_no_numbers_are_not_saved(tmp_path: Path) -> None:
+    made = trainer(tmp_path)
+    next(made.objective.model.parameters()).data.fill_(torch.nan)
+    with pytest.raises(DivergedError, match="weights are not finite"):
+        made._save()
+    assert not (tmp_path / "checkpoints").exists()
+
+
+def test_an_epoch_begins_with_its_own_batches_where_updates_leave_some_over(tmp_path: Path) -> None:
+    made, begun = trainer(tmp_path, accumulate=3), []
+    indices = made._indices
+    made._indices = lambda first: begun.append(first) or indices(first)
+    run(made)
+    assert begun == [0, 4]  # an epoch has 4 batches
