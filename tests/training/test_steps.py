@@ -255,6 +255,9 @@ def test_eager_without_graph_needs_no_trial() -> None:
     [
         torch.OutOfMemoryError("CUDA out of memory"),
         RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried"),
+        RuntimeError("CUDA error: out of memory"),
+        RuntimeError("Triton Error [CUDA]: out of memory"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
         MemoryError(),
     ],
 )

@@ -139,8 +139,11 @@ def memory_errors() -> Iterator[None]:
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Whether memory ran out; torch has an exception of its own for the GPU's alone."""
-    told = ("can't allocate memory", "Storage size calculation overflowed")
+    """Whether memory ran out; torch's own exception is of what its allocator asked for on a GPU alone."""
+    told = (
+        "can't allocate memory", "Storage size calculation overflowed",
+        "CUDA error: out of memory", "[CUDA]: out of memory", "CUBLAS_STATUS_ALLOC_FAILED",
+    )  # fmt: skip
     known = isinstance(error, torch.OutOfMemoryError | MemoryError)
     return known or any(text in str(error) for text in told)
 
