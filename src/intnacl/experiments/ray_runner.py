@@ -4,6 +4,7 @@ Start Ray on the machines (`ray start --head`, then `ray start --address HEAD:63
 task whose worker or machine dies is started again elsewhere and goes on from the run's last state.
 """
 
+import logging
 import time
 from collections import Counter
 from typing import Any
@@ -24,7 +25,7 @@ def connect(address: str) -> Any:
         raise missing_extra("ray", "ray", "--ray") from None
     if not ray.is_initialized():
         try:
-            ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
         except ConnectionError as error:
             raise InputError(
                 f"--ray {address}: no Ray cluster answers there. `ray start --head` starts one."
