@@ -12,6 +12,7 @@ from intnacl.data.images import SUFFIXES, ImageSet, Item, Request, decode_all, i
 from intnacl.errors import InputError
 
 DEFAULT_SIZE = 32
+READ = ", ".join(sorted(SUFFIXES))
 TRAIN_ALONE = "`intnacl pretrain` and `intnacl embed` do with a train split alone."
 SPLITS = {"train": ("train",), "test": ("test", "val", "validation")}
 
@@ -79,8 +80,7 @@ def find_images(folder: Path, classes: tuple[str, ...]) -> list[tuple[Path, int]
         )
     if not flat and not labelled:
         raise InputError(
-            f"{folder} holds no images ({', '.join(sorted(SUFFIXES))}) and no class folders: put some in, or "
-            "give another folder."
+            f"{folder} holds no images ({READ}) and no class folders: put some in, or give another folder."
         )
     return [(path, -1) for path in flat] + [pair for sub in labelled for pair in _of_class(sub, classes)]
 
@@ -97,9 +97,6 @@ def _of_class(folder: Path, classes: tuple[str, ...]) -> list[tuple[Path, int]]:
         raise InputError(f"{folder} is no class of the training folder, which has {', '.join(classes)}.")
     paths = sorted(path for path in _visible(folder) if is_image(path) and path.is_file())
     if not paths:
-        raise InputError(
-            f"the class folder {folder} holds no image ({', '.join(sorted(SUFFIXES))}): put some in, or "
-            "remove it."
-        )
+        raise InputError(f"the class folder {folder} holds no image ({READ}): put some in, or remove it.")
     label = classes.index(name)
     return [(path, label) for path in paths]

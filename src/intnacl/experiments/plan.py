@@ -75,7 +75,7 @@ def make_plan(
 
 def jobs_of(plan: Plan, rows: Sequence[str] = (), columns: Sequence[str] = ()) -> tuple[Job, ...]:
     """The runs behind rows of these labels, or "GROUP, LABEL"s, and columns of these; none named: all."""
-    check_labels(plan, rows, columns)
+    check_names(plan, rows, columns)
     found = (runs for table in plan.tables for _, runs in runs_by_row(plan, table, rows, columns))
     chosen = set[str]().union(*found)
     if not chosen:
@@ -83,7 +83,7 @@ def jobs_of(plan: Plan, rows: Sequence[str] = (), columns: Sequence[str] = ()) -
     return _with_parents_there({job.name: job for job in plan.jobs if job.name in chosen})
 
 
-def check_labels(plan: Plan, rows: Sequence[str], columns: Sequence[str]) -> None:
+def check_names(plan: Plan, rows: Sequence[str], columns: Sequence[str]) -> None:
     """Raise unless every row and column exists."""
     known_rows = {name for table in plan.tables for row in table.rows for name in row.names}
     known_columns = {column.label for table in plan.tables for column in table.columns}

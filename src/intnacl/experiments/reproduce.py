@@ -15,7 +15,7 @@ from intnacl.experiments.attempts import failure, finished, run_folder
 from intnacl.experiments.cost import plan_seconds
 from intnacl.experiments.custom import read_grid
 from intnacl.experiments.grid import SCALES, pick, tables_of
-from intnacl.experiments.plan import Job, Plan, check_labels, jobs_of, make_plan, runs_by_row
+from intnacl.experiments.plan import Job, Plan, check_names, jobs_of, make_plan, runs_by_row
 from intnacl.experiments.progress import Progress, last_line
 from intnacl.experiments.runner import Session, local_devices, new_session, run_local, work
 from intnacl.experiments.tables import Column, Row, Table
@@ -88,7 +88,7 @@ def list_tables(request: Request) -> None:
     from rich.table import Table as Grid
 
     plan = plan_of(request, request.universe())
-    check_labels(plan, request.rows, request.columns)
+    check_names(plan, request.rows, request.columns)
     costs = plan_seconds(plan.jobs)
     by_row = bool(request.tables or request.rows or request.columns)
     columns = ("name", "row" if by_row else "title", "runs", "finished", "H200 hours")
