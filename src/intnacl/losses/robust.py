@@ -21,8 +21,9 @@ def adversarial_weight(clean: Pair, weight: str, *, detach: bool = False, gather
         return torch.ones_like(clean.positive_R)
     w_R = base_rows(clean)
     if weight == "relative":
-        w_R = w_R.detach()
-        return w_R / batch_mean(w_R, gather).clamp_min(torch.finfo(w_R.dtype).tiny)
+        # Rows without a loss at all must not divide by 0. On a mean that is clamped, Triton 3.6 fails.
+        w_R = w_R.detach().clamp_min(torch.finfo(w_R.dtype).tiny)
+        return w_R / batch_mean(w_R, gather)
     return w_R.detach() if detach else w_R
 
 
