@@ -9,7 +9,7 @@ import pytest
 from intnacl.config import from_dict
 from intnacl.measure.parts import all_parts
 from intnacl.measure.probes import run_probe
-from intnacl.measure.result import Measured, collect, write_result
+from intnacl.measure.result import SLOW, Measured, collect, write_result
 from intnacl.measure.robust import plan, run_attacks
 from intnacl.measure.subject import open_subject
 from intnacl.training.journal import records
@@ -79,6 +79,18 @@ def test_seconds_of_compilation_stand_apart_where_there_are_any(tmp_path: Path) 
     assert list(times)[:2] == ["compile", "pretrain"]
     assert times["compile"] == 12.5
     assert times["total"] == pytest.approx(sum(times.values()) - times["total"], abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("asked", "done", "warned"), [(True, False, True), (True, True, False), (False, False, False)]
+)
+def test_a_compiler_that_failed_is_warned_of(tmp_path: Path, asked: bool, done: bool, warned: bool) -> None:
+    subject = measured(tmp_path)
+    train = replace(subject.config.train, compile=asked)
+    subject = replace(subject, config=replace(subject.config, train=train))
+    log = subject.folder / "log.jsonl"
+    log.write_text(json.dumps(records(log)[-1] | {"compiled": done}) + "\n")
+    assert (SLOW in collect(subject)["warnings"]) == warned
 
 
 def test_there_is_no_result_before_everything_is_measured(tmp_path: Path) -> None:

@@ -215,10 +215,21 @@ def test_the_trial_leaves_the_gradient_scale(monkeypatch: pytest.MonkeyPatch) ->
     assert made.scaler.state_dict() == before
 
 
-def test_a_compiler_that_fails_is_named_and_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("message", "cause"),
+    [
+        ("no C++ compiler\nand more", "no C++ compiler"),
+        ("an exception in a subprocess:\n\nTraceback:\n  File: x\nRuntimeError: the pass failed\n\nSet A=1",
+         "RuntimeError: the pass failed"),
+        ("", ""),
+    ],
+)  # fmt: skip
+def test_a_compiler_that_fails_is_named_and_passed_over(
+    message: str, cause: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def broken(*_: object, **__: object) -> object:
         def fail(*_: object, **__: object) -> None:
-            raise RuntimeError("no C++ compiler\nand more")
+            raise RuntimeError(message)
 
         return lambda part: fail
 
@@ -226,7 +237,7 @@ def test_a_compiler_that_fails_is_named_and_passed_over(monkeypatch: pytest.Monk
     monkeypatch.setattr(torch, "compile", broken)
     lines, say = said()
     assert made.prepare(compiled=True, graph=True, say=say) == "eager"
-    assert lines == ["torch.compile fails here (RuntimeError: no C++ compiler): going on without."]
+    assert lines == [f"torch.compile fails here (RuntimeError: {cause}): going on without."]
     index = torch.arange(B)[None]
     assert torch.equal(made(index, 0), eager(index, 0))
     assert torch.equal(weights(made), weights(eager))

@@ -397,7 +397,15 @@ def test_compilation_is_announced_and_timed_over_all_processes(
     told = capsys.readouterr().out
     assert told.index("compiling the update") < told.index("updates to go")
     run(trainer(tmp_path, epochs=2, compile=True))
-    assert records(tmp_path / "log.jsonl")[-1]["compiling"] >= 0.4
+    last = records(tmp_path / "log.jsonl")[-1]
+    assert last["compiling"] >= 0.4
+    assert last["compiled"] is True
+
+
+def test_a_compiler_that_fails_is_in_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Stepper, "prepare", lambda *_, **__: "CUDA graph")
+    run(trainer(tmp_path, epochs=1, compile=True))
+    assert records(tmp_path / "log.jsonl")[-1]["compiled"] is False
 
 
 def test_the_log_holds_every_epochs_own_mean(tmp_path: Path) -> None:

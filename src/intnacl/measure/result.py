@@ -12,6 +12,7 @@ from intnacl.training.journal import LOG, last_record
 
 RESULT = "result.json"
 KINDS = ("probe", "hcl_probe", "knn", "attack")
+SLOW = "torch.compile failed, so that training took longer than it should: its output names the error."
 ROW = ("name", "eps", "steps", "step_size", "restarts", "images", "accuracy", "clean")
 
 
@@ -77,7 +78,7 @@ def _collect(found: Measured) -> dict[str, Any]:
             _figures(part) | {"protocol": kind, "probe": part.settings["probe"]}
             for kind in ("probe", "hcl_probe") for part in found.parts[kind]
         ],
-        "warnings": _warnings(found),
+        "warnings": _training_warnings(found) + _attack_warnings(found),
         "time_s": _times(found),
         "protocol": _protocol(found),
         "config": to_dict(read_config(found.subject.folder)),  # not with another root of today's
@@ -109,12 +110,18 @@ def _attack_rows(found: Measured) -> list[dict[str, Any]]:
     return list(rows.values())
 
 
-def _warnings(found: Measured) -> list[str]:
+def _attack_warnings(found: Measured) -> list[str]:
     """By data set, since accuracy is compared from eps to eps, and these are parts of their own."""
     parts: dict[str, list[Part]] = {}
     for part in found.attacks:
         parts.setdefault(part.settings["dataset"], []).append(part)
     return [f"{name}: {warning}" for name, some in parts.items() for warning in robust.attack_warnings(some)]
+
+
+def _training_warnings(found: Measured) -> list[str]:
+    last = last_record(found.subject.folder / LOG) or {}
+    slow = found.subject.config.train.compile and not last.get("compiled", True)
+    return [SLOW] if slow else []
 
 
 def _figures(part: Part) -> dict[str, Any]:

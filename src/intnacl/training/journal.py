@@ -10,8 +10,9 @@ from intnacl.data.aside import disk_errors, write_file
 from intnacl.errors import missing_extra
 
 LOG = "log.jsonl"
-TIMES = ("images_per_s", "seconds", "compiling")
-"""How fast: the last epoch's images per second, and seconds so far of all updates and of all compilations."""
+TIMES = ("images_per_s", "seconds", "compiling", "compiled")
+"""How fast: the last epoch's images per second, seconds so far of all updates and of all compilations, and
+whether updates are compiled."""
 TAIL = 2**16  # bytes at the end of a log, which hold its last record: one has some hundreds
 
 

@@ -3,6 +3,7 @@
 Shapes: k batches an update, R = h + B rows of a rank's batch with its halo, T terms of the loss.
 """
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -67,7 +68,7 @@ class Stepper:
                 if (compile_it, capture) == (False, False) or is_out_of_memory(error):
                     raise
                 what = "torch.compile" if compile_it else "the CUDA graph"
-                say(f"{what} fails here ({type(error).__name__}: {_first_line(error)}): going on without.")
+                say(f"{what} fails here ({type(error).__name__}: {_cause(error)}): going on without.")
         raise AssertionError("the eager way returns or raises")
 
     def _try(self, compiled: bool, capture: bool) -> None:
@@ -177,5 +178,8 @@ def _kept(objective: Objective, optimizer: Optimizer, scaler: torch.amp.GradScal
         optimizer.zero_grad(set_to_none=True)
 
 
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [""])[0][:200]
+def _cause(error: Exception) -> str:
+    """The first line of a message, or the last that names an error: compilers quote whole tracebacks."""
+    lines = str(error).splitlines() or [""]
+    named = [line for line in lines if re.match(r"[\w.]*(Error|Exception): .", line)]
+    return (named[-1] if named else lines[0])[:200]

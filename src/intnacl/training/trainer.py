@@ -123,6 +123,7 @@ class Trainer:
             objective.distribute(lambda module: wrap_ddp(module, here.device))
         self.rows, self._step, self._seconds = rows, 0, 0.0
         self._compiling = 0.0  # seconds before the first update, of every process that went on with the run
+        self._compiled = False
         self._sums: dict[str, float] = {}  # of the current epoch's terms
         self._best: tuple[float, int] | None = None  # score and step
         labels = labels.to(here.device) if labels is not None else None
@@ -166,6 +167,7 @@ class Trainer:
             say=journal.say,
         )
         self._compiling += time.monotonic() - begun
+        self._compiled = way.startswith("compiled")
         journal.say(f"{self.steps - self._step} updates to go, {self.config.precision}, {way}")
 
     def _chunk(self, stop: Stop, journal: Journal) -> None:
@@ -250,8 +252,8 @@ class Trainer:
             self.objective.train()
         self._sums = {}
         self._remember_best(record)
-        times = {"seconds": round(self._seconds, 2), "compiling": round(self._compiling, 2)}
-        journal.epoch(record | {"images_per_s": round(speed, 1)} | times)
+        record |= {"images_per_s": round(speed, 1), "seconds": round(self._seconds, 2)}
+        journal.epoch(record | {"compiling": round(self._compiling, 2), "compiled": self._compiled})
 
     def _remember_best(self, record: dict[str, Any]) -> None:
         """The best step by kNN accuracy where it is watched, by the loss otherwise."""
