@@ -64,7 +64,7 @@ def test_the_protocol_is_whole(tmp_path: Path) -> None:
 def test_times_are_by_stage_and_sum_up(tmp_path: Path) -> None:
     subject = measured(tmp_path)
     times = collect(subject)["time_s"]
-    assert list(times) == ["pretrain", "probe digits", "knn digits", "attack digits", "total"]
+    assert list(times) == ["pretrain", "pauses", "probe digits", "knn digits", "attack digits", "total"]
     assert all(seconds > 0 for seconds in times.values())
     assert times["total"] == pytest.approx(sum(times.values()) - times["total"], abs=0.01)
     attacks = all_parts(subject.folder, "attack")

@@ -1,8 +1,10 @@
 """The loop: exact resumption, checkpoints, schedules, monitors, divergence."""
 
+import itertools
 import json
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,9 +13,10 @@ from pieces import contrastive, run, state, trainer
 from torch import nn
 
 from intnacl.errors import InputError
+from intnacl.training import checkpoint as checkpoints
 from intnacl.training.checkpoint import newest
 from intnacl.training.distributed import Ranks
-from intnacl.training.journal import TIMES, Journal, records
+from intnacl.training.journal import SPENT, TIMES, Journal, records
 from intnacl.training.objectives import Contrastive
 from intnacl.training.steps import Stepper
 from intnacl.training.stopping import Stop
@@ -381,7 +384,7 @@ def test_info_survives_json(tmp_path: Path) -> None:
     run(trainer(tmp_path, epochs=3), StopAfter(5))
     (path,) = (tmp_path / "checkpoints").glob("step-*")
     info = json.loads((path / "state.json").read_text())["info"]
-    assert info.keys() == {"seconds", "compiling", "sums", "best", "data"}
+    assert info.keys() == {*SPENT, "sums", "best", "data"}
     assert info["sums"]["loss"] > 0
 
 
@@ -400,6 +403,25 @@ def test_compilation_is_announced_and_timed_over_all_processes(
     last = records(tmp_path / "log.jsonl")[-1]
     assert last["compiling"] >= 0.4
     assert last["compiled"] is True
+
+
+def test_pauses_are_timed_apart_from_updates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kNN accuracy takes 10 s here, a checkpoint 100, all else a tick; an epoch's follows its record."""
+    clock, save = itertools.count(step=1e-3), checkpoints.save
+    later = [0.0]
+    fake = SimpleNamespace(monotonic=lambda: next(clock) + later[0])
+    monkeypatch.setattr("intnacl.training.trainer.time", fake)
+
+    def wait(seconds: float) -> None:
+        later[0] += seconds
+
+    monkeypatch.setattr(checkpoints, "save", lambda *given: (wait(100.0), save(*given)))
+    made = trainer(tmp_path, epochs=2, monitor_epochs=1)
+    made.monitor = lambda _: wait(10.0) or {"knn": 50.0}
+    run(made)
+    first, second = records(tmp_path / "log.jsonl")
+    assert [first["pausing"], second["pausing"]] == pytest.approx([10, 120], abs=0.1)
+    assert 0 < second["seconds"] < 0.5
 
 
 def test_a_compiler_that_fails_is_in_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,8 +18,8 @@ from intnacl.experiments.naming import training_key
 
 LONGEST_NAME = 50  # characters of a file's name, which may take four bytes each
 STAGES = {
-    "compile": "compilation", "pretrain": "pretraining", "probe": "probe", "knn": "kNN", "attack": "attacks",
-    "total": "in all",
+    "compile": "compilation", "pretrain": "pretraining", "pauses": "its kNN and checkpoints",
+    "probe": "probe", "knn": "kNN", "attack": "attacks", "total": "in all",
 }  # fmt: skip
 STRONG, WEAK = 2.0, 1.0  # units of the pooled spread from which a difference is coloured
 

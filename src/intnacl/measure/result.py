@@ -131,10 +131,11 @@ def _figures(part: Part) -> dict[str, Any]:
 
 
 def _times(found: Measured) -> dict[str, float]:
-    """Seconds of each stage, summed over its parts; those of compiling the update, where it is, apart."""
+    """Seconds of each stage, summed over its parts; training's own by what they were spent on."""
     last = last_record(found.subject.folder / LOG) or {}
     times: dict[str, float] = {"compile": last["compiling"]} if last.get("compiling") else {}
     times["pretrain"] = last.get("seconds", 0.0)
+    times |= {"pauses": last["pausing"]} if last.get("pausing") else {}
     for kind, parts in found.parts.items():
         for part in parts:
             stage = f"{kind} {part.settings['dataset']}"

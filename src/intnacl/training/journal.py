@@ -10,9 +10,10 @@ from intnacl.data.aside import disk_errors, write_file
 from intnacl.errors import missing_extra
 
 LOG = "log.jsonl"
-TIMES = ("images_per_s", "seconds", "compiling", "compiled")
-"""How fast: the last epoch's images per second, seconds so far of all updates and of all compilations, and
-whether updates are compiled."""
+SPENT = ("seconds", "compiling", "pausing")
+"""Seconds so far of updates, of compilations, and of measuring kNN accuracy and saving checkpoints."""
+TIMES = ("images_per_s", *SPENT, "compiled")
+"""How fast: the last epoch's images per second, what was spent, and whether updates are compiled."""
 TAIL = 2**16  # bytes at the end of a log, which hold its last record: one has some hundreds
 
 

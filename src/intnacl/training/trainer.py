@@ -7,7 +7,8 @@ from a checkpoint needs the weights, the optimiser's state and the step, and end
 import hashlib
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -19,7 +20,7 @@ from intnacl.data.batches import batch_indices, rank_rows, steps_per_epoch
 from intnacl.errors import InputError, check_choice
 from intnacl.training import checkpoint as checkpoints
 from intnacl.training.distributed import Ranks, any_rank, barrier, largest, mean_over_ranks, wrap_ddp
-from intnacl.training.journal import Journal
+from intnacl.training.journal import SPENT, Journal
 from intnacl.training.objectives import Objective
 from intnacl.training.optimizers import OptimizerConfig, build_optimizer, rate_at, set_rate
 from intnacl.training.steps import DTYPES, Stepper
@@ -121,9 +122,8 @@ class Trainer:
         self.optimizer = build_optimizer(objective.model, config, here.device)
         if here.world > 1:
             objective.distribute(lambda module: wrap_ddp(module, here.device))
-        self.rows, self._step, self._seconds = rows, 0, 0.0
-        self._compiling = 0.0  # seconds before the first update, of every process that went on with the run
-        self._compiled = False
+        self.rows, self._step, self._compiled = rows, 0, False
+        self._spent = dict.fromkeys(SPENT, 0.0)  # by every process that went on with the run
         self._sums: dict[str, float] = {}  # of the current epoch's terms
         self._best: tuple[float, int] | None = None  # score and step
         labels = labels.to(here.device) if labels is not None else None
@@ -158,17 +158,22 @@ class Trainer:
 
     def _compile(self, journal: Journal) -> None:
         """Make the update as fast as the machine allows, which a user should not take for a standstill."""
-        begun = time.monotonic()
         if self.config.compile:
             journal.say("compiling the update, which can take a minute or two; kernels are cached")
-        way = self.stepper.prepare(
-            compiled=bool(self.config.compile),
-            graph=bool(self.config.cuda_graph) and self.here.world == 1,
-            say=journal.say,
-        )
-        self._compiling += time.monotonic() - begun
+        with self._spending("compiling"):
+            way = self.stepper.prepare(
+                compiled=bool(self.config.compile),
+                graph=bool(self.config.cuda_graph) and self.here.world == 1,
+                say=journal.say,
+            )
         self._compiled = way.startswith("compiled")
         journal.say(f"{self.steps - self._step} updates to go, {self.config.precision}, {way}")
+
+    @contextmanager
+    def _spending(self, what: str) -> Iterator[None]:
+        begun = time.monotonic()
+        yield
+        self._spent[what] += time.monotonic() - begun
 
     def _chunk(self, stop: Stop, journal: Journal) -> None:
         """Updates up to the next look at the losses: some steps, never beyond the epoch."""
@@ -184,7 +189,7 @@ class Trainer:
         terms_ST = mean_over_ranks(torch.stack(history), self.here).cpu()
         self._check_finite(terms_ST, start)
         elapsed = time.monotonic() - begun
-        self._seconds += elapsed
+        self._spent["seconds"] += elapsed
         for name, value in zip(self.stepper.names, terms_ST.double().sum(0).tolist(), strict=True):
             self._sums[name] = self._sums.get(name, 0.0) + value
         speed = len(history) * self.config.batch_size * self.config.accumulate / elapsed
@@ -248,12 +253,13 @@ class Trainer:
         record["lr"] = self._rate_at(self._step - 1)
         every = self.config.monitor_epochs
         if self.monitor and every and (epoch % every == 0 or epoch == self.config.epochs) and self.here.main:
-            record |= self.monitor(self.objective.encoder)
+            with self._spending("pausing"):
+                record |= self.monitor(self.objective.encoder)
             self.objective.train()
         self._sums = {}
         self._remember_best(record)
-        record |= {"images_per_s": round(speed, 1), "seconds": round(self._seconds, 2)}
-        journal.epoch(record | {"compiling": round(self._compiling, 2), "compiled": self._compiled})
+        record |= {"images_per_s": round(speed, 1), "compiled": self._compiled}
+        journal.epoch(record | {what: round(seconds, 2) for what, seconds in self._spent.items()})
 
     def _remember_best(self, record: dict[str, Any]) -> None:
         """The best step by kNN accuracy where it is watched, by the loss otherwise."""
@@ -270,13 +276,14 @@ class Trainer:
         return any_rank(by_step or best_now or minutes >= self.config.save_minutes, self.here)
 
     def _save(self) -> None:
+        with self._spending("pausing"):
+            self._save_checkpoint()
+
+    def _save_checkpoint(self) -> None:
         folder = self.folder / checkpoints.CHECKPOINTS
         self._check_weights()
         if self.here.main:
-            info = {
-                "seconds": self._seconds, "compiling": self._compiling, "sums": self._sums,
-                "best": self._best, "data": self.checksum,
-            }  # fmt: skip
+            info = self._spent | {"sums": self._sums, "best": self._best, "data": self.checksum}
             optimizer = {
                 "state": self.optimizer.state_dict()["state"],
                 "scaler": self.stepper.scaler.state_dict(),
@@ -299,8 +306,8 @@ class Trainer:
         groups = self.optimizer.state_dict()["param_groups"]
         self.optimizer.load_state_dict({"state": found.optimizer["state"], "param_groups": groups})
         self.stepper.scaler.load_state_dict(found.optimizer["scaler"])
-        self._step, self._seconds, self._sums = found.step, found.info["seconds"], found.info["sums"]
-        self._compiling = found.info.get("compiling", 0.0)
+        self._step, self._sums = found.step, found.info["sums"]
+        self._spent = {what: found.info.get(what, 0.0) for what in SPENT}
         best = found.info["best"]
         self._best = (best[0], best[1]) if best else None
         journal.say(f"going on from step {found.step} of {self.steps}")
