@@ -2,6 +2,8 @@
 
 import copy
 import functools
+import warnings
+from typing import Any
 
 import pytest
 import torch
@@ -241,6 +243,25 @@ def test_a_compiler_that_fails_is_named_and_passed_over(
     index = torch.arange(B)[None]
     assert torch.equal(made(index, 0), eager(index, 0))
     assert torch.equal(weights(made), weights(eager))
+
+
+def test_the_compilers_advice_to_round_is_not_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    def advising(*_: object, **__: object) -> object:
+        def advise(part: Any) -> Any:
+            def call(*args: object) -> object:
+                warnings.warn("TensorFloat32 tensor cores … available but not enabled", stacklevel=1)
+                warnings.warn("something else", stacklevel=1)
+                return part(*args)
+
+            return call
+
+        return advise
+
+    made = stepper()
+    monkeypatch.setattr(torch, "compile", advising)
+    with pytest.warns(UserWarning, match="something else") as told:
+        made.prepare(compiled=True, graph=False, say=print)
+    assert {str(warning.message) for warning in told} == {"something else"}
 
 
 def test_a_torch_without_compiler_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ Shapes: k batches an update, R = h + B rows of a rank's batch with its halo, T t
 """
 
 import re
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -79,7 +80,9 @@ class Stepper:
         self.objective.compile_parts(compiler)
         if not compiled and not capture:
             return
-        with _kept(self.objective, self.optimizer, self.scaler):
+        with _kept(self.objective, self.optimizer, self.scaler), warnings.catch_warnings():
+            # The loss's products are exact by intention; the compiler would have them in TF32.
+            warnings.filterwarnings("ignore", "TensorFloat32 tensor cores")
             if capture:
                 self._capture()
             else:
