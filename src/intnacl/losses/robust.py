@@ -15,13 +15,13 @@ def adversarial_weight(clean: Pair, weight: str, *, detach: bool = False, gather
     """w of section 3.3: 1, or ŵ = −log κ_pos / (κ_pos + N·G) of the same row of the clean pair (R,).
 
     Rows that are hard to tell from others already without an attack so weigh more. "relative" divides ŵ by
-    its mean over the batch and is a constant: the robust term then weighs as much as with w = 1.
+    its mean over the batch and is a constant: the robust term then weighs as much as with w = 1. No batch
+    divides by 0, since rows are clamped; were it the mean, Triton 3.6 could not compile it.
     """
     if weight == "one":
         return torch.ones_like(clean.positive_R)
     w_R = base_rows(clean)
     if weight == "relative":
-        # Rows without a loss at all must not divide by 0. On a mean that is clamped, Triton 3.6 fails.
         w_R = w_R.detach().clamp_min(torch.finfo(w_R.dtype).tiny)
         return w_R / batch_mean(w_R, gather)
     return w_R.detach() if detach else w_R
