@@ -33,7 +33,9 @@ def test_the_command_prints_a_table_and_writes_the_figures(
     written = json.loads((tmp_path / "new" / "bench.json").read_text())
     assert [row["loss"] for row in written["rows"]] == list(bench.ROWS)
     assert f"torch {torch.__version__}" in written["hardware"]
-    assert "IntNaCl" in capsys.readouterr().out
+    told = capsys.readouterr()
+    assert "IntNaCl" in told.out
+    assert [f"  {row['ms']:.2f} ms a step" in told.err for row in written["rows"]] == [True] * 4
 
 
 def test_rows_are_chosen_by_a_part_of_their_names(capsys: pytest.CaptureFixture[str]) -> None:

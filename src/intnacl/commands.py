@@ -191,6 +191,7 @@ def bench_command(device: str, steps: int | None, only: tuple[str, ...], out: Pa
         for name in names:
             print(f"timing {name} …", file=sys.stderr)
             rows.append(measure(name, here, steps=steps))
+            print(f"  {rows[-1]['ms']:.2f} ms a step", file=sys.stderr)  # should the table never come
             if out:
                 write_json({"hardware": hardware(here), "rows": rows}, out)
     finally:
