@@ -212,6 +212,23 @@ def test_a_model_with_kernels_of_its_own_is_not_compiled(monkeypatch: pytest.Mon
     assert isinstance(ranks.parts["attack"], HalfWeights)
 
 
+def test_parts_that_fail_to_compile_stay_plain_the_model_without_its_kernels(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    turned: list[bool] = []
+    monkeypatch.setattr(objectives, "fuse", lambda model, on: (turned.append(on), on)[1])
+    objective = contrastive()
+    plain = dict(objective.parts)
+    assert objective.groups() == [("criterion",), ("views",), ("embed", "attack")]
+    for group in objective.groups():
+        objective.compile_parts(lambda part: ("compiled", part), group)
+        assert {name for name, part in objective.parts.items() if part is plain[name]} == {*group}
+    assert turned == [True, True, False]
+    assert Supervised(4, EncoderConfig(name="small"), AugmentConfig(), image_size=8, seed=0).groups() == [
+        ("views",), ("logits",),
+    ]  # fmt: skip
+
+
 def test_several_ranks_gather_and_bring_a_halo_for_mixing() -> None:
     assert contrastive(world=2).halo == 2
     assert contrastive(world=2).loss.config.gather

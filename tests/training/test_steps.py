@@ -245,6 +245,46 @@ def test_a_compiler_that_fails_is_named_and_passed_over(
     assert torch.equal(weights(made), weights(eager))
 
 
+@pytest.mark.parametrize("broken", ["criterion", "views", "embed and attack"])
+@pytest.mark.parametrize("late", [False, True], ids=["forward", "backward"])
+def test_a_part_that_fails_to_compile_stays_plain_alone(
+    broken: str, late: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where it fails, in its own call or in that of another, does not tell which part it is."""
+    made, eager = stepper(), stepper()
+    bad, compiled = [made.objective.parts[name] for name in broken.split(" and ")], []
+
+    def compiler(part: Any) -> Any:
+        compiled.append(part)
+        if part in bad and not late:
+            raise RuntimeError("no such kernel")
+        return part
+
+    update = made._update
+
+    def failing() -> Tensor:
+        if any(part in bad for part in compiled):
+            raise RuntimeError("no such kernel")
+        return update()
+
+    def fresh(**_: object) -> Any:
+        compiled.clear()
+        return compiler
+
+    monkeypatch.setattr(torch, "compile", fresh)
+    monkeypatch.setattr(made, "_update", failing)
+    lines, say = said()
+    assert made.prepare(compiled=True, graph=False, say=say) == f"compiled without {broken}"
+    assert lines == [
+        f"torch.compile fails on {broken} (RuntimeError: no such kernel): going on without it there."
+    ]
+    assert {id(part) for part in (*compiled, *bad)} == {id(p) for p in made.objective.parts.values()}
+    assert not any(part in bad for part in compiled)
+    index = torch.arange(B)[None]
+    assert torch.equal(made(index, 0), eager(index, 0))
+    assert torch.equal(weights(made), weights(eager))
+
+
 def test_the_compilers_advice_to_round_is_not_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
     def advising(*_: object, **__: object) -> object:
         def advise(part: Any) -> Any:

@@ -393,7 +393,7 @@ def test_compilation_is_announced_and_timed_over_all_processes(
 ) -> None:
     def slowly(*_: Any, **__: Any) -> str:
         time.sleep(0.2)
-        return "compiled"
+        return "compiled + CUDA graph"
 
     monkeypatch.setattr(Stepper, "prepare", slowly)
     run(trainer(tmp_path, epochs=2, compile=True), StopAfter(5))
@@ -424,8 +424,11 @@ def test_pauses_are_timed_apart_from_updates(tmp_path: Path, monkeypatch: pytest
     assert 0 < second["seconds"] < 0.5
 
 
-def test_a_compiler_that_fails_is_in_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Stepper, "prepare", lambda *_, **__: "CUDA graph")
+@pytest.mark.parametrize("way", ["CUDA graph", "eager", "compiled without criterion + CUDA graph"])
+def test_a_compiler_that_fails_is_in_the_log(
+    way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Stepper, "prepare", lambda *_, **__: way)
     run(trainer(tmp_path, epochs=1, compile=True))
     assert records(tmp_path / "log.jsonl")[-1]["compiled"] is False
 

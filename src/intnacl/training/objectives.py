@@ -79,23 +79,29 @@ class Objective(nn.Module):
         """Put the model under DDP."""
         self.parts[self.embeds] = wrap(self.model)
 
-    def compile_parts(self, compiler: Callable[[Any], Any] | None) -> None:
-        """Replace all parts by compiled ones; None brings the plain ones back.
+    def groups(self) -> list[tuple[str, ...]]:
+        """Names of the parts that stay plain together when one fails to compile: each function, the model."""
+        parts = self._plain or self.parts
+        model = tuple(name for name, part in parts.items() if isinstance(part, nn.Module))
+        return [*((name,) for name in parts if name not in model), model]
+
+    def compile_parts(self, compiler: Callable[[Any], Any] | None, plain: tuple[str, ...] = ()) -> None:
+        """Replace all parts but `plain` by compiled ones; None brings all the plain ones back.
 
         A model that has kernels of its own trains with those instead, and with copies of its weights made at
         once; under DDP it has the kernels alone.
         """
         self._plain = self._plain or dict(self.parts)
-        fused = fuse(self.model, on=compiler is not None)
+        fused = fuse(self.model, on=compiler is not None and self.embeds not in plain)
 
-        def _faster(part: Any) -> Any:
-            if compiler is None:
+        def _faster(name: str, part: Any) -> Any:
+            if compiler is None or name in plain:
                 return part
             if not fused or not isinstance(part, nn.Module):
                 return compiler(part)
             return HalfWeights(part) if part is self.model else part
 
-        self.parts = {name: _faster(part) for name, part in self._plain.items()}
+        self.parts = {name: _faster(name, part) for name, part in self._plain.items()}
 
 
 class Contrastive(Objective):

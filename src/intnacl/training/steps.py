@@ -60,25 +60,50 @@ class Stepper:
         graph = graph and self.images.is_cuda and self.precision != "fp16"
         # Shapes never change, so that the fastest convolutions are worth finding.
         torch.backends.cudnn.benchmark = True
-        ways = [(True, graph)] * compiled + [(False, graph)] + [(False, False)] * graph
-        for compile_it, capture in ways:
-            try:
-                self._try(compile_it, capture)
-                return " + ".join(["compiled"] * compile_it + ["CUDA graph"] * capture) or "eager"
-            except Exception as error:
-                if (compile_it, capture) == (False, False) or is_out_of_memory(error):
-                    raise
-                what = "torch.compile" if compile_it else "the CUDA graph"
-                say(f"{what} fails here ({type(error).__name__}: {_cause(error)}): going on without.")
-        raise AssertionError("the eager way returns or raises")
+        way = self._compile(graph, say) if compiled else ""
+        captured = graph if way else self._leave(graph, say)
+        return " + ".join(filter(None, [way, "CUDA graph" if captured else ""])) or "eager"
 
-    def _try(self, compiled: bool, capture: bool) -> None:
+    def _compile(self, capture: bool, say: Callable[[str], None]) -> str:
+        """Compile all parts, or all but one that fails: the name of the way, "" where there is none."""
+        first = self._failure((), capture)
+        if first is None:
+            return "compiled"
+        for plain in self.objective.groups():
+            if self._failure(plain, capture) is None:
+                names = " and ".join(plain)
+                say(f"torch.compile fails on {names} ({first}): going on without it there.")
+                return f"compiled without {names}"
+        say(f"torch.compile fails here ({first}): going on without.")
+        return ""
+
+    def _leave(self, capture: bool, say: Callable[[str], None]) -> bool:
+        """Leave all parts as they are: whether the update is captured even so."""
+        failure = self._failure(None, capture)
+        if failure is None:
+            return capture
+        say(f"the CUDA graph fails here ({failure}): going on without.")
+        self._try(None, capture=False)
+        return False
+
+    def _failure(self, plain: tuple[str, ...] | None, capture: bool) -> str | None:
+        """Why a way does not work, None if it does. Words alone: an error would keep its tensors alive."""
+        try:
+            self._try(plain, capture)
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise
+            return f"{type(error).__name__}: {_cause(error)}"
+        return None
+
+    def _try(self, plain: tuple[str, ...] | None, capture: bool) -> None:
+        """Compile all parts but `plain` (None: no part at all) and try an update, which is taken back."""
         self._graph = None
-        if compiled:  # from the process's ninth run on, torch would leave the parts as they are
+        if plain is not None:  # from the process's ninth run on, torch would leave the parts as they are
             torch.compiler.reset()
-        compiler = torch.compile(dynamic=False) if compiled else None
-        self.objective.compile_parts(compiler)
-        if not compiled and not capture:
+        compiler = torch.compile(dynamic=False) if plain is not None else None
+        self.objective.compile_parts(compiler, plain or ())
+        if compiler is None and not capture:
             return
         with _kept(self.objective, self.optimizer, self.scaler), warnings.catch_warnings():
             # The loss's products are exact by intention; the compiler would have them in TF32.
