@@ -8,11 +8,13 @@ import platform
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 
 from intnacl.config import RunConfig, resolve
+from intnacl.cuda_graph import record
 from intnacl.data.datasets import Dataset
 from intnacl.errors import InputError
 from intnacl.stages import build_objective
@@ -115,10 +117,7 @@ def _views_alone(
 
     if not graph:
         return time_calls(call, device, steps)
-    call(0)
-    captured = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(captured):
-        call(0)
+    captured, _ = record(partial(call, 0), device)
     return time_calls(lambda _: captured.replay(), device, steps)
 
 

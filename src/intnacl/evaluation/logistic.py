@@ -18,6 +18,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from intnacl.cuda_graph import record
+
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
@@ -106,14 +108,7 @@ class _Epoch:
 def _captured(epoch: _Epoch) -> Callable[[], None]:
     """The epoch as one CUDA graph; the warm-up's traces in θ and in Adam's state are wiped out."""
     start_KC = epoch.theta_KC.clone()
-    side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        epoch.run()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=side):  # torch's own is of the GPU that captured first
-        epoch.run()
+    graph, _ = record(epoch.run, start_KC.device)
     epoch.reset(start_KC)
     return graph.replay
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from intnacl.cuda_graph import record
 from intnacl.errors import InputError
 from intnacl.training.objectives import Objective
 
@@ -109,23 +110,10 @@ class Stepper:
             # The loss's products are exact by intention; the compiler would have them in TF32.
             warnings.filterwarnings("ignore", "TensorFloat32 tensor cores")
             if capture:
-                self._capture()
+                recorded = record(self._update, self.images.device, warm_ups=WARM_UPS)
+                self._graph, self._captured_T = recorded
             else:
                 self._update()
-
-    def _capture(self) -> None:
-        """The current GPU must be the data's, or the graph would be empty: streams are a GPU's own."""
-        with torch.cuda.device(self.images.device):
-            side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-            side.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(side):
-                for _ in range(WARM_UPS):
-                    self._update()
-            torch.cuda.current_stream().wait_stream(side)
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, stream=side):  # torch's own is of the GPU that captured first
-                self._captured_T = self._update()
-            self._graph = graph
 
     def _update(self) -> Tensor:
         k = len(self._index_kR)
