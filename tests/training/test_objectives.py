@@ -224,9 +224,7 @@ def test_parts_that_fail_to_compile_stay_plain_the_model_without_its_kernels(
         objective.compile_parts(lambda part: ("compiled", part), group)
         assert {name for name, part in objective.parts.items() if part is plain[name]} == {*group}
     assert turned == [True, True, False]
-    assert Supervised(4, EncoderConfig(name="small"), AugmentConfig(), image_size=8, seed=0).groups() == [
-        ("views",), ("logits",),
-    ]  # fmt: skip
+    assert supervised().groups() == [("views",), ("logits",)]
 
 
 def test_several_ranks_gather_and_bring_a_halo_for_mixing() -> None:

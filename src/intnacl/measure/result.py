@@ -17,7 +17,7 @@ ROW = ("name", "eps", "steps", "step_size", "restarts", "images", "accuracy", "c
 
 
 class Measured:
-    """What is measured of an encoder so far: its parts, read once."""
+    """What is known of an encoder so far: its parts and the last record of its training, read once."""
 
     def __init__(self, subject: Subject) -> None:
         self.subject, config = subject, plain(asdict(subject.config.probe))
@@ -25,6 +25,7 @@ class Measured:
             kind: [p for p in all_parts(subject.folder, kind) if p.settings["encoder"] == subject.checksum]
             for kind in KINDS
         }
+        self.trained = last_record(subject.folder / LOG) or {}
         own = [part for part in self.parts["probe"] if part.settings["probe"] == config]
         self.probes = {part.settings["dataset"]: part for part in own}  # under the run's protocol
         self.attacks = [part for part in self.parts["attack"] if self._is_of_probed(part)]
@@ -119,8 +120,7 @@ def _attack_warnings(found: Measured) -> list[str]:
 
 
 def _training_warnings(found: Measured) -> list[str]:
-    last = last_record(found.subject.folder / LOG) or {}
-    slow = found.subject.config.train.compile and not last.get("compiled", True)
+    slow = found.subject.config.train.compile and not found.trained.get("compiled", True)
     return [SLOW] if slow else []
 
 
@@ -132,7 +132,7 @@ def _figures(part: Part) -> dict[str, Any]:
 
 def _times(found: Measured) -> dict[str, float]:
     """Seconds of each stage, summed over its parts; training's own by what they were spent on."""
-    last = last_record(found.subject.folder / LOG) or {}
+    last = found.trained
     times: dict[str, float] = {"compile": last["compiling"]} if last.get("compiling") else {}
     times["pretrain"] = last.get("seconds", 0.0)
     times |= {"pauses": last["pausing"]} if last.get("pausing") else {}

@@ -110,8 +110,7 @@ class Stepper:
             # The loss's products are exact by intention; the compiler would have them in TF32.
             warnings.filterwarnings("ignore", "TensorFloat32 tensor cores")
             if capture:
-                recorded = record(self._update, self.images.device, warm_ups=WARM_UPS)
-                self._graph, self._captured_T = recorded
+                self._graph, self._captured_T = record(self._update, self.images.device, warm_ups=WARM_UPS)
             else:
                 self._update()
 

@@ -148,7 +148,8 @@ class Trainer:
             minutes = (time.monotonic() - saved_at) / 60
             ending = stop.shared(lambda number: largest(number, self.here))
             if ending or self._step == self.steps or self._save_is_due(minutes):
-                self._save()
+                with self._spending("pausing"):
+                    self._save()
                 saved_at = time.monotonic()
             if ending and self._step < self.steps:
                 return stop.reason
@@ -276,10 +277,6 @@ class Trainer:
         return any_rank(by_step or best_now or minutes >= self.config.save_minutes, self.here)
 
     def _save(self) -> None:
-        with self._spending("pausing"):
-            self._save_checkpoint()
-
-    def _save_checkpoint(self) -> None:
         folder = self.folder / checkpoints.CHECKPOINTS
         self._check_weights()
         if self.here.main:
