@@ -10,7 +10,7 @@ from torch import nn
 from digits_model import digits, trained_model
 from intnacl.errors import InputError
 from intnacl.evaluation.augmented_probe import HCL, evaluate
-from intnacl.evaluation.features import state_hash
+from intnacl.evaluation.features import moved, snapshot
 from intnacl.evaluation.probe import ProbeConfig
 
 QUICK = ProbeConfig(epochs=3, batch_size=128, lr=1e-2, l2=1e-6)
@@ -32,9 +32,9 @@ def plain(images, step):
 
 
 def test_encoder_comes_back_as_it_was(encoder, data):
-    before, modes = state_hash(encoder), [part.training for part in encoder.modules()]
+    before, modes = snapshot(encoder), [part.training for part in encoder.modules()]
     classifier, figures = evaluate(encoder, *data, plain, QUICK)
-    assert state_hash(encoder) == before
+    assert moved(before, encoder) == []
     assert [part.training for part in encoder.modules()] == modes
     correct = (classifier(data[1][0] / 255).argmax(dim=1) == data[1][1]).sum().item()
     assert figures["accuracy_restored"] == pytest.approx(correct / 4, abs=0.26)

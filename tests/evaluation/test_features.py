@@ -8,7 +8,7 @@ from torch import nn
 
 from digits_model import digits, trained_model
 from intnacl.errors import InputError
-from intnacl.evaluation.features import check_images, extract, frozen, pixels, state_hash
+from intnacl.evaluation.features import check_images, extract, frozen, moved, pixels, snapshot
 
 
 @pytest.fixture
@@ -54,32 +54,66 @@ def test_modes_are_restored_one_by_one(encoder):
     encoder.train()
     encoder.body[1].eval()
     modes = [part.training for part in encoder.modules()]
-    before = state_hash(encoder)
+    before = snapshot(encoder)
     extract(encoder, digits()[0][:8])
     assert [part.training for part in encoder.modules()] == modes
-    assert state_hash(encoder) == before
+    assert moved(before, encoder) == []
 
 
-def test_hash_sees_weights_statistics_and_hidden_buffers(encoder):
-    hashes = {state_hash(encoder)}
+def test_weights_statistics_and_hidden_buffers_that_move_are_named(encoder):
+    before = snapshot(encoder)
     encoder.body[0].weight.data[0, 0, 0, 0] += 1e-6
-    hashes.add(state_hash(encoder))
     encoder.body[1].running_mean[3] += 1e-6
-    hashes.add(state_hash(encoder))
     encoder.body[1].num_batches_tracked += 1
-    hashes.add(state_hash(encoder))
-    assert len(hashes) == 4
+    assert moved(before, encoder) == [
+        "body.0.weight", "body.1.running_mean", "body.1.num_batches_tracked",
+    ]  # fmt: skip
     hidden = Counter()
-    before = state_hash(hidden)
+    before = snapshot(hidden)
     hidden(torch.zeros(1, 3, 2, 2))
-    assert state_hash(hidden) != before
+    assert len(moved(before, hidden)) == 1
+
+
+def test_buffers_that_come_go_or_change_their_kind_have_moved():
+    module = nn.Module()
+    module.register_buffer("kept", torch.zeros(2))
+    module.register_buffer("gone", torch.zeros(2))
+    before = snapshot(module)
+    del module.gone
+    module.register_buffer("new", torch.zeros(2))
+    assert moved(before, module) == ["gone", "new"]
+    module.kept = torch.zeros(2, dtype=torch.float64)
+    assert "kept" in moved(before, module)
+    module.kept = torch.zeros(3)
+    assert "kept" in moved(before, module)
+
+
+def test_nan_that_stays_has_not_moved(encoder):
+    """An encoder that diverged is told by its features, not taken for one that writes to itself."""
+    encoder.body[1].running_mean.fill_(torch.nan)
+    before = snapshot(encoder)
+    assert moved(before, encoder) == []
+    encoder.body[1].running_mean[0] = 0
+    assert moved(before, encoder) == ["body.1.running_mean"]
+
+
+def test_batches_are_of_one_size_or_nearly(encoder):
+    sizes = []
+    encoder.register_forward_pre_hook(lambda _, given: sizes.append(len(given[0])))
+    images = digits()[0][:50]
+    whole = extract(encoder, images, batch_size=50)
+    parts = extract(encoder, images, batch_size=16)
+    assert sizes == [50, 13, 13, 12, 12]
+    assert torch.allclose(parts, whole, atol=1e-5)
 
 
 def test_an_encoder_that_moves_is_an_error(encoder):
     with pytest.raises(InputError, match="changed while they should be frozen"):
         extract(Counter(), digits()[0][:8])
-    with pytest.raises(InputError, match="frozen"), frozen(encoder):
+    with pytest.raises(InputError, match=r"frozen \(body.1.running_mean\);"), frozen(encoder):
         encoder.body[1].running_mean += 1
+    with pytest.raises(InputError, match=r"frozen \(body.0.weight and \d+ more\);"), frozen(encoder):
+        encoder.double()
 
 
 def test_an_error_inside_is_not_hidden(encoder):

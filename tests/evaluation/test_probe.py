@@ -11,7 +11,7 @@ from torch import nn
 from digits_model import digits, trained_model
 from intnacl.errors import InputError
 from intnacl.evaluation import probe
-from intnacl.evaluation.features import extract, pixels, state_hash
+from intnacl.evaluation.features import extract, moved, pixels, snapshot
 from intnacl.evaluation.probe import Classifier, ProbeConfig, evaluate, fit
 
 QUICK = ProbeConfig(epochs=15, batch_size=64, lr=3e-3)
@@ -45,10 +45,10 @@ def features(encoder, data):
 )
 def test_classifier_has_the_accuracy_it_reports(encoder, data, config):
     """Pixels in, logits out, standardisation folded in: counting its mistakes gives the figure back."""
-    before = state_hash(encoder)
+    before = snapshot(encoder)
     classifier, figures = evaluate(encoder.train(), *data, config)
     assert encoder.training is False  # part of an evaluated classifier now
-    assert state_hash(encoder) == before
+    assert moved(before, encoder) == []
     for (images, labels), name in zip(data, ("train_accuracy", "accuracy"), strict=True):
         correct = (classifier(pixels(images, "cpu")).argmax(dim=1) == labels).sum().item()
         assert figures[name] == pytest.approx(

@@ -4,7 +4,7 @@ Shapes: N images, B a batch of them, F features. Images are uint8 (N, 3, H, W); 
 in [0, 1] (B, 3, H, W) to features (B, F) and normalises inside.
 """
 
-import hashlib
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -30,8 +30,10 @@ def extract(
     """Features of all images in eval mode, float32 (N, F) on `device`."""
     check_images(images)
     encoder.to(device)
+    # Batches of nearly one size: a GPU looks for its fastest convolutions anew for each size.
+    batches = torch.tensor_split(images, math.ceil(len(images) / batch_size))
     with frozen(encoder), torch.inference_mode(), torch.autocast(torch.device(device).type, enabled=False):
-        features = [encoder(pixels(batch, device)).float() for batch in torch.split(images, batch_size)]
+        features = [encoder(pixels(batch, device)).float() for batch in batches]
     features_NF = torch.cat(features).clone()
     if features_NF.ndim != 2:
         raise InputError(f"the encoder returned {tuple(features_NF.shape)}; a probe needs features (N, F).")
@@ -49,13 +51,15 @@ def extract_pair(
 @contextmanager
 def frozen(encoder: nn.Module) -> Iterator[None]:
     """Eval mode for every part of the encoder, restored at the end; weights or buffers that move raise."""
-    before = state_hash(encoder)
+    before = snapshot(encoder)
     with eval_mode(encoder):
         yield
-    if state_hash(encoder) != before:
+    changed = moved(before, encoder)
+    if changed:
+        more = f" and {len(changed) - 1} more" if changed[1:] else ""
         raise InputError(
-            "the encoder's weights or batch norm statistics changed while they should be frozen; "
-            "its forward pass must not write to parameters or buffers in eval mode."
+            "the encoder's weights or batch norm statistics changed while they should be frozen "
+            f"({changed[0]}{more}); its forward pass must not write to parameters or buffers in eval mode."
         )
 
 
@@ -71,14 +75,26 @@ def eval_mode(module: nn.Module) -> Iterator[None]:
             part.training = mode
 
 
-def state_hash(module: nn.Module) -> str:
-    """SHA-256 over names, dtypes, shapes and bytes of all parameters and buffers."""
-    digest = hashlib.sha256()
-    for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
-        digest.update(f"{name}:{tensor.dtype}:{tuple(tensor.shape)};".encode())
-        data = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-        digest.update(data.numpy().tobytes())
-    return digest.hexdigest()
+def snapshot(module: nn.Module) -> dict[str, Tensor]:
+    """Copies of all parameters and buffers, where they live."""
+    return {name: tensor.detach().clone() for name, tensor in _state(module).items()}
+
+
+def moved(before: dict[str, Tensor], module: nn.Module) -> list[str]:
+    """Names of the parameters and buffers that are no longer as in the snapshot."""
+    now = _state(module)
+    return [name for name in before | now if not _same(before.get(name), now.get(name))]
+
+
+def _state(module: nn.Module) -> dict[str, Tensor]:
+    return dict([*module.named_parameters(), *module.named_buffers()])
+
+
+def _same(a: Tensor | None, b: Tensor | None) -> bool:
+    """Equal in every element; nan, as in an encoder that diverged, equals itself."""
+    if a is None or b is None or (a.dtype, a.shape) != (b.dtype, b.shape):
+        return False
+    return bool(((a == b) | ((a != a) & (b != b))).all())
 
 
 def check_images(images: Tensor, labels: Tensor | None = None) -> None:
