@@ -5,6 +5,7 @@ import json
 import os
 import pickle
 import shutil
+import threading
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import torch
 
 from intnacl.errors import InputError, InputWarning
 from intnacl.training import checkpoint as checkpoints
-from intnacl.training.checkpoint import MODEL, OPTIMIZER, STATE, Checkpoint, newest, prune, save
+from intnacl.training.checkpoint import MODEL, OPTIMIZER, STATE, Checkpoint, Writer, newest, prune, save
 
 
 def example(step: int) -> Checkpoint:
@@ -207,3 +208,83 @@ def test_files_are_synced_before_the_folder_gets_its_name_and_the_name_after(
     save(tmp_path, example(1))
     assert events == ["fsync"] * 3 + ["rename", "fsync"]  # the last is the folder's, which knows the name
     shutil.rmtree(tmp_path / "step-000000001")
+
+
+class Gate:
+    """In the place of `save`: lets a checkpoint through to the disk, or to its error, when it is told to."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, error: Exception | None = None) -> None:
+        self.begun, self.open, self.error = threading.Semaphore(0), threading.Semaphore(0), error
+        self.steps: list[int] = []
+        monkeypatch.setattr(checkpoints, "save", self)
+
+    def __call__(self, folder: Path, checkpoint: Checkpoint) -> Path:
+        self.begun.release()
+        assert self.open.acquire(timeout=60)
+        if self.error:
+            raise self.error
+        self.steps.append(checkpoint.step)
+        return save(folder, checkpoint)
+
+
+def test_what_is_written_is_what_was_there_when_it_was_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate, given = Gate(monkeypatch), example(1)
+    with Writer(tmp_path, keep=1) as writer:
+        writer.save(given, best=None)
+        given.model["w"].fill_(7)
+        given.optimizer["state"][0]["step"].fill_(7)
+        given.info["sums"]["loss"] = 7
+        gate.open.release()
+    found = newest(tmp_path)
+    assert found is not None
+    assert torch.equal(found.model["w"], example(1).model["w"])
+    assert torch.equal(found.optimizer["state"][0]["step"], torch.tensor(1.0))
+    assert found.info == example(1).info
+
+
+def test_one_is_written_at_a_time_and_old_ones_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = Gate(monkeypatch)
+    with Writer(tmp_path, keep=1) as writer:
+        writer.save(example(1), best=1)
+        second = threading.Thread(target=writer.save, args=(example(2), 1))
+        second.start()
+        assert gate.begun.acquire(timeout=60)
+        assert not gate.begun.acquire(timeout=0.2)  # the second waits for the first
+        gate.open.release(3)
+        second.join(60)
+        writer.save(example(3), best=1)
+    assert gate.steps == [1, 2, 3]
+    assert steps(tmp_path) == [1, 3]  # the best and the last
+
+
+def test_a_failed_write_is_told_at_the_next_look_or_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate, writer = Gate(monkeypatch, InputError("no space left")), Writer(tmp_path, keep=1)
+
+    def look_until_it_is_told() -> None:
+        while True:
+            writer.check()
+
+    writer.save(example(1), best=None)
+    writer.check()  # nothing is known yet
+    gate.open.release()
+    with pytest.raises(InputError, match="no space left"):
+        look_until_it_is_told()
+    writer.check()  # told once
+    writer.save(example(2), best=None)
+    gate.open.release()
+    with pytest.raises(InputError, match="no space left"), writer:
+        pass
+
+
+def test_an_error_of_training_is_not_hidden_by_one_of_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate, writer = Gate(monkeypatch, InputError("no space left")), Writer(tmp_path, keep=1)
+    writer.save(example(1), best=None)
+    gate.open.release()
+    with pytest.raises(KeyError), writer:
+        raise KeyError

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from pieces import contrastive, run, state, trainer
-from torch import nn
+from torch import Tensor, nn
 
 from intnacl.errors import InputError
 from intnacl.training import checkpoint as checkpoints
@@ -407,7 +408,7 @@ def test_compilation_is_announced_and_timed_over_all_processes(
 
 def test_pauses_are_timed_apart_from_updates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A kNN accuracy takes 10 s here, a checkpoint 100, all else a tick; an epoch's follows its record."""
-    clock, save = itertools.count(step=1e-3), checkpoints.save
+    clock, save = itertools.count(step=1e-3), checkpoints.Writer.save
     later = [0.0]
     fake = SimpleNamespace(monotonic=lambda: next(clock) + later[0])
     monkeypatch.setattr("intnacl.training.trainer.time", fake)
@@ -415,13 +416,55 @@ def test_pauses_are_timed_apart_from_updates(tmp_path: Path, monkeypatch: pytest
     def wait(seconds: float) -> None:
         later[0] += seconds
 
-    monkeypatch.setattr(checkpoints, "save", lambda *given: (wait(100.0), save(*given)))
+    monkeypatch.setattr(checkpoints.Writer, "save", lambda *given: (wait(100.0), save(*given)))
     made = trainer(tmp_path, epochs=2, monitor_epochs=1)
     made.monitor = lambda _: wait(10.0) or {"knn": 50.0}
     run(made)
     first, second = records(tmp_path / "log.jsonl")
     assert [first["pausing"], second["pausing"]] == pytest.approx([10, 120], abs=0.1)
     assert 0 < second["seconds"] < 0.5
+
+
+def test_training_goes_on_while_a_checkpoint_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The checkpoint of step 1 is written only after the second step; it holds the first one's weights."""
+    save, trained = checkpoints.save, threading.Event()
+
+    def slowly(folder: Path, given: checkpoints.Checkpoint) -> Path:
+        assert trained.wait(60)
+        return save(folder, given)
+
+    monkeypatch.setattr(checkpoints, "save", slowly)
+    made, step = trainer(tmp_path, epochs=1, save_steps=1, keep=9), Trainer._one_step
+    weights: list[Tensor] = []
+
+    def one_step(self: Trainer) -> Tensor:
+        weights.append(next(self.objective.model.parameters()).detach().clone())
+        if self._step == 1:
+            trained.set()
+        return step(self)
+
+    monkeypatch.setattr(Trainer, "_one_step", one_step)
+    run(made)
+    paths = checkpoints.saved(tmp_path / "checkpoints")
+    name = next(name for name, _ in made.objective.model.named_parameters())
+    saved = [checkpoints.load(path).model[name] for path in paths]
+    assert len(saved) == made.steps
+    assert all(torch.equal(a, b) for a, b in zip(saved[:-1], weights[1:], strict=True))
+
+
+def test_a_checkpoint_that_cannot_be_written_ends_training_soon(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise InputError("no space left")
+
+    monkeypatch.setattr(checkpoints, "save", full)
+    made = trainer(tmp_path, epochs=1000, save_steps=1)
+    with pytest.raises(InputError, match="no space left"):
+        run(made)
+    assert made._step < 100
 
 
 @pytest.mark.parametrize("way", ["CUDA graph", "eager", "compiled without criterion + CUDA graph"])

@@ -9,6 +9,8 @@ import io
 import json
 import shutil
 import warnings
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from pickle import UnpicklingError
@@ -35,6 +37,51 @@ class Checkpoint:
     model: dict[str, Tensor]
     optimizer: dict[str, Any]
     info: dict[str, Any]
+
+
+class Writer:
+    """Writes checkpoints below `folder` while training goes on, one at a time, and prunes old ones.
+
+    As a context, it ends when the last one is on the disk; an error of the block goes before one of the disk.
+    """
+
+    def __init__(self, folder: Path, keep: int) -> None:
+        self.folder, self.keep = folder, keep
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
+        self._last: Future[None] | None = None
+
+    def __enter__(self) -> "Writer":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        with suppress(Exception) if kind else nullcontext():
+            self._wait()
+
+    def save(self, checkpoint: Checkpoint, best: int | None) -> None:
+        """Begin to write a checkpoint as it is now: its tensors may change as soon as this returns."""
+        self._wait()
+        self._last = self._thread.submit(self._write, _copied(vars(checkpoint)), best)
+
+    def check(self) -> None:
+        """Raise if the last one could not be written; one that is still being written is no news."""
+        if self._last and self._last.done():
+            self._wait()
+
+    def _wait(self) -> None:
+        last, self._last = self._last, None
+        if last:
+            last.result()
+
+    def _write(self, parts: dict[str, Any], best: int | None) -> None:
+        save(self.folder, Checkpoint(**parts))
+        prune(self.folder, self.keep, best, parts["step"])
+
+
+def _copied(value: Any) -> Any:
+    """The same in the machine's memory, whatever happens to the original: tensors in dicts of any depth."""
+    if isinstance(value, Tensor):
+        return value.detach().to("cpu", copy=True)
+    return {key: _copied(entry) for key, entry in value.items()} if isinstance(value, dict) else value
 
 
 def save(folder: Path, checkpoint: Checkpoint) -> Path:

@@ -106,6 +106,7 @@ class Trainer:
         config = config.on(here.device)
         self.config, self.seed, self.here, self.monitor = config, seed, here, monitor
         self.folder, self.n, self.checksum = folder, len(images), checksum
+        self.writer = checkpoints.Writer(folder / checkpoints.CHECKPOINTS, config.keep)
         self.batches = steps_per_epoch(self.n, config.batch_size)
         self.updates = self.batches // config.accumulate
         if self.updates == 0:
@@ -142,9 +143,18 @@ class Trainer:
         self._resume(journal)
         if self._step < self.steps:
             self._compile(journal)
+        with self.writer:
+            reason = self._loop(stop, journal)
+        barrier(self.here)  # what was saved is there for all ranks
+        return reason
+
+    # ---- the loop ----------------------------------------------------------------------------------------
+
+    def _loop(self, stop: Stop, journal: Journal) -> str | None:
         saved_at = time.monotonic()
         while self._step < self.steps:
             self._chunk(stop, journal)
+            self.writer.check()
             minutes = (time.monotonic() - saved_at) / 60
             ending = stop.shared(lambda number: largest(number, self.here))
             if ending or self._step == self.steps or self._save_is_due(minutes):
@@ -154,8 +164,6 @@ class Trainer:
             if ending and self._step < self.steps:
                 return stop.reason
         return None
-
-    # ---- the loop ----------------------------------------------------------------------------------------
 
     def _compile(self, journal: Journal) -> None:
         """Make the update as fast as the machine allows, which a user should not take for a standstill."""
@@ -277,7 +285,6 @@ class Trainer:
         return any_rank(by_step or best_now or minutes >= self.config.save_minutes, self.here)
 
     def _save(self) -> None:
-        folder = self.folder / checkpoints.CHECKPOINTS
         self._check_weights()
         if self.here.main:
             info = self._spent | {"sums": self._sums, "best": self._best, "data": self.checksum}
@@ -287,9 +294,7 @@ class Trainer:
             }
             model = self.objective.model.state_dict()
             whole = checkpoints.Checkpoint(step=self._step, model=model, optimizer=optimizer, info=info)
-            checkpoints.save(folder, whole)
-            checkpoints.prune(folder, self.config.keep, self._best[1] if self._best else None, self._step)
-        barrier(self.here)
+            self.writer.save(whole, self._best[1] if self._best else None)
 
     def _resume(self, journal: Journal) -> None:
         found = checkpoints.newest(self.folder / checkpoints.CHECKPOINTS, self.here.device)
