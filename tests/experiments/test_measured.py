@@ -51,6 +51,20 @@ def test_a_cell_by_hand() -> None:
     assert _cell([50.0, 50.0], published.Value(53.0, 0.0)).units is None
 
 
+def test_minutes_are_those_of_the_fastest_seed(tmp_path: Path) -> None:
+    """A seed that shared its GPU with other work took longer, which says nothing about the loss."""
+    plan = _paper(("main",), [0, 1, 2])
+    fill(tmp_path, plan, shifted())
+    for path in tmp_path.glob("runs/*seed1-*/result.json"):
+        result = json.loads(path.read_text())
+        result["time_s"]["pretrain"] *= 3
+        path.write_text(json.dumps(result))
+    (view,), _ = collect(tmp_path)
+    clean, *_, minutes = view.cells[0]
+    assert (minutes.mean, minutes.sd, minutes.n) == (pytest.approx(1.4 * 100 / 60), None, 3)
+    assert clean.sd is not None
+
+
 def test_results_meet_their_published_values(tmp_path: Path) -> None:
     fill(tmp_path, _paper(("2", "4"), [0, 1]), shifted(-1.0, spread=0.0))
     views, runs = collect(tmp_path)

@@ -64,6 +64,8 @@ class Cell:
     """How many were attacked for each seed; empty where no attack was on fewer than all test images."""
     dataset: str
     published: published.Value | None
+    timed: bool = False
+    """Whether the figure is a time: other work on the machine only ever adds to it."""
 
     @property
     def n(self) -> int:
@@ -72,13 +74,14 @@ class Cell:
 
     @property
     def mean(self) -> float | None:
-        """Over the seeds that are there."""
-        return statistics.fmean(self.values.values()) if self.values else None
+        """Over the seeds that are there; of times, the least."""
+        average = min if self.timed else statistics.fmean
+        return average(self.values.values()) if self.values else None
 
     @property
     def sd(self) -> float | None:
-        """Deviation over the seeds (n − 1); None for fewer than two."""
-        return statistics.stdev(self.values.values()) if self.n > 1 else None
+        """Deviation over the seeds (n − 1); None for fewer than two, and for times."""
+        return statistics.stdev(self.values.values()) if self.n > 1 and not self.timed else None
 
     @property
     def difference(self) -> float | None:
@@ -196,7 +199,10 @@ def cell_of(runs: dict[str, Run], config: RunConfig, column: Mapping[str, Any]) 
     some = any(count < _tested(runs[seed].result, dataset) for seed, count in images.items())
     paper = not any(run.departures for run in runs.values())
     value = published.find(config, dataset, column["metric"], column["eps"]) if paper else None
-    return Cell(runs=runs, values=values, images=images if some else {}, dataset=dataset, published=value)
+    return Cell(
+        runs=runs, values=values, images=images if some else {}, dataset=dataset, published=value,
+        timed=column["metric"] == "minutes",
+    )  # fmt: skip
 
 
 def figure(result: Mapping[str, Any] | None, dataset: str, column: Mapping[str, Any]) -> float | None:

@@ -146,10 +146,11 @@ def shade(cell: Cell) -> str:
 
 
 def minutes_note(view: View) -> str:
-    """The paper's training times; they are another machine's, so they stand apart from the cells."""
-    if not any(column["metric"] == "minutes" for column in view.columns) or view.departures:
+    """What a cell's minutes are; the paper's are another machine's, so they stand apart from the cells."""
+    if not any(column["metric"] == "minutes" for column in view.columns):
         return ""
-    return f"The paper's own training times, on its machine: {published.training_times()}."
+    paper = f" The paper's own training times, on its machine: {published.training_times()}."
+    return "Minutes are the least of the seeds'." + ("" if view.departures else paper)
 
 
 def escape_markdown(text: str) -> str:
