@@ -65,10 +65,10 @@ def measure(name: str, device: torch.device, *, steps: int = 50) -> dict[str, An
     ]
     milliseconds = statistics.median(repeats)
     gib = torch.cuda.max_memory_allocated(device) / 2**30 if device.type == "cuda" else None
-    views = _views_alone(stepper, index[0], device, steps, graph="graph" in way)
+    views = _views_alone(stepper, index[0], device, steps, graph=way.captured)
     return {
         "loss": name, "ms": milliseconds, "repeats_ms": repeats, "views_ms": views,
-        "memory_gib": gib, "way": way, "precision": config.train.precision, "build_s": built,
+        "memory_gib": gib, "way": str(way), "precision": config.train.precision, "build_s": built,
         "epochs_100_min": milliseconds * EPOCHS_100 / 60_000,
     }  # fmt: skip
 

@@ -3,6 +3,7 @@
 import copy
 import functools
 import warnings
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from intnacl.errors import InputError
 from intnacl.evaluation.precision import exact_float32
 from intnacl.training.objectives import Contrastive
 from intnacl.training.optimizers import OptimizerConfig, build_optimizer
-from intnacl.training.steps import Stepper, memory_errors
+from intnacl.training.steps import Stepper, Way, memory_errors
 
 B = 8
 
@@ -137,7 +138,7 @@ def test_eager_and_compiled_updates_agree(preset: str) -> None:
     objectives = (contrastive(preset, dtype=torch.float64) for _ in range(2))
     eager, compiled = (stepper(objective, precision="fp64", lr=1e-2) for objective in objectives)
     lines, say = said()
-    assert compiled.prepare(compiled=True, graph=False, say=say) == "compiled", lines
+    assert str(compiled.prepare(compiled=True, graph=False, say=say)) == "compiled", lines
     assert lines == []
     compare_ways(compiled, eager)
 
@@ -151,7 +152,7 @@ def test_later_runs_of_a_process_are_compiled_too(monkeypatch: pytest.MonkeyPatc
     with torch._dynamo.config.patch(limits):
         for temperature in (0.2, 0.5):
             made = stepper(contrastive("simclr", loss={"temperature": temperature}))
-            assert made.prepare(compiled=True, graph=False, say=say) == "compiled", lines
+            assert str(made.prepare(compiled=True, graph=False, say=say)) == "compiled", lines
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -179,7 +180,7 @@ def test_the_gpus_way_is_the_eager_one(preset: str, tolerance: float, turned: fl
         with exact_float32():
             way = made.prepare(compiled=fast, graph=fast, say=pytest.fail)
             terms = [made(rows[None] + size * (step % 4), step).clone() for step in range(6)]
-        assert way == ("compiled + CUDA graph" if fast else "eager")
+        assert str(way) == ("compiled + CUDA graph" if fast else "eager")
         losses.append(torch.stack(terms))
         moves.append(weights(made) - before)
         statistics.append(torch.cat([b.flatten().double() for b in objective.model.buffers()]))
@@ -197,7 +198,7 @@ def test_the_trial_leaves_no_trace(optimizer: str, begun: bool, monkeypatch: pyt
         made(torch.arange(B)[None], 0)
     before = {name: t.clone() for name, t in tried.objective.model.state_dict().items()}
     state = copy.deepcopy(tried.optimizer.state_dict()["state"])
-    assert tried.prepare(compiled=True, graph=False, say=print) == "compiled"
+    assert str(tried.prepare(compiled=True, graph=False, say=print)) == "compiled"
     after = tried.objective.model.state_dict()
     assert all(torch.equal(after[name], before[name]) for name in before)
     for key, values in state.items():
@@ -238,8 +239,8 @@ def test_a_compiler_that_fails_is_named_and_passed_over(
     made, eager = stepper(), stepper()
     monkeypatch.setattr(torch, "compile", broken)
     lines, say = said()
-    assert made.prepare(compiled=True, graph=True, say=say) == "eager"
-    assert lines == [f"torch.compile fails here (RuntimeError: {cause}): going on without."]
+    assert str(made.prepare(compiled=True, graph=True, say=say)) == "eager"
+    assert lines == [f'"compiled" fails here (RuntimeError: {cause}): going on with "eager".']
     index = torch.arange(B)[None]
     assert torch.equal(made(index, 0), eager(index, 0))
     assert torch.equal(weights(made), weights(eager))
@@ -274,9 +275,9 @@ def test_a_part_that_fails_to_compile_stays_plain_alone(
     monkeypatch.setattr(torch, "compile", fresh)
     monkeypatch.setattr(made, "_update", failing)
     lines, say = said()
-    assert made.prepare(compiled=True, graph=False, say=say) == f"compiled without {broken}"
+    assert str(made.prepare(compiled=True, graph=False, say=say)) == f"compiled without {broken}"
     assert lines == [
-        f"torch.compile fails on {broken} (RuntimeError: no such kernel): going on without it there."
+        f'"compiled" fails here (RuntimeError: no such kernel): going on with "compiled without {broken}".'
     ]
     assert {id(part) for part in (*compiled, *bad)} == {id(p) for p in made.objective.parts.values()}
     assert not any(part in bad for part in compiled)
@@ -310,14 +311,50 @@ def test_a_torch_without_compiler_is_passed_over(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(torch, "compile", missing)
     lines, say = said()
-    assert stepper().prepare(compiled=True, graph=False, say=say) == "eager"
+    assert str(stepper().prepare(compiled=True, graph=False, say=say)) == "eager"
     assert "not supported on this platform" in lines[0]
+
+
+@pytest.mark.parametrize(
+    ("compiled", "working", "taken"),
+    [
+        (True, {"compiled + CUDA graph", "compiled", "CUDA graph", "eager"}, "compiled + CUDA graph"),
+        (True, {"compiled", "eager"}, "compiled"),  # what is compiled stays so where no graph can be captured
+        (True, {"compiled without views + CUDA graph", "CUDA graph", "eager"},
+         "compiled without views + CUDA graph"),
+        (True, {"compiled without embed and attack + CUDA graph", "eager"},
+         "compiled without embed and attack + CUDA graph"),
+        (True, {"CUDA graph", "eager"}, "CUDA graph"),
+        (True, {"eager"}, "eager"),
+        (False, {"compiled + CUDA graph", "CUDA graph", "eager"}, "CUDA graph"),
+        (False, {"compiled", "eager"}, "eager"),
+    ],
+)  # fmt: skip
+def test_a_gpu_takes_the_fastest_way_that_works(
+    compiled: bool, working: set[str], taken: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, tried = stepper(), []
+
+    def attempt(way: Way) -> None:
+        tried.append(str(way))
+        if str(way) not in working:
+            raise RuntimeError(f"no {way}")
+
+    monkeypatch.setattr(made, "images", SimpleNamespace(is_cuda=True))
+    monkeypatch.setattr(made, "_try", attempt)
+    lines, say = said()
+    way = made.prepare(compiled=compiled, graph=True, say=say)
+    assert (str(way), tried[-1]) == (taken, taken)  # the last that was tried is the one that stays
+    assert (way.compiled, way.captured) == (taken.split(" + ")[0] == "compiled", "CUDA graph" in taken)
+    first = "compiled + CUDA graph" if compiled else "CUDA graph"
+    message = f'"{first}" fails here (RuntimeError: no {first}): going on with "{taken}".'
+    assert lines == ([] if taken == first else [message])
 
 
 def test_eager_without_graph_needs_no_trial() -> None:
     made = stepper()
     lines, say = said()
-    assert made.prepare(compiled=False, graph=True, say=say) == "eager"
+    assert str(made.prepare(compiled=False, graph=True, say=say)) == "eager"
     assert not lines
     assert not made.optimizer.state
 

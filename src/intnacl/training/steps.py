@@ -7,6 +7,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -18,6 +19,27 @@ from intnacl.training.objectives import Objective
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32, "fp64": torch.float64}
 WARM_UPS = 3  # before a capture: libraries choose their algorithms, optimisers make their state
+
+
+@dataclass(frozen=True, kw_only=True)
+class Way:
+    """How updates are run."""
+
+    plain: tuple[str, ...] | None
+    """Names of the objective's parts that are not compiled; None: no part is."""
+    captured: bool
+    """Whether an update is one CUDA graph."""
+
+    @property
+    def compiled(self) -> bool:
+        """Whether every part is."""
+        return self.plain == ()
+
+    def __str__(self) -> str:
+        names = ["CUDA graph"] if self.captured else []
+        if self.plain is not None:
+            names.insert(0, " without ".join(filter(None, ["compiled", " and ".join(self.plain)])))
+        return " + ".join(names) or "eager"
 
 
 class Stepper:
@@ -56,60 +78,53 @@ class Stepper:
         assert self._captured_T is not None
         return self._captured_T
 
-    def prepare(self, *, compiled: bool, graph: bool, say: Callable[[str], None]) -> str:
-        """Take the fastest way that works and return its name; what does not work is said and passed over."""
-        graph = graph and self.images.is_cuda and self.precision != "fp16"
+    def prepare(self, *, compiled: bool, graph: bool, say: Callable[[str], None]) -> Way:
+        """Take the fastest way that works; if it is not the first, say why that one is passed over."""
         # Shapes never change, so that the fastest convolutions are worth finding.
         torch.backends.cudnn.benchmark = True
-        way = self._compile(graph, say) if compiled else ""
-        captured = graph if way else self._leave(graph, say)
-        return " + ".join(filter(None, [way, "CUDA graph" if captured else ""])) or "eager"
+        first, *others = self._ways(compiled, graph and self.images.is_cuda and self.precision != "fp16")
+        reason = self._failure(first)
+        if reason is None:
+            return first
+        way = next(way for way in others if self._failure(way) is None)
+        say(f'"{first}" fails here ({reason}): going on with "{way}".')
+        return way
 
-    def _compile(self, capture: bool, say: Callable[[str], None]) -> str:
-        """Compile all parts, or all but one that fails: the name of the way, "" where there is none."""
-        first = self._failure((), capture)
-        if first is None:
-            return "compiled"
-        for plain in self.objective.groups():
-            if self._failure(plain, capture) is None:
-                names = " and ".join(plain)
-                say(f"torch.compile fails on {names} ({first}): going on without it there.")
-                return f"compiled without {names}"
-        say(f"torch.compile fails here ({first}): going on without.")
-        return ""
+    def _ways(self, compiled: bool, graph: bool) -> list[Way]:
+        """From the fastest to the one that needs no trial.
 
-    def _leave(self, capture: bool, say: Callable[[str], None]) -> bool:
-        """Leave all parts as they are: whether the update is captured even so."""
-        failure = self._failure(None, capture)
-        if failure is None:
-            return capture
-        say(f"the CUDA graph fails here ({failure}): going on without.")
-        self._try(None, capture=False)
-        return False
+        If all parts can be compiled but not captured, the graph is at fault; else it may be one part alone.
+        """
+        ways = [Way(plain=None, captured=graph), Way(plain=None, captured=False)]
+        if compiled:
+            parts = [Way(plain=names, captured=graph) for names in self.objective.groups()]
+            ways = [Way(plain=(), captured=graph), Way(plain=(), captured=False), *parts, *ways]
+        return list(dict.fromkeys(ways))  # without a graph some are the same
 
-    def _failure(self, plain: tuple[str, ...] | None, capture: bool) -> str | None:
+    def _failure(self, way: Way) -> str | None:
         """Why a way does not work, None if it does. Words alone: an error would keep its tensors alive."""
         try:
-            self._try(plain, capture)
+            self._try(way)
         except Exception as error:
             if is_out_of_memory(error):
                 raise
             return f"{type(error).__name__}: {_cause(error)}"
         return None
 
-    def _try(self, plain: tuple[str, ...] | None, capture: bool) -> None:
-        """Compile all parts but `plain` (None: no part at all) and try an update, which is taken back."""
+    def _try(self, way: Way) -> None:
+        """Compile the parts and try an update, which is taken back."""
         self._graph = None
-        if plain is not None:  # from the process's ninth run on, torch would leave the parts as they are
-            torch.compiler.reset()
-        compiler = torch.compile(dynamic=False) if plain is not None else None
-        self.objective.compile_parts(compiler, plain or ())
-        if compiler is None and not capture:
+        compiler = None
+        if way.plain is not None:
+            torch.compiler.reset()  # from the process's ninth run on, torch would leave the parts as they are
+            compiler = torch.compile(dynamic=False)
+        self.objective.compile_parts(compiler, way.plain or ())
+        if compiler is None and not way.captured:
             return
         with _kept(self.objective, self.optimizer, self.scaler), warnings.catch_warnings():
             # The loss's products are exact by intention; the compiler would have them in TF32.
             warnings.filterwarnings("ignore", "TensorFloat32 tensor cores")
-            if capture:
+            if way.captured:
                 self._graph, self._captured_T = record(self._update, self.images.device, warm_ups=WARM_UPS)
             else:
                 self._update()

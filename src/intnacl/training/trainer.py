@@ -175,7 +175,7 @@ class Trainer:
                 graph=bool(self.config.cuda_graph) and self.here.world == 1,
                 say=journal.say,
             )
-        self._compiled = way.split(" + ")[0] == "compiled"  # all of it
+        self._compiled = way.compiled
         journal.say(f"{self.steps - self._step} updates to go, {self.config.precision}, {way}")
 
     @contextmanager
