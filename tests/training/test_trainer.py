@@ -381,6 +381,25 @@ def test_more_batches_an_update_than_there_are_is_an_error(tmp_path: Path) -> No
         trainer(tmp_path, batch_size=65)
 
 
+@pytest.mark.parametrize(
+    ("device", "capability", "precision"),
+    [
+        ("cpu", None, "fp32"),
+        ("cuda", None, "bf16"),  # planned here for a GPU elsewhere
+        ("cuda", (7, 5), "fp32"),
+        ("cuda", (8, 0), "bf16"),
+        ("cuda", (12, 0), "bf16"),
+    ],
+)
+def test_the_usual_precision_is_one_that_the_device_computes_in(
+    device: str, capability: tuple[int, int] | None, precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: capability is not None)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
+    assert TrainConfig().on(torch.device(device)).precision == precision
+    assert TrainConfig(precision="fp16").on(torch.device(device)).precision == "fp16"
+
+
 def test_info_survives_json(tmp_path: Path) -> None:
     run(trainer(tmp_path, epochs=3), StopAfter(5))
     (path,) = (tmp_path / "checkpoints").glob("step-*")

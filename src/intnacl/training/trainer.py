@@ -42,7 +42,7 @@ class TrainConfig(OptimizerConfig):
     accumulate: int = 1
     """Batches per update; each batch supplies its own negatives."""
     precision: str = "auto"
-    """bf16, fp16, fp32 or fp64; auto: bf16 on a GPU, fp32 elsewhere."""
+    """bf16, fp16, fp32 or fp64; auto: bf16 on GPUs that compute in it (NVIDIA's since Ampere), else fp32."""
     compile: bool | None = None
     """Whether the step is compiled; None: on a GPU."""
     cuda_graph: bool | None = None
@@ -71,13 +71,20 @@ class TrainConfig(OptimizerConfig):
     def on(self, device: torch.device) -> "TrainConfig":
         """The same with everything decided that was left to the device."""
         gpu = device.type == "cuda"
-        precision = ("bf16" if gpu else "fp32") if self.precision == "auto" else self.precision
         return replace(
             self,
-            precision=precision,
+            precision=_usual_precision(device) if self.precision == "auto" else self.precision,
             compile=gpu if self.compile is None else self.compile,
             cuda_graph=gpu if self.cuda_graph is None else self.cuda_graph,
         )
+
+
+def _usual_precision(device: torch.device) -> str:
+    """Older GPUs only emulate bf16, slowly. A GPU elsewhere, as under Ray, is taken for a new one."""
+    if device.type != "cuda":
+        return "fp32"
+    old = torch.cuda.is_available() and torch.cuda.get_device_capability(device) < (8, 0)
+    return "fp32" if old else "bf16"
 
 
 class DivergedError(InputError):
