@@ -156,7 +156,7 @@ def _protocol(found: Measured) -> dict[str, Any]:
         "seed": config.seed,
         "epochs": config.train.epochs,
         "objective": config.objective,
-        "probe": asdict(config.probe) | {"frozen": "weights and statistics hashed before and after"},
+        "probe": asdict(config.probe) | {"frozen": "weights and statistics compared before and after"},
         "attacks": list(attacks.values()),
         "batch_sizes": {
             "train": config.train.batch_size, "probe": config.probe.batch_size,
