@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
-from cyclopts import Parameter, Token
+from cyclopts import Parameter, Token, convert
 
 from intnacl.errors import InputError
 from intnacl.values import number
@@ -19,7 +19,17 @@ def _numbers(kind: Any, tokens: Sequence[Token]) -> Any:
     return numbers[0] if kind is float else numbers
 
 
+def _as_written(kind: Any, tokens: Sequence[Token]) -> Any:
+    """What the flag's type makes of the words, but no fraction for a whole number, which would be rounded."""
+    if int in (kind, *get_args(kind)):
+        for token in tokens:
+            if "." in token.value:
+                raise ValueError(f"{token.value!r} is not a whole number.")
+    return convert(kind, tokens)
+
+
 FRACTIONS = Parameter(converter=_numbers)  # --eps 8/255
+USUAL = Parameter(converter=_as_written)  # of every other flag
 
 # Everyday flags that have a dotted name of their own in the configuration.
 DOTTED = {

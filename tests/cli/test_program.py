@@ -92,8 +92,13 @@ def test_an_error_for_the_user_is_one_line(
         ("run runs/mine", "'runs/mine' stands without a flag. `intnacl run --help` shows how."),
         ("probe", "requires an argument. `intnacl probe --help` shows how."),
         ("prob", "`intnacl --help` shows how."),
+        ("run --epochs 1.5", "--epochs: '1.5' is not a whole number. `intnacl run --help` shows how."),
+        ("knn RUN --k 2.0", "--k: '2.0' is not a whole number. `intnacl knn --help` shows how."),
+        ("reproduce --seeds 0 1.5", "'1.5' is not a whole number. `intnacl reproduce --help` shows how."),
+        ("datasets show digits --rows 0.5",
+         "--rows: '0.5' is not a whole number. `intnacl datasets show --help` shows how."),
     ],
-)
+)  # fmt: skip
 def test_wrong_words_are_one_line_with_a_remedy(
     words: str, line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -13,11 +13,16 @@ from typing import TextIO
 from cyclopts import App, CycloptsError, UnknownOptionError, UnusedCliTokensError
 
 from intnacl.cli import data, measure, paper, theory, train
+from intnacl.flags import USUAL
 
 # What a file system refuses for the user's sake, not for a mistake of the program.
 REFUSALS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.ENAMETOOLONG)
 
-app = App(name="intnacl", help="Contrastive representation learning that is accurate and robust.")
+app = App(
+    name="intnacl",
+    help="Contrastive representation learning that is accurate and robust.",
+    default_parameter=USUAL,
+)
 app.command(data.datasets)
 for command in (
     theory.nca, theory.bounds, train.pretrain, train.run, train.supervised, train.bench,
