@@ -4,6 +4,7 @@ import errno
 import gc
 import json
 import os
+import shutil
 import weakref
 from dataclasses import replace
 from pathlib import Path
@@ -191,9 +192,31 @@ def test_a_changed_image_is_not_taken_for_the_one_a_run_began_with(tmp_path: Pat
         "encoder.name": "small",
     }
     assert run(tmp_path / "run", Stop(0), **settings) == "time"
-    Image.new("RGB", (8, 8), "red").save(tmp_path / "images" / "train" / "cat" / "0.png")
+    image = tmp_path / "images" / "train" / "cat" / "0.png"
+    before = image.read_bytes()
+    Image.new("RGB", (8, 8), "red").save(image)
     with pytest.raises(InputError, match="was begun with other images"):
         run(tmp_path / "run", **settings)
+    image.write_bytes(before)
+    assert run(tmp_path / "run", **settings) is None
+    assert run(tmp_path / "run", **settings) is None
+    Image.new("RGB", (8, 8), "red").save(image)
+    with pytest.raises(InputError, match="was begun with other images"):  # a finished one is not, either
+        run(tmp_path / "run", **settings)
+    shutil.rmtree(tmp_path / "images")
+    assert run(tmp_path / "run", **settings) is None  # trained long ago, and nothing is taken for its images
+
+
+def test_a_damaged_encoder_is_written_again_from_the_last_checkpoint(tmp_path: Path) -> None:
+    run(tmp_path)
+    encoder = tmp_path / "encoder.safetensors"
+    whole = encoder.read_bytes()
+    encoder.write_bytes(whole[:100])
+    with pytest.raises(InputError, match=r"damaged .*delete it and repeat the run's command"):
+        run(tmp_path)
+    encoder.unlink()
+    run(tmp_path)
+    assert encoder.read_bytes() == whole
 
 
 def test_a_run_leaves_nothing_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -93,5 +93,5 @@ def damaged_files(folder: Path) -> dict[str, Path]:
 @pytest.mark.parametrize("name", ["truncated", "empty", "pickle", "foreign", "header", "fields", "shapes"])
 def test_a_file_that_is_no_encoder_is_refused_by_name(tmp_path: Path, name: str) -> None:
     path = damaged_files(tmp_path)[name]
-    with pytest.raises(InputError, match=f"{name} is no encoder of intnacl"):
+    with pytest.raises(InputError, match=f"{name} is no encoder of intnacl, or damaged"):
         from_pretrained(path)

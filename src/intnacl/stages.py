@@ -26,8 +26,8 @@ from intnacl.training.journal import LOG, Journal
 from intnacl.training.objectives import Contrastive, Objective, Supervised
 from intnacl.training.steps import DTYPES, memory_errors
 from intnacl.training.stopping import Stop
-from intnacl.training.trainer import Trainer
-from intnacl.weights import ENCODER, save_encoder
+from intnacl.training.trainer import Trainer, check_data
+from intnacl.weights import ENCODER, read_header, save_encoder
 
 CONFIG, CURVES = "config.json", "curves.png"
 
@@ -41,6 +41,7 @@ def pretrain(config: RunConfig, folder: Path, here: Ranks, stop: Stop) -> str | 
     with _held(folder) if here.main else nullcontext():
         begun = here.main and open_folder(folder, config)
         if (folder / ENCODER).exists():
+            _check_finished(config, folder)
             return None
         try:
             with memory_errors():
@@ -51,6 +52,21 @@ def pretrain(config: RunConfig, folder: Path, here: Ranks, stop: Stop) -> str | 
             raise
         gc.collect()  # model and views refer to each other: a GPU's memory would wait for Python's next look
         return reason
+
+
+def _check_finished(config: RunConfig, folder: Path) -> None:
+    """Raise if a run's encoder cannot be read, or if the images at its data set's path are others by now.
+
+    A set with a name does not change; where the images are gone, there is nothing to confuse them with.
+    """
+    trained_on = read_header(folder / ENCODER).get("data")
+    if ":" not in config.dataset or trained_on is None:
+        return
+    try:
+        train = load(config.dataset, "train", config.root, size=config.size)
+    except InputError:
+        return
+    check_data(folder, trained_on, train.checksum, len(train))
 
 
 @contextmanager
@@ -86,7 +102,8 @@ def _train(config: RunConfig, folder: Path, here: Ranks, stop: Stop) -> str | No
     if reason is None and here.main:
         with disk_errors(folder / CURVES):
             draw_curves(journal.path, folder / CURVES)
-        save_encoder(objective.encoder, config.encoder, train.images.shape[-1], folder / ENCODER)
+        size = train.images.shape[-1]
+        save_encoder(objective.encoder, config.encoder, size, folder / ENCODER, data=train.checksum)
     barrier(here)  # a run is done for all when its files are
     return reason
 

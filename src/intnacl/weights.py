@@ -17,15 +17,18 @@ ENCODER = "encoder.safetensors"  # in a run's folder
 KEY = "intnacl"
 
 
-def save_encoder(encoder: Encoder, config: EncoderConfig, image_size: int, path: Path) -> None:
+def save_encoder(
+    encoder: Encoder, config: EncoderConfig, image_size: int, path: Path, *, data: str | None = None
+) -> None:
     """Write the encoder's clean part, under torchvision's names where it is a ResNet.
 
-    Equal encoders give equal bytes: the header has one entry, and no time in it.
+    `data` is the checksum of the images it was trained on. Equal encoders give equal bytes: the header has
+    one entry, and no time in it.
     """
     from safetensors.torch import save
 
-    header = json.dumps({"encoder": asdict(config), "image_size": image_size}, sort_keys=True)
-    write_file(path, save(clean_state(encoder), {KEY: header}))
+    header = {"encoder": asdict(config), "image_size": image_size, "data": data}
+    write_file(path, save(clean_state(encoder), {KEY: json.dumps(header, sort_keys=True)}))
 
 
 def clean_state(encoder: Encoder) -> dict[str, Tensor]:
@@ -46,7 +49,8 @@ def from_pretrained(path: str | Path) -> Encoder:
 
 
 def read_header(path: str | Path) -> dict[str, Any]:
-    """What an `encoder.safetensors` tells of itself: `encoder` (its options) and `image_size`."""
+    """What an `encoder.safetensors` tells of itself: `encoder` (its options), `image_size` and `data` (the
+    checksum of the images it was trained on; older files have none)."""
     with _reading(path) as file:
         return _read(file, tensors=False)[0]
 
@@ -55,7 +59,7 @@ def _read(file: Path, *, tensors: bool = True) -> tuple[dict[str, Any], dict[str
     from safetensors import safe_open
 
     with safe_open(file, framework="pt") as handle:
-        header: dict[str, Any] = json.loads((handle.metadata() or {})[KEY])
+        header = dict[str, Any](json.loads((handle.metadata() or {})[KEY]))
         names = handle.keys() if tensors else ()
         return header, {name: handle.get_tensor(name) for name in names}
 
@@ -75,4 +79,7 @@ def _reading(path: str | Path) -> Iterator[Path]:
         raise
     except (SafetensorError, KeyError, ValueError, TypeError, RuntimeError) as error:
         reason = (str(error).splitlines() or [""])[0]
-        raise InputError(f"{file} is no encoder of intnacl ({type(error).__name__}: {reason}).") from error
+        raise InputError(
+            f"{file} is no encoder of intnacl, or damaged ({type(error).__name__}: {reason}). If it is a "
+            "run's, delete it and repeat the run's command, which goes on from the last checkpoint."
+        ) from error

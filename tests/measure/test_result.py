@@ -49,6 +49,7 @@ def test_the_protocol_is_whole(tmp_path: Path) -> None:
     protocol = collect(subject)["protocol"]
     train, test = subject.load("digits")
     assert protocol["checksums"] == {"digits": {"train": train.checksum, "test": test.checksum}}
+    assert protocol["trained_on"] == train.checksum
     assert protocol["images"] == {"digits": {"train": 1442, "test": 355}}
     assert protocol["probe"]["epochs"] == 20
     assert [attack["eps"] for attack in protocol["attacks"]] == [0.02, 0.02, 0.1, 0.1]

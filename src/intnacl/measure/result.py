@@ -153,6 +153,7 @@ def _protocol(found: Measured) -> dict[str, Any]:
         "checksums": {name: part.figures["checksums"] for name, part in found.probes.items()},
         "images": {name: part.figures["images"] for name, part in found.probes.items()},
         "encoder_sha256": found.subject.checksum,
+        "trained_on": found.subject.trained_on,
         "seed": config.seed,
         "epochs": config.train.epochs,
         "objective": config.objective,

@@ -32,6 +32,8 @@ class Subject:
     image_size: int
     checksum: str
     """SHA-256 of `encoder.safetensors`."""
+    trained_on: str | None
+    """Checksum of the images that the encoder was trained on; None: it is an older one."""
     device: torch.device
     # Not of another encoder: `replace` begins with none.
     _features: dict[tuple[str, str], tuple[Tensor, Tensor]] = field(
@@ -73,12 +75,14 @@ def open_subject(folder: Path, device: torch.device, root: Path | None = None) -
         config = replace(config, root=str(root))
     if not path.exists():
         raise InputError(_unfinished(folder))
+    header = read_header(path)
     return Subject(
         folder=folder,
         config=config,
         encoder=from_pretrained(path).to(device),
-        image_size=int(read_header(path)["image_size"]),
+        image_size=int(header["image_size"]),
         checksum=hashlib.sha256(path.read_bytes()).hexdigest(),
+        trained_on=header.get("data"),
         device=device,
     )
 

@@ -87,6 +87,15 @@ def _usual_precision(device: torch.device) -> str:
     return "fp32" if old else "bf16"
 
 
+def check_data(folder: Path, before: str | None, now: str | None, count: int) -> None:
+    """Raise unless the data set, now of `count` images, has the checksum that a run began with, if known."""
+    if before is not None and before != now:
+        raise InputError(
+            f"{folder} was begun with other images or labels than the data set has now ({count:,} images): "
+            "bring it back to what it was, or take another --out."
+        )
+
+
 class DivergedError(InputError):
     """The loss stopped being a number."""
 
@@ -306,7 +315,7 @@ class Trainer:
     def _resume(self, journal: Journal) -> None:
         found = checkpoints.newest(self.folder / checkpoints.CHECKPOINTS, self.here.device)
         self._check_shared(found.step if found else 0)
-        self._check_data(found.info.get("data") if found else None)
+        check_data(self.folder, found.info.get("data") if found else None, self.checksum, self.n)
         journal.rewind(found.step if found else 0)
         if found is None:
             return
@@ -320,13 +329,6 @@ class Trainer:
         best = found.info["best"]
         self._best = (best[0], best[1]) if best else None
         journal.say(f"going on from step {found.step} of {self.steps}")
-
-    def _check_data(self, before: str | None) -> None:
-        if before is not None and before != self.checksum:
-            raise InputError(
-                f"{self.folder} was begun with other images or labels than the data set has now ({self.n:,} "
-                "images): bring it back to what it was, or take another --out."
-            )
 
     def _check_shared(self, step: int) -> None:
         if largest(step, self.here) != -largest(-step, self.here):
