@@ -76,6 +76,16 @@ def test_the_list_of_named_rows_says_which_tables_have_them(capsys: Output, tmp_
         intnacl("reproduce", "--list", "--row", "NCA(g5)", "--out", str(tmp_path))
 
 
+def test_the_list_of_a_table_knows_its_own_rows_and_columns_alone(tmp_path: Path) -> None:
+    words = ("reproduce", "--list", "--out", str(tmp_path), "--table", "main")
+    with pytest.raises(InputError, match=r"row='Adv' is unknown.*IntNaCl"):
+        intnacl(*words, "--row", "Adv")
+    with pytest.raises(InputError, match=r"column='100 epochs' is unknown.*minutes of training"):
+        intnacl(*words, "--column", "100 epochs")
+    with pytest.raises(InputError, match="no table has both rows IntNaCl and columns 100 epochs"):
+        intnacl(*words, "more_epochs", "--row", "IntNaCl", "--column", "100 epochs")
+
+
 def test_the_list_of_named_columns_counts_their_runs_alone(capsys: Output, tmp_path: Path) -> None:
     words = ("--table", "more_epochs", "--column", "100 epochs", "200 epochs", "--seeds", "0")
     intnacl("reproduce", "--list", *words, "--out", str(tmp_path))

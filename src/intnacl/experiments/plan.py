@@ -75,22 +75,25 @@ def make_plan(
 
 def jobs_of(plan: Plan, rows: Sequence[str] = (), columns: Sequence[str] = ()) -> tuple[Job, ...]:
     """The runs behind rows of these labels, or "GROUP, LABEL"s, and columns of these; none named: all."""
-    check_names(plan, rows, columns)
+    check_names(plan.tables, rows, columns)
     found = (runs for table in plan.tables for _, runs in runs_by_row(plan, table, rows, columns))
     chosen = set[str]().union(*found)
-    if not chosen:
-        raise InputError(f"no table has both rows {', '.join(rows)} and columns {', '.join(columns)}.")
     return _with_parents_there({job.name: job for job in plan.jobs if job.name in chosen})
 
 
-def check_names(plan: Plan, rows: Sequence[str], columns: Sequence[str]) -> None:
-    """Raise unless every row and column exists."""
-    known_rows = {name for table in plan.tables for row in table.rows for name in row.names}
-    known_columns = {column.label for table in plan.tables for column in table.columns}
+def check_names(tables: Sequence[Table], rows: Sequence[str], columns: Sequence[str]) -> None:
+    """Raise unless the tables have every row and column, and one of them has some of both."""
+    of_rows = [{name for row in table.rows for name in row.names} for table in tables]
+    of_columns = [{column.label for column in table.columns} for table in tables]
     for name in rows:
-        check_choice("row", name, known_rows)
+        check_choice("row", name, set[str]().union(*of_rows))
     for name in columns:
-        check_choice("column", name, known_columns)
+        check_choice("column", name, set[str]().union(*of_columns))
+    both = (
+        not (a.isdisjoint(rows) or b.isdisjoint(columns)) for a, b in zip(of_rows, of_columns, strict=True)
+    )
+    if rows and columns and not any(both):
+        raise InputError(f"no table has both rows {', '.join(rows)} and columns {', '.join(columns)}.")
 
 
 def runs_by_row(

@@ -88,12 +88,13 @@ def list_tables(request: Request) -> None:
     from rich.table import Table as Grid
 
     plan = plan_of(request, request.universe())
-    check_names(plan, request.rows, request.columns)
+    tables = request.chosen() if request.tables else plan.tables
+    check_names(tables, request.rows, request.columns)
     costs = plan_seconds(plan.jobs)
     by_row = bool(request.tables or request.rows or request.columns)
     columns = ("name", "row" if by_row else "title", "runs", "finished", "H200 hours")
     grid, listed = Grid(*columns, box=None), set[str]()
-    for table in request.chosen() if request.tables else plan.tables:
+    for table in tables:
         found = runs_by_row(plan, table, request.rows, request.columns)
         rows = [(row.name, runs) for row, runs in found]
         whole = set[str]().union(*(runs for _, runs in rows))
