@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from intnacl.measure.card import model_card
-from intnacl.measure.page import best_rows, render, write_result_and_page
+from intnacl.measure.page import attacked_images, best_rows, render, write_result_and_page
 from intnacl.measure.parts import all_parts
-from intnacl.measure.probes import run_knn
+from intnacl.measure.probes import run_hcl_probe, run_knn, run_probe
 from intnacl.measure.result import KINDS, Measured, collect
 from intnacl.measure.robust import plan, run_attacks
 from tiny_run import measured, write_images
@@ -47,6 +47,32 @@ def test_it_shows_the_figures_of_the_result(tmp_path: Path) -> None:
     assert f"<td>digits</td>{cells}" in text
     assert "simclr on digits" in text
     assert "PGD at eps 0.1;" in text  # the images at the largest, where most is to be seen
+
+
+@pytest.mark.parametrize(
+    ("names", "title"),
+    [
+        (("fgsm",), "FGSM"), (("fgsm", "pgd"), "PGD"), (("pgd_tuned", "fgsm", "pgd"), "PGD tuned"),
+        (("autoattack",), "PGD tuned"),
+    ],
+)  # fmt: skip
+def test_the_images_are_those_of_the_strongest_attack(
+    tmp_path: Path, names: tuple[str, ...], title: str
+) -> None:
+    rows = [{"name": name, "eps": 0.1} for name in names] + [{"name": "pgd_tuned", "eps": 0.02}]
+    figure = attacked_images(measured(tmp_path), "digits", 0.1, rows)
+    assert figure.get_suptitle().startswith(f"{title} at eps 0.1;")
+
+
+def test_other_probes_are_listed_with_what_they_do_otherwise(tmp_path: Path) -> None:
+    subject = measured(tmp_path)
+    assert "the run&#39;s own" not in render(Measured(subject), collect(subject))
+    quick = run_probe(subject, "digits", replace(subject.config.probe, solver="lbfgs"))
+    hcl = run_hcl_probe(subject, "digits", 1)
+    text = render(Measured(subject), collect(subject))
+    for kind, part in (("solver = lbfgs", quick), ("HCL&#39;s", hcl)):
+        assert f"<td>digits</td><td>{kind}</td><td>{part.figures['accuracy']:.2f}</td>" in text
+    assert text.count("<td>the run&#39;s own</td>") == 1
 
 
 def test_knn_is_the_runs_own_whatever_else_was_tried(tmp_path: Path) -> None:

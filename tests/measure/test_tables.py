@@ -67,6 +67,16 @@ def test_attacks_are_rows_and_eps_columns(capsys: pytest.CaptureFixture[str]) ->
     assert ["none", "8", "95.00", "95.00"] in lines
 
 
+def test_attacks_on_the_same_images_stand_together_below_their_clean_accuracy(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    row = {"name": "fgsm", "eps": 0.1, "accuracy": 20.0}
+    all_of_them, some = {"images": 1000, "clean": 90.0}, {"images": 8, "clean": 95.0}
+    print_attacks("digits", [row | some, row | all_of_them, row | some | {"name": "pgd"}])
+    lines = [line.split()[:2] for line in capsys.readouterr().out.splitlines()[3:]]
+    assert lines == [["none", "1,000"], ["FGSM", "1,000"], ["none", "8"], ["FGSM", "8"], ["PGD", "8"]]
+
+
 def test_of_worst_cases_over_other_attacks_the_lowest_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     row = {"name": "worst_case", "eps": 0.1, "images": 8, "clean": 95.0}
     print_attacks("digits", [row | {"accuracy": accuracy} for accuracy in (30.0, 10.0, 20.0)])

@@ -138,7 +138,7 @@ def _draw_attacks(subject: Subject, name: str, eps: float) -> None:
     """Accuracy over eps from everything measured so far, and images at the largest eps."""
     rows = best_rows(collect(subject), name)
     _save(draw_robustness(rows), subject.folder / f"robustness-{file_name(name)}.png")
-    _save(attacked_images(subject, name, eps), subject.folder / f"examples-{file_name(name)}.png")
+    _save(attacked_images(subject, name, eps, rows), subject.folder / f"examples-{file_name(name)}.png")
 
 
 def _save(figure: "Figure", path: Path) -> None:

@@ -1,7 +1,9 @@
 """`report.html` of one run: its numbers and figures in one self-contained file."""
 
 import json
+from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from intnacl.data.aside import write_file
@@ -9,6 +11,7 @@ from intnacl.errors import InputError
 from intnacl.evaluation.figures import draw_examples, draw_probe, draw_robustness
 from intnacl.evaluation.named_attacks import ATTACK_NAMES, named_attack
 from intnacl.measure.drawings import inline_svg
+from intnacl.measure.parts import plain
 from intnacl.measure.result import Measured, write_result
 from intnacl.measure.robust import examples
 from intnacl.measure.subject import Subject
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PAGE = "report.html"
+OWN = "the run's own"  # a probe under the run's protocol
 
 
 def write_result_and_page(subject: Subject) -> bool:
@@ -51,6 +55,7 @@ def render(found: Measured, result: dict[str, Any]) -> str:
         sections=[_data_set(subject, name, result) for name in result["accuracy"]],
         learning=_learning(subject),
         probe_curve=_probe_curve(found.probe_curves()),
+        probes=_probes(found, result),
     )
 
 
@@ -82,16 +87,34 @@ def _data_set(subject: Subject, name: str, result: dict[str, Any]) -> dict[str, 
     eps = max(row["eps"] for row in rows)
     with suppress(InputError):  # the images may be gone: a copied run is measured on others as well
         section["examples"] = inline_svg(
-            lambda: attacked_images(subject, name, eps), f"images of {name} before and after the attack"
+            lambda: attacked_images(subject, name, eps, rows), f"images of {name} before and after the attack"
         )
     return section
 
 
-def attacked_images(subject: Subject, name: str, eps: float) -> "Figure":
-    """Some images of a data set before and after the paper's PGD."""
-    found, classes = examples(subject, name, named_attack("pgd", eps))
-    title = f"PGD at eps {eps:.4g}; the title is the prediction, * a wrong one"
+def attacked_images(subject: Subject, name: str, eps: float, rows: Sequence[dict[str, Any]]) -> "Figure":
+    """Some images of a data set before and after the strongest attack that `rows` has at this eps.
+
+    In place of AutoAttack, which takes its time, tuned PGD.
+    """
+    measured = {row["name"] for row in rows if row["eps"] == eps}
+    attack = next((attack for attack in ("pgd_tuned", "pgd", "fgsm") if attack in measured), "pgd_tuned")
+    found, classes = examples(subject, name, named_attack(attack, eps))
+    title = f"{ATTACK_NAMES[attack]} at eps {eps:.4g}; the title is the prediction, * a wrong one"
     return draw_examples(found, classes, title=title)
+
+
+def _probes(found: Measured, result: dict[str, Any]) -> list[dict[str, Any]]:
+    """Every linear probe and what it does otherwise than the run's own; none where there is no other."""
+    own = plain(asdict(found.subject.config.probe))
+    rows = [row | {"kind": _kind(row, own)} for row in result["probes"]]
+    return rows if any(row["kind"] != OWN for row in rows) else []
+
+
+def _kind(row: dict[str, Any], own: dict[str, Any]) -> str:
+    other = [f"{key} = {value}" for key, value in row["probe"].items() if value != own.get(key)]
+    name = "HCL's" if row["protocol"] == "hcl_probe" else ", ".join(other)
+    return name or OWN
 
 
 def _learning(subject: Subject) -> str | None:

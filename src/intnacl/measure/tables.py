@@ -33,7 +33,7 @@ def accuracy_rows(result: dict[str, Any]) -> list[list[str]]:
 
 
 def print_attacks(dataset: str, rows: Sequence[dict[str, Any]]) -> None:
-    """Attacks as rows, eps as columns; of several worst cases on the same images, the lowest."""
+    """Attacks as rows, eps as columns, those on the same images together; of worst cases, the lowest."""
     eps = sorted({row["eps"] for row in rows})
     table: dict[tuple[str, int], dict[float, float]] = {}
     for row in rows:
@@ -42,7 +42,7 @@ def print_attacks(dataset: str, rows: Sequence[dict[str, Any]]) -> None:
         found[row["eps"]] = min(row["accuracy"], found.get(row["eps"], row["accuracy"]))
     lines = [
         [ATTACK_NAMES.get(name, name), f"{images:,}", *(shown(found.get(radius)) for radius in eps)]
-        for (name, images), found in table.items()
+        for (name, images), found in sorted(table.items(), key=lambda item: -item[0][1])
     ]
     print_table(
         f"{dataset}: accuracy in percent over eps", ["attack", "images", *(f"{e:.4g}" for e in eps)], lines
