@@ -99,7 +99,7 @@ def test_class_names_of_other_types(file: Path, names: npt.NDArray[np.str_]) -> 
         ({"images": pixels(2, 75)}, r"images have shape \(2, 75\)"),
         ({"images": pixels(0, 5, 5, 3)}, r"images have shape \(0, 5, 5, 3\)"),
         ({"images": pixels(2, 5, 5, 3), "labels": np.array([0])}, r"labels are int64 \(1,\); wanted 2"),
-        ({"images": pixels(2, 5, 5, 3), "labels": np.array([0, -1])}, "wanted 2 integers, each 0 or more"),
+        ({"images": pixels(2, 5, 5, 3), "labels": np.array([0, -1])}, "a label is -1; classes count from 0"),
         ({"images": pixels(2, 5, 5, 3), "labels": np.array([0.0, 1.0])}, "labels are float64"),
         ({"images": pixels(2, 5, 5, 3), "labels": np.array([0, 20261115])}, "label 20261115 is no class"),
         ({"x": pixels(2, 5, 5, 3)}, "holds no train split: save 'train_images'"),

@@ -31,6 +31,11 @@ def test_mix_refuses_a_row_with_itself(shift):
         mix(torch.zeros(3, 2), 0.5, shift)
 
 
+def test_pixels_that_are_no_floats_are_not_mixed() -> None:
+    with pytest.raises(InputError, match=r"x is torch.uint8: .*images.float\(\) / 255"):
+        mix(torch.zeros(3, 2, dtype=torch.uint8), 0.5, 1)
+
+
 @pytest.mark.parametrize("rows", [0, 1])
 def test_mix_refuses_fewer_than_two_rows(rows):
     with pytest.raises(InputError, match=f"x has {rows} rows: mixing takes at least 2"):

@@ -236,6 +236,27 @@ def test_bad_data_are_errors(model, data):
         evaluate(model, data[0], torch.full_like(data[1], -1), [])
 
 
+@pytest.mark.parametrize(
+    ("last", "message"),
+    [
+        (
+            lambda logits: logits.argmax(1),
+            r"returned \(2,\) for 2 images; attacks need logits \(2, classes\)",
+        ),
+        (lambda logits: (logits, None), "returned tuple for 2 images"),
+        (lambda logits: logits[:, :4], r"label 9 is beyond the classifier's 4 classes"),
+        (lambda logits: logits.detach(), "logits have no gradient: leave detach"),
+    ],
+)
+def test_a_model_that_gives_no_logits_is_told_what_is_missing(model, data, last, message):
+    class Wrong(nn.Module):
+        def forward(self, x):
+            return last(model(x))
+
+    with pytest.raises(InputError, match=message):
+        evaluate(Wrong(), *data, [named_attack("fgsm", 0.1)])
+
+
 def test_clean_accuracy_is_told_for_the_attacked_images_too(model, data):
     (row,) = evaluate(model, *data, [named_attack("fgsm", 0.0, images=7)])["attacks"]
     assert row["images"] == 7

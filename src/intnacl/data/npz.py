@@ -99,10 +99,10 @@ def _labels(path: Path, prefix: str, count: int) -> torch.Tensor | None:
     if f"{prefix}labels" not in _names(path):
         return None
     labels = _array(path, f"{prefix}labels")
-    if labels.shape not in ((count,), (count, 1)) or labels.dtype.kind not in "iu" or labels.min() < 0:
-        raise InputError(
-            f"{path}: labels are {labels.dtype} {labels.shape}; wanted {count} integers, each 0 or more."
-        )
+    if labels.shape not in ((count,), (count, 1)) or labels.dtype.kind not in "iu":
+        raise InputError(f"{path}: labels are {labels.dtype} {labels.shape}; wanted {count} integers.")
+    if labels.min() < 0:
+        raise InputError(f"{path}: a label is {labels.min()}; classes count from 0.")
     return torch.from_numpy(labels.reshape(-1).astype(np.int64))
 
 

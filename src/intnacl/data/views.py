@@ -30,11 +30,13 @@ def mix(x: Tensor, lam: float, shift: int) -> Tensor:
     """λ·x + (1−λ)·x.roll(shift): every row mixed with the row `shift` places before it, never with itself.
 
     Args:
-        x: any tensor with the batch first, (B, …).
+        x: any tensor of floats with the batch first, (B, …).
         lam: λ in [0, 1], the row's own share.
         shift: any integer that is not a multiple of B.
     """
     _check_lam(lam)
+    if not x.is_floating_point():
+        raise InputError(f"x is {x.dtype}: mix pixels in [0, 1], which images.float() / 255 gives.")
     if len(x) < 2:
         raise InputError(f"x has {len(x)} rows: mixing takes at least 2.")
     if shift % len(x) == 0:

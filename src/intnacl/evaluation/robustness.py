@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from intnacl.attacks import along, cross_entropy, gradient_sign, input_gradient, plain_gradients
+from intnacl.errors import InputError
 from intnacl.evaluation.features import check_images, eval_mode, pixels
 from intnacl.evaluation.named_attacks import AttackConfig, run
 from intnacl.evaluation.precision import exact_float32, tf32_convolutions
@@ -52,6 +53,7 @@ def evaluate(
     warnings = _mode_warnings(classifier)
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))
     with _judging(classifier, device):
+        _check_classifier(classifier, pixels(images[:2], device), labels)
         images, labels = images[order.to(images.device)], labels[order.to(labels.device)]
         clean_N, right = _right(classifier, images, labels, attacks, batch_size, device, keep)
         zero = zero_gradients(classifier, images[:1024], labels[:1024], batch_size=batch_size, device=device)
@@ -130,6 +132,24 @@ def _is_above(row: dict[str, Any], other: dict[str, Any]) -> bool:
 
 def _at(row: dict[str, Any]) -> str:
     return f"{row['accuracy']:.1f} % at eps {row['eps']:.4g}"
+
+
+def _check_classifier(classifier: nn.Module, x: Tensor, labels: Tensor) -> None:
+    """Raise unless a few pixels x become logits of every class, with a gradient."""
+    logits = classifier(x.requires_grad_())
+    shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+    if not isinstance(logits, Tensor) or logits.ndim != 2 or len(logits) != len(x):
+        raise InputError(
+            f"the classifier returned {shape} for {len(x)} images; attacks need logits ({len(x)}, classes)."
+        )
+    if labels.max() >= logits.shape[1]:
+        raise InputError(
+            f"label {labels.max()} is beyond the classifier's {logits.shape[1]} classes (from 0)."
+        )
+    if not logits.requires_grad:
+        raise InputError(
+            "the classifier's logits have no gradient: leave detach(), no_grad() and argmax() out of it."
+        )
 
 
 @contextmanager
