@@ -37,8 +37,9 @@ def learning_curves(log: Path) -> "Figure":
         axis.spines[["top", "right"]].set_visible(False)
         axis.grid(alpha=0.3)
         axis.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)  # whole epochs
-        if axis.lines:
-            axis.legend(frameon=False)
+        if axis.lines:  # below, where no line can run through it
+            place = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.18), "ncols": len(axis.lines)}
+            axis.legend(frameon=False, **place)
     return figure
 
 
@@ -46,5 +47,6 @@ def _plot(axis: Any, rows: list[dict[str, Any]], name: str, label: str, **style:
     points = [(row["epoch"], row[name]) for row in rows if name in row]
     line = axis.plot(*zip(*points, strict=True), label=label, **style)[0]
     axis.annotate(
-        f"{points[-1][1]:.3g}", points[-1], xytext=(3, 3), textcoords="offset points", color=line.get_color()
-    )
+        f"{points[-1][1]:.4g}", points[-1], xytext=(0, 4), textcoords="offset points", ha="right",
+        color=line.get_color(),
+    )  # fmt: skip
