@@ -207,6 +207,15 @@ def test_a_changed_image_is_not_taken_for_the_one_a_run_began_with(tmp_path: Pat
     assert run(tmp_path / "run", **settings) is None  # trained long ago, and nothing is taken for its images
 
 
+def test_a_named_set_is_not_loaded_for_a_finished_run(
+    finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does not change, and may be large."""
+    shutil.copytree(finished, tmp_path / "run")
+    monkeypatch.setattr("intnacl.stages.load", lambda *_, **__: pytest.fail("loaded"))
+    assert run(tmp_path / "run") is None
+
+
 def test_a_damaged_encoder_is_written_again_from_the_last_checkpoint(tmp_path: Path) -> None:
     run(tmp_path)
     encoder = tmp_path / "encoder.safetensors"

@@ -22,8 +22,8 @@ def save_encoder(
 ) -> None:
     """Write the encoder's clean part, under torchvision's names where it is a ResNet.
 
-    `data` is the checksum of the images it was trained on. Equal encoders give equal bytes: the header has
-    one entry, and no time in it.
+    `data` is the checksum of the images it was trained on. Equal encoders of equal images give equal bytes:
+    the header has one entry, and no time in it.
     """
     from safetensors.torch import save
 

@@ -86,6 +86,8 @@ def test_buffers_that_come_go_or_change_their_kind_have_moved():
     assert "kept" in moved(before, module)
     module.kept = torch.zeros(3)
     assert "kept" in moved(before, module)
+    module.kept = torch.zeros(2, device="meta")
+    assert "kept" in moved(before, module)
 
 
 def test_nan_that_stays_has_not_moved(encoder):
@@ -105,6 +107,8 @@ def test_batches_are_of_one_size_or_nearly(encoder):
     parts = extract(encoder, images, batch_size=16)
     assert sizes == [50, 13, 13, 12, 12]
     assert torch.allclose(parts, whole, atol=1e-5)
+    with pytest.raises(InputError, match="batch_size=0 must be a whole number from 1"):
+        extract(encoder, images, batch_size=0)
 
 
 def test_an_encoder_that_moves_is_an_error(encoder):

@@ -244,8 +244,9 @@ def test_bad_data_are_errors(model, data):
             r"returned \(2,\) for 2 images; attacks need logits \(2, classes\)",
         ),
         (lambda logits: (logits, None), "returned tuple for 2 images"),
+        (lambda logits: logits[:1], r"returned \(1, 10\) for 2 images"),
         (lambda logits: logits[:, :4], r"label 9 is beyond the classifier's 4 classes"),
-        (lambda logits: logits.detach(), "logits have no gradient: leave detach"),
+        (lambda logits: logits.detach(), "logits have no gradient by its pixels: leave detach"),
     ],
 )
 def test_a_model_that_gives_no_logits_is_told_what_is_missing(model, data, last, message):
@@ -255,6 +256,19 @@ def test_a_model_that_gives_no_logits_is_told_what_is_missing(model, data, last,
 
     with pytest.raises(InputError, match=message):
         evaluate(Wrong(), *data, [named_attack("fgsm", 0.1)])
+
+
+def test_a_model_that_rounds_its_pixels_has_no_gradient_to_attack(model, data):
+    class Rounded(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.model = deepcopy(model).requires_grad_()
+
+        def forward(self, x):
+            return self.model((255 * x).byte().float() / 255)
+
+    with pytest.raises(InputError, match="no gradient by its pixels"):
+        evaluate(Rounded(), *data, [named_attack("fgsm", 0.1)])
 
 
 def test_clean_accuracy_is_told_for_the_attacked_images_too(model, data):

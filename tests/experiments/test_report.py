@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from intnacl.experiments.report import (
     escape_markdown,
     file_names,
     markdown_code,
+    minutes_note,
     write_report,
 )
 
@@ -102,6 +104,15 @@ def test_every_finished_run_tells_its_seconds(tmp_path: Path, name: str) -> None
     assert done in section
     assert re.findall(r"\s(\d+\.\d)\s", section) == ["60.0", "3.2", "63.2"]
     assert missing not in section
+
+
+def test_a_table_with_minutes_says_whose_they_are(tmp_path: Path) -> None:
+    plan = make_plan(pick(PAPER, ("main", "2")), [0, 1], universe=PAPER)
+    fill(tmp_path, plan, shifted())
+    timed, other = collect(tmp_path)[0]
+    assert re.match(r"Minutes are the least of the seeds'\. The paper's own.* 211 min", minutes_note(timed))
+    assert minutes_note(other) == ""
+    assert minutes_note(replace(timed, departures=["fewer epochs"])) == "Minutes are the least of the seeds'."
 
 
 def test_a_figure_over_other_seeds_counts_once(tmp_path: Path) -> None:

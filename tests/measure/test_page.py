@@ -53,7 +53,7 @@ def test_it_shows_the_figures_of_the_result(tmp_path: Path) -> None:
     ("names", "title"),
     [
         (("fgsm",), "FGSM"), (("fgsm", "pgd"), "PGD"), (("pgd_tuned", "fgsm", "pgd"), "PGD tuned"),
-        (("autoattack",), "PGD tuned"),
+        (("fgsm", "autoattack"), "PGD tuned"),
     ],
 )  # fmt: skip
 def test_the_images_are_those_of_the_strongest_attack(
@@ -68,9 +68,10 @@ def test_other_probes_are_listed_with_what_they_do_otherwise(tmp_path: Path) -> 
     subject = measured(tmp_path)
     assert "the run&#39;s own" not in render(Measured(subject), collect(subject))
     quick = run_probe(subject, "digits", replace(subject.config.probe, solver="lbfgs"))
-    hcl = run_hcl_probe(subject, "digits", 1)
+    one, two = (run_hcl_probe(subject, "digits", epochs) for epochs in (1, 2))
     text = render(Measured(subject), collect(subject))
-    for kind, part in (("solver = lbfgs", quick), ("HCL&#39;s", hcl)):
+    names = {"solver = lbfgs": quick, "HCL&#39;s, epochs = 1": one, "HCL&#39;s, epochs = 2": two}
+    for kind, part in names.items():
         assert f">{kind}</td><td>{part.figures['accuracy']:.2f}</td>" in text
     assert text.count("the run&#39;s own") == 1
 

@@ -6,6 +6,8 @@ import os
 import pickle
 import shutil
 import threading
+import time
+from concurrent.futures import Future
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -152,9 +154,9 @@ def test_pruning_sweeps_up_what_a_kill_left_and_leaves_other_folders(tmp_path: P
 
 def test_a_damaged_one_is_written_anew_and_a_whole_one_stays(tmp_path: Path) -> None:
     path = save(tmp_path, example(1))
-    time = (path / MODEL).stat().st_mtime_ns
+    written = (path / MODEL).stat().st_mtime_ns
     save(tmp_path, example(1))
-    assert (path / MODEL).stat().st_mtime_ns == time
+    assert (path / MODEL).stat().st_mtime_ns == written
     truncate(path / MODEL)
     save(tmp_path, example(1))
     found = newest(tmp_path)
@@ -265,17 +267,20 @@ def test_a_failed_write_is_told_at_the_next_look_or_at_the_end(
     gate, writer = Gate(monkeypatch, InputError("no space left")), Writer(tmp_path, keep=1)
 
     def look_until_it_is_told() -> None:
-        while True:
+        for _ in range(6000):
             writer.check()
+            time.sleep(0.01)
 
     writer.save(example(1), best=None)
     writer.check()  # nothing is known yet
-    gate.open.release()
+    gate.open.release(3)
     with pytest.raises(InputError, match="no space left"):
         look_until_it_is_told()
     writer.check()  # told once
     writer.save(example(2), best=None)
-    gate.open.release()
+    with pytest.raises(InputError, match="no space left"):
+        writer.save(example(3), best=None)
+    writer.save(example(4), best=None)
     with pytest.raises(InputError, match="no space left"), writer:
         pass
 
@@ -286,5 +291,38 @@ def test_an_error_of_training_is_not_hidden_by_one_of_the_disk(
     gate, writer = Gate(monkeypatch, InputError("no space left")), Writer(tmp_path, keep=1)
     writer.save(example(1), best=None)
     gate.open.release()
-    with pytest.raises(KeyError), writer:
+    with pytest.raises(KeyError) as raised, writer:
         raise KeyError
+    assert raised.value.__notes__ == ["Besides, no space left"]
+
+
+def test_a_second_interrupt_does_not_wait_for_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate, writer, begun = Gate(monkeypatch), Writer(tmp_path / "checkpoints", keep=1), time.monotonic()
+    writer.save(example(1), best=None)
+    assert (tmp_path / "checkpoints").is_dir()  # the run counts as one that has saved
+    with pytest.raises(KeyboardInterrupt), writer:
+        raise KeyboardInterrupt
+    assert time.monotonic() - begun < 30  # the gate would open after 60
+    gate.open.release()
+    writer.wait()
+    assert steps(tmp_path / "checkpoints") == [1]
+
+
+def test_an_interrupt_of_waiting_does_not_forget_what_is_being_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate, writer = Gate(monkeypatch, InputError("no space left")), Writer(tmp_path, keep=1)
+    writer.save(example(1), best=None)
+
+    def interrupted(_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Future, "exception", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            writer.wait()
+    gate.open.release()
+    with pytest.raises(InputError, match="no space left"):
+        writer.wait()

@@ -480,10 +480,26 @@ def test_a_checkpoint_that_cannot_be_written_ends_training_soon(
         raise InputError("no space left")
 
     monkeypatch.setattr(checkpoints, "save", full)
-    made = trainer(tmp_path, epochs=1000, save_steps=1)
+    made, due = trainer(tmp_path, epochs=1000), iter([True])
+    monkeypatch.setattr(made, "_save_is_due", lambda _: next(due, False))  # once, and not again
     with pytest.raises(InputError, match="no space left"):
         run(made)
-    assert made._step < 100
+    assert made._step < 1000
+
+
+def test_a_run_that_diverges_where_nothing_could_be_saved_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise InputError("no space left")
+
+    made = trainer(tmp_path)
+    with pytest.raises(DivergedError, match="Nothing was saved yet"):
+        made._diverged("the loss is not finite", 0, "nan")
+    monkeypatch.setattr(checkpoints, "save", full)
+    made._save()
+    with pytest.raises(InputError, match="no space left"):
+        made._diverged("the loss is not finite", 0, "nan")
 
 
 @pytest.mark.parametrize("plain", [None, ("criterion",)])

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from intnacl.errors import InputError
+from intnacl.errors import InputError, check_count
 
 
 def pixels(images: Tensor, device: torch.device | str) -> Tensor:
@@ -29,6 +29,7 @@ def extract(
 ) -> Tensor:
     """Features of all images in eval mode, float32 (N, F) on `device`."""
     check_images(images)
+    check_count("batch_size", batch_size)
     encoder.to(device)
     # Batches of nearly one size: a GPU looks for its fastest convolutions anew for each size.
     batches = torch.tensor_split(images, math.ceil(len(images) / batch_size))
@@ -92,7 +93,7 @@ def _state(module: nn.Module) -> dict[str, Tensor]:
 
 def _same(a: Tensor | None, b: Tensor | None) -> bool:
     """Equal in every element; nan, as in an encoder that diverged, equals itself."""
-    if a is None or b is None or (a.dtype, a.shape) != (b.dtype, b.shape):
+    if a is None or b is None or (a.dtype, a.shape, a.device) != (b.dtype, b.shape, b.device):
         return False
     return bool(((a == b) | ((a != a) & (b != b))).all())
 

@@ -146,9 +146,10 @@ def _check_classifier(classifier: nn.Module, x: Tensor, labels: Tensor) -> None:
         raise InputError(
             f"label {labels.max()} is beyond the classifier's {logits.shape[1]} classes (from 0)."
         )
-    if not logits.requires_grad:
+    if not logits.requires_grad or torch.autograd.grad(logits.sum(), x, allow_unused=True)[0] is None:
         raise InputError(
-            "the classifier's logits have no gradient: leave detach(), no_grad() and argmax() out of it."
+            "the classifier's logits have no gradient by its pixels: leave detach(), no_grad(), argmax() and "
+            "integers out of it."
         )
 
 

@@ -75,8 +75,8 @@ class Cell:
     @property
     def mean(self) -> float | None:
         """Over the seeds that are there; of times, the least."""
-        average = min if self.timed else statistics.fmean
-        return average(self.values.values()) if self.values else None
+        typical = min if self.timed else statistics.fmean
+        return typical(self.values.values()) if self.values else None
 
     @property
     def sd(self) -> float | None:

@@ -111,7 +111,7 @@ def list_tables(request: Request) -> None:
     if others:
         print(
             f"{request.out / 'runs'} holds {others} more finished runs, of other seeds or settings, or made "
-            "where training has another precision (GPU: bf16, CPU: fp32); `intnacl report` shows them."
+            "where training has another precision (newer GPUs: bf16, else fp32); `intnacl report` shows them."
         )
 
 

@@ -3,13 +3,15 @@
 import json
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from intnacl.data.aside import write_file
 from intnacl.errors import InputError
+from intnacl.evaluation.augmented_probe import HCL
 from intnacl.evaluation.figures import draw_examples, draw_probe, draw_robustness
 from intnacl.evaluation.named_attacks import ATTACK_NAMES, named_attack
+from intnacl.evaluation.probe import ProbeConfig
 from intnacl.measure.drawings import inline_svg
 from intnacl.measure.parts import plain
 from intnacl.measure.result import Measured, write_result
@@ -98,7 +100,9 @@ def attacked_images(subject: Subject, name: str, eps: float, rows: Sequence[dict
     In place of AutoAttack, which takes its time, tuned PGD.
     """
     measured = {row["name"] for row in rows if row["eps"] == eps}
-    attack = next((attack for attack in ("pgd_tuned", "pgd", "fgsm") if attack in measured), "pgd_tuned")
+    order = ("autoattack", "pgd_tuned", "pgd", "fgsm")
+    strongest = next((attack for attack in order if attack in measured), "pgd_tuned")
+    attack = "pgd_tuned" if strongest == "autoattack" else strongest
     found, classes = examples(subject, name, named_attack(attack, eps))
     title = f"{ATTACK_NAMES[attack]} at eps {eps:.4g}; the title is the prediction, * a wrong one"
     return draw_examples(found, classes, title=title)
@@ -106,15 +110,16 @@ def attacked_images(subject: Subject, name: str, eps: float, rows: Sequence[dict
 
 def _probes(found: Measured, result: dict[str, Any]) -> list[dict[str, Any]]:
     """Every linear probe and what it does otherwise than the run's own; none where there is no other."""
-    own = plain(asdict(found.subject.config.probe))
-    rows = [row | {"kind": _kind(row, own)} for row in result["probes"]]
+    rows = [row | {"kind": _kind(row, found.subject.config.probe)} for row in result["probes"]]
     return rows if any(row["kind"] != OWN for row in rows) else []
 
 
-def _kind(row: dict[str, Any], own: dict[str, Any]) -> str:
-    other = [f"{key} = {value}" for key, value in row["probe"].items() if value != own.get(key)]
-    name = "HCL's" if row["protocol"] == "hcl_probe" else ", ".join(other)
-    return name or OWN
+def _kind(row: dict[str, Any], own: ProbeConfig) -> str:
+    """HCL's probe or the run's own, and settings by which this one differs from it."""
+    is_hcl = row["protocol"] == "hcl_probe"
+    usual = plain(asdict(replace(HCL, seed=own.seed) if is_hcl else own))
+    other = [f"{key} = {value}" for key, value in row["probe"].items() if value != usual.get(key)]
+    return ", ".join([*(["HCL's"] if is_hcl else []), *other]) or OWN
 
 
 def _learning(subject: Subject) -> str | None:

@@ -9,11 +9,11 @@ import io
 import json
 import shutil
 import warnings
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import nullcontext, suppress
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from pickle import UnpicklingError
+from threading import Thread
 from typing import Any
 
 import torch
@@ -42,39 +42,55 @@ class Checkpoint:
 class Writer:
     """Writes checkpoints below `folder` while training goes on, one at a time, and prunes old ones.
 
-    As a context, it ends when the last one is on the disk; an error of the block goes before one of the disk.
+    As a context, it ends when the last one is on the disk. A second Ctrl-C does not wait for that: what is
+    half-written then has no name yet, and goes with the next pruning.
     """
 
     def __init__(self, folder: Path, keep: int) -> None:
         self.folder, self.keep = folder, keep
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
         self._last: Future[None] | None = None
 
     def __enter__(self) -> "Writer":
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        with suppress(Exception) if kind else nullcontext():
-            self._wait()
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        if error is None:
+            self.wait()
+        elif not isinstance(error, KeyboardInterrupt):
+            try:
+                self.wait()
+            except Exception as of_disk:  # the block's own error goes first
+                error.add_note(f"Besides, {of_disk}")
 
     def save(self, checkpoint: Checkpoint, best: int | None) -> None:
         """Begin to write a checkpoint as it is now: its tensors may change as soon as this returns."""
-        self._wait()
-        self._last = self._thread.submit(self._write, _copied(vars(checkpoint)), best)
+        self.wait()
+        with disk_errors(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)  # now: whoever looks next sees that it has begun
+        self._last = Future()
+        arguments = (_copied(vars(checkpoint)), best, self._last)
+        Thread(target=self._write, args=arguments, name="checkpoint", daemon=True).start()
 
     def check(self) -> None:
         """Raise if the last one could not be written; one that is still being written is no news."""
         if self._last and self._last.done():
-            self._wait()
+            self.wait()
 
-    def _wait(self) -> None:
-        last, self._last = self._last, None
-        if last:
-            last.result()
+    def wait(self) -> None:
+        """Until the last one is on the disk; raise if it could not be written."""
+        if self._last:
+            error = self._last.exception()  # an interrupt while it waits leaves the rest as it is
+            self._last = None
+            if error:
+                raise error
 
-    def _write(self, parts: dict[str, Any], best: int | None) -> None:
-        save(self.folder, Checkpoint(**parts))
-        prune(self.folder, self.keep, best, parts["step"])
+    def _write(self, parts: dict[str, Any], best: int | None, done: "Future[None]") -> None:
+        try:
+            save(self.folder, Checkpoint(**parts))
+            prune(self.folder, self.keep, best, parts["step"])
+            done.set_result(None)
+        except BaseException as error:
+            done.set_exception(error)
 
 
 def _copied(value: Any) -> Any:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from intnacl.data.batches import batch_indices, rank_rows, steps_per_epoch
 from intnacl.errors import InputError, check_choice
 from intnacl.training import checkpoint as checkpoints
-from intnacl.training.distributed import Ranks, any_rank, barrier, largest, mean_over_ranks, wrap_ddp
+from intnacl.training.distributed import Ranks, any_rank, largest, mean_over_ranks, wrap_ddp
 from intnacl.training.journal import SPENT, Journal
 from intnacl.training.objectives import Objective
 from intnacl.training.optimizers import OptimizerConfig, build_optimizer, rate_at, set_rate
@@ -160,9 +160,7 @@ class Trainer:
         if self._step < self.steps:
             self._compile(journal)
         with self.writer:
-            reason = self._loop(stop, journal)
-        barrier(self.here)  # what was saved is there for all ranks
-        return reason
+            return self._loop(stop, journal)
 
     # ---- the loop ----------------------------------------------------------------------------------------
 
@@ -264,8 +262,10 @@ class Trainer:
             self._diverged(f"weights are not finite after step {self._step - 1}", self._step - 1, bad[0])
 
     def _diverged(self, what: str, step: int, details: str) -> NoReturn:
+        self.writer.wait()
         folder = self.folder / checkpoints.CHECKPOINTS
-        kept = f"The last good checkpoint in {folder} stays." if folder.exists() else "Nothing was saved yet."
+        saved = checkpoints.saved(folder)
+        kept = f"The last good checkpoint in {folder} stays." if saved else "Nothing was saved yet."
         raise DivergedError(
             f"{what} (epoch {step // self.updates + 1}): {details}. {kept} "
             "Lower --lr, or --set train.clip=1 or train.precision=fp32."
