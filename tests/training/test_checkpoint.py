@@ -296,6 +296,19 @@ def test_an_error_of_training_is_not_hidden_by_one_of_the_disk(
     assert raised.value.__notes__ == ["Besides, no space left"]
 
 
+@pytest.mark.timeout(30)
+def test_a_checkpoint_that_could_not_be_copied_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_room(_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(checkpoints, "_copied", no_room)
+    with pytest.raises(MemoryError), Writer(tmp_path, keep=1) as writer:
+        writer.save(example(1), best=None)
+    writer.wait()
+
+
 def test_a_second_interrupt_does_not_wait_for_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -67,9 +67,10 @@ class Writer:
         self.wait()
         with disk_errors(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)  # now: whoever looks next sees that it has begun
-        self._last = Future()
-        arguments = (_copied(vars(checkpoint)), best, self._last)
+        done: Future[None] = Future()
+        arguments = (_copied(vars(checkpoint)), best, done)
         Thread(target=self._write, args=arguments, name="checkpoint", daemon=True).start()
+        self._last = done  # only now: nobody would end one whose thread did not start
 
     def check(self) -> None:
         """Raise if the last one could not be written; one that is still being written is no news."""
