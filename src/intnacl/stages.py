@@ -15,7 +15,7 @@ from pathlib import Path
 from intnacl.config import RunConfig, differences, from_dict, to_dict
 from intnacl.data import load
 from intnacl.data.aside import disk_errors, take_lock, write_file
-from intnacl.data.datasets import Dataset
+from intnacl.data.datasets import Dataset, is_at_path
 from intnacl.errors import InputError
 from intnacl.losses.integrated import PRESETS, LossConfig
 from intnacl.monitor import build_monitor
@@ -57,10 +57,10 @@ def pretrain(config: RunConfig, folder: Path, here: Ranks, stop: Stop) -> str | 
 def _check_finished(config: RunConfig, folder: Path) -> None:
     """Raise if a run's encoder cannot be read, or if the images at its data set's path are others by now.
 
-    A set with a name does not change; where the images are gone, there is nothing to confuse them with.
+    Where the images are gone, there is nothing to confuse them with.
     """
     trained_on = read_header(folder / ENCODER).get("data")
-    if ":" not in config.dataset or trained_on is None:
+    if trained_on is None or not is_at_path(config.dataset):
         return
     try:
         train = load(config.dataset, "train", config.root, size=config.size)

@@ -473,12 +473,14 @@ def test_training_goes_on_while_a_checkpoint_is_written(
     assert all(torch.equal(a, b) for a, b in zip(saved[:-1], weights[1:], strict=True))
 
 
+def full(*_: object) -> None:
+    """In the place of `checkpoints.save`."""
+    raise InputError("no space left")
+
+
 def test_a_checkpoint_that_cannot_be_written_ends_training_soon(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_: object) -> None:
-        raise InputError("no space left")
-
     monkeypatch.setattr(checkpoints, "save", full)
     made, due = trainer(tmp_path, epochs=1000), iter([True])
     monkeypatch.setattr(made, "_save_is_due", lambda _: next(due, False))  # once, and not again
@@ -490,9 +492,6 @@ def test_a_checkpoint_that_cannot_be_written_ends_training_soon(
 def test_a_run_that_diverges_where_nothing_could_be_saved_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_: object) -> None:
-        raise InputError("no space left")
-
     made = trainer(tmp_path)
     with pytest.raises(DivergedError, match="Nothing was saved yet"):
         made._diverged("the loss is not finite", 0, "nan")

@@ -142,6 +142,11 @@ DATASETS: dict[str, Entry] = {
 }
 
 
+def is_at_path(name: str) -> bool:
+    """Whether a data set is one's own, KIND:PATH: its files may change, those of a named set do not."""
+    return ":" in name
+
+
 def load(
     name: str = "digits",
     split: str = "train",

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from intnacl.data import Dataset
 from intnacl.data.aside import write_file
 from intnacl.data.augment import augment
+from intnacl.data.datasets import is_at_path
 from intnacl.data.progress import progress, watched
 from intnacl.errors import InputError
 from intnacl.evaluation import augmented_probe, knn, probe
@@ -157,7 +158,7 @@ def _is_stale(subject: Subject, kind: str, settings: dict[str, Any]) -> bool:
     part, name = read_part(subject.folder, kind, settings), settings["dataset"]
     if part is None or "checksums" not in part.figures:
         return False
-    if ":" in name:
+    if is_at_path(name):
         return bool(part.figures["checksums"] != checksums(*subject.load(name)))
     own = read_part(subject.folder, "probe", probe_settings(subject, name, subject.config.probe))
     return own is not None and bool(part.figures["checksums"] != own.figures["checksums"])

@@ -263,7 +263,7 @@ class Trainer:
 
     def _diverged(self, what: str, step: int, details: str) -> NoReturn:
         self.writer.wait()
-        folder = self.folder / checkpoints.CHECKPOINTS
+        folder = self.writer.folder
         saved = checkpoints.saved(folder)
         kept = f"The last good checkpoint in {folder} stays." if saved else "Nothing was saved yet."
         raise DivergedError(
@@ -313,7 +313,7 @@ class Trainer:
             self.writer.save(whole, self._best[1] if self._best else None)
 
     def _resume(self, journal: Journal) -> None:
-        found = checkpoints.newest(self.folder / checkpoints.CHECKPOINTS, self.here.device)
+        found = checkpoints.newest(self.writer.folder, self.here.device)
         self._check_shared(found.step if found else 0)
         check_data(self.folder, found.info.get("data") if found else None, self.checksum, self.n)
         journal.rewind(found.step if found else 0)
