@@ -84,8 +84,8 @@ def note(runs: list[Run]) -> str:
         f"{images(found, 'pgd')} test images (AutoAttack: of {images(found, 'autoattack')}), "
         "attacks at ε = 0.002 in pixels of [0, 1]; PGD is the paper's (10 steps, 2 starts), PGD tuned "
         "takes 40 steps; minutes are those of all updates, without compilation, kNN and checkpoints, of the "
-        f"fastest seed (the paper's, on its machine: {training_times()}). Mean ± standard deviation over the "
-        "seeds, in brackets the paper's mean of five trials; "
+        f"fastest seed that had the GPU to itself (the paper's, on its machine: {training_times()}). Mean ± "
+        "standard deviation over the seeds, in brackets the paper's mean of five trials; "
         f"–: not measured yet. Measured on one {' and one '.join(made)}, {when}."
     )
 

@@ -10,9 +10,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from intnacl.experiments.measured import View, collect
+from intnacl.experiments.measured import View, collect, figure
 
 ROOT = Path(__file__).parents[1]
+FIGURES = (
+    *(("cifar100", metric) for metric in ("clean", "fgsm", "pgd", "pgd_tuned")),
+    *(("cifar10", metric) for metric in ("clean", "fgsm", "pgd")),
+)
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
@@ -48,6 +52,19 @@ def test_the_table_is_the_records(page, views: dict[str, View]) -> None:
 def test_the_claims_are_judged_by_the_record(page) -> None:
     kept = page.CLAIMS.read_text(encoding="utf-8")
     assert page.between(kept, page.claims(page.results()[1])) == kept
+
+
+def test_the_table_by_seed_has_every_run() -> None:
+    text = (ROOT / "docs" / "reproduction.md").read_text(encoding="utf-8")
+    first = text[text.index("| loss | seed |") :].partition("\n\n")[0].splitlines()[2:]
+    shown = {tuple(line.replace(" ", "").split("|")[2:-1]) for line in first}
+    for run in collect(ROOT / "results")[1].values():
+        if run.result:
+            found = [
+                figure(run.result, dataset, {"metric": metric, "eps": None}) for dataset, metric in FIGURES
+            ]
+            line = (str(run.config.seed), *("" if value is None else f"{value:.2f}" for value in found))
+            assert line in shown, f"{run.name}: {line}"
 
 
 def test_a_figure_of_fewer_seeds_says_so(page, views: dict[str, View]) -> None:

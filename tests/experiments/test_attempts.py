@@ -93,7 +93,7 @@ def test_a_state_is_copied_where_files_cannot_be_linked(
 
 def test_a_run_that_others_hold_is_left_alone(tmp_path: Path) -> None:
     (job,) = jobs()
-    with hold(run_folder(tmp_path, job.name)):
+    with hold(run_folder(tmp_path, job.name), "cpu"):
         assert _attempt(job, tmp_path) == "busy"
 
 

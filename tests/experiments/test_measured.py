@@ -3,6 +3,7 @@
 import json
 import math
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,20 @@ def test_minutes_are_those_of_the_fastest_seed(tmp_path: Path) -> None:
     clean, *_, minutes = view.cells[0]
     assert (minutes.mean, minutes.sd, minutes.n) == (pytest.approx(1.4 * 100 / 60), None, 3)
     assert clean.sd is not None
+
+
+def test_a_run_that_shared_its_device_gives_no_minutes(tmp_path: Path) -> None:
+    fill(tmp_path, _paper(("main",), [0, 1]), shifted())
+    for path in tmp_path.glob("runs/*seed0-*/result.json"):
+        result = json.loads(path.read_text())
+        result["protocol"]["hardware"] = {"gpu": "some GPU", "shared": True}
+        path.write_text(json.dumps(result))
+    (view,), _ = collect(tmp_path)
+    clean, *_, minutes = view.cells[0]
+    assert (list(clean.values), list(minutes.values), minutes.status) == (["0", "1"], ["1"], "partly")
+    assert minutes.runs["0"].machine == "some GPU, shared"
+    assert replace(minutes, values={}).status == "shared"
+    assert replace(clean, values={}).status == "missing"
 
 
 def test_results_meet_their_published_values(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ def test_states_are_read_from_the_folders(tmp_path: Path) -> None:
     states = [state_of(job, tmp_path, "now") for job in plan]
     assert [state.status for state in states] == ["finished", "failed", "begun", "waiting", "waiting"]
     assert [state.detail for state in states] == ["", "RuntimeError: [red]no[/red]", "epoch 1/1", "", ""]
-    with hold(folder):
+    with hold(folder, "cpu"):
         running = state_of(begun, tmp_path, "now")
     assert running.status == "running"
     assert running.detail.startswith("epoch 1/1 · 0.0 min · ")

@@ -21,6 +21,7 @@ from intnacl.experiments.measured import collect
 from intnacl.experiments.naming import canonical
 from intnacl.experiments.plan import Job, make_plan
 from intnacl.experiments.report import (
+    MINUTES,
     as_script,
     distinct,
     escape_markdown,
@@ -110,9 +111,9 @@ def test_a_table_with_minutes_says_whose_they_are(tmp_path: Path) -> None:
     plan = make_plan(pick(PAPER, ("main", "2")), [0, 1], universe=PAPER)
     fill(tmp_path, plan, shifted())
     timed, other = collect(tmp_path)[0]
-    assert re.match(r"Minutes are the least of the seeds'\. The paper's own.* 211 min", minutes_note(timed))
+    assert re.match(rf"{MINUTES} The paper's own.* 211 min", minutes_note(timed))
     assert minutes_note(other) == ""
-    assert minutes_note(replace(timed, departures=["fewer epochs"])) == "Minutes are the least of the seeds'."
+    assert minutes_note(replace(timed, departures=["fewer epochs"])) == MINUTES
 
 
 def test_a_figure_over_other_seeds_counts_once(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from intnacl.data.aside import new_folder, write_file
 from intnacl.errors import InputError
 from intnacl.experiments.lock import hold
 from intnacl.experiments.plan import Job
+from intnacl.experiments.sharing import device_name, inherit_mark, mark_shared
 from intnacl.measure.result import RESULT
 from intnacl.training.checkpoint import CHECKPOINTS, saved
 from intnacl.training.distributed import ranks
@@ -93,13 +94,14 @@ def attempt(job: Job, results: Path, *, device: str, stop: Stop, session: str) -
     if job.parent and not finished(results, job.parent):
         return "failed" if _give_up_child(job, results, session) else "waiting"
     folder = run_folder(results, job.name)
-    with hold(folder) as mine:
+    with hold(folder, device_name(device)) as mine:
         if not mine:
             return "busy"
         if finished(results, job.name):  # by another worker, just now
             return "finished"
         if given_up(results, job.name, session):
             return "failed"
+        mark_shared(results, folder)
         return _try(job, results, folder, device, stop, session)
 
 
@@ -140,6 +142,7 @@ def inherit(parent: Path, folder: Path) -> None:
     if not states or saved(place) or (folder / ENCODER).exists():
         return
     place.mkdir(exist_ok=True)
+    inherit_mark(parent, folder)
     if (parent / LOG).exists():
         shutil.copyfile(parent / LOG, folder / LOG)
     with new_folder(place / states[-1].name) as partial:

@@ -17,8 +17,11 @@ NAME = "lock"
 
 
 @contextmanager
-def hold(folder: Path) -> Iterator[bool]:
-    """Take the lock of a run folder, made where it is missing; gives whether it was free."""
+def hold(folder: Path, device: str) -> Iterator[bool]:
+    """Take the lock of a run folder, made where it is missing; gives whether it was free.
+
+    `device` is where its holder will do the run, for others to know.
+    """
     path = folder / NAME
     with ExitStack() as stack:
         with disk_errors(path):
@@ -26,14 +29,14 @@ def hold(folder: Path) -> Iterator[bool]:
             handle = stack.enter_context(path.open("a+"))
             mine = _take(handle, exclusive=True)
             if mine:
-                _sign(handle)
+                _sign(handle, device)
         yield mine
         if mine:
             handle.truncate(0)  # closing the file gives the lock back
 
 
 def holder(folder: Path) -> dict[str, Any] | None:
-    """Who holds a run: host, pid and since when (seconds since 1970); None where nobody does."""
+    """Who holds a run: host, device, pid and since when (seconds since 1970); None where nobody does."""
     try:
         with (folder / NAME).open() as handle:
             if _take(handle, exclusive=False):
@@ -50,7 +53,8 @@ def _take(handle: IO[str], *, exclusive: bool) -> bool:
     return free is not False
 
 
-def _sign(handle: IO[str]) -> None:
+def _sign(handle: IO[str], device: str) -> None:
     handle.truncate(0)
-    text = json.dumps({"host": socket.gethostname(), "pid": os.getpid(), "since": time.time()})
-    os.write(handle.fileno(), text.encode())  # at once: on a full disk a buffer would fail again when closed
+    who = {"host": socket.gethostname(), "device": device, "pid": os.getpid(), "since": time.time()}
+    text = json.dumps(who).encode()
+    os.write(handle.fileno(), text)  # at once: on a full disk a buffer would fail again when closed

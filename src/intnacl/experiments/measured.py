@@ -48,9 +48,10 @@ class Run:
 
     @property
     def machine(self) -> str:
-        """The GPU it was done on, or the processor."""
+        """The GPU it was done on, or the processor, and whether other runs used it at the same time."""
         hardware = (self.result or {}).get("protocol", {}).get("hardware", {})
-        return str(hardware.get("gpu") or hardware.get("cpu", ""))
+        name = str(hardware.get("gpu") or hardware.get("cpu", ""))
+        return f"{name}, shared" if hardware.get("shared") else name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,10 +105,11 @@ class Cell:
 
     @property
     def status(self) -> str:
-        """measured, partly (some seeds are missing), failed or missing."""
+        """measured, partly (some seeds are missing), failed, shared (a time that says nothing) or missing."""
         if self.values:
             return "measured" if self.n == len(self.runs) else "partly"
-        return "failed" if any(run.status == "failed" for run in self.runs.values()) else "missing"
+        found = {run.status for run in self.runs.values()}
+        return "failed" if "failed" in found else "shared" if self.timed and "finished" in found else "missing"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,7 +220,8 @@ def _found(
         return None, None
     metric, eps = column["metric"], column["eps"]
     if metric == "minutes":
-        seconds = result["time_s"].get("pretrain")
+        shared = result["protocol"].get("hardware", {}).get("shared")
+        seconds = None if shared else result["time_s"].get("pretrain")
         return None if seconds is None else float(seconds) / 60, None
     if eps is None or metric == "clean":
         value = result["accuracy"].get(dataset, {}).get(metric)

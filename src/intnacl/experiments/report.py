@@ -21,6 +21,7 @@ STAGES = {
     "compile": "compilation", "pretrain": "pretraining", "pauses": "its kNN and checkpoints",
     "probe": "probe", "knn": "kNN", "attack": "attacks", "total": "in all",
 }  # fmt: skip
+MINUTES = "Minutes are the least of the seeds'; runs that shared their device with others have none."
 STRONG, WEAK = 2.0, 1.0  # units of the pooled spread from which a difference is coloured
 
 
@@ -150,7 +151,7 @@ def minutes_note(view: View) -> str:
     if not any(column["metric"] == "minutes" for column in view.columns):
         return ""
     paper = f" The paper's own training times, on its machine: {published.training_times()}."
-    return "Minutes are the least of the seeds'." + ("" if view.departures else paper)
+    return f"{MINUTES}{'' if view.departures else paper}"
 
 
 def escape_markdown(text: str) -> str:

@@ -7,6 +7,7 @@ from intnacl.config import to_dict
 from intnacl.measure import robust
 from intnacl.measure.parts import Part, all_parts, digest, plain, write_json
 from intnacl.measure.subject import FEATURE_BATCH, Subject
+from intnacl.measure.surroundings import SHARED
 from intnacl.stages import read_config
 from intnacl.training.journal import LOG, last_record
 
@@ -167,5 +168,11 @@ def _protocol(found: Measured) -> dict[str, Any]:
             "train": config.train.precision, "measurement": "float32",
             "search of iterated attacks": "TF32 on GPUs",
         },
-        **((own or measured[0]).surroundings if measured else {}),
+        **(_surroundings(found, own or measured[0]) if measured else {}),
     }  # fmt: skip
+
+
+def _surroundings(found: Measured, part: Part) -> dict[str, Any]:
+    """Versions, hardware and date of a part; `shared` where other runs used the device at the same time."""
+    shared = {"shared": True} if (found.subject.folder / SHARED).exists() else {}
+    return part.surroundings | {"hardware": part.surroundings["hardware"] | shared}
