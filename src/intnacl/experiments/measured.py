@@ -109,7 +109,9 @@ class Cell:
         if self.values:
             return "measured" if self.n == len(self.runs) else "partly"
         found = {run.status for run in self.runs.values()}
-        return "failed" if "failed" in found else "shared" if self.timed and "finished" in found else "missing"
+        if "failed" in found:
+            return "failed"
+        return "shared" if self.timed and "finished" in found else "missing"
 
 
 @dataclass(frozen=True, kw_only=True)
