@@ -83,3 +83,8 @@ def test_a_gpu_has_one_name(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     assert [device_name(d) for d in ("cuda", "cuda:0", "cuda:1")] == ["GPU-0", "GPU-0", "GPU-1"]
     assert [device_name(d) for d in ("cpu", "cuda:2")] == ["cpu", "cuda:2"]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_real_gpu_has_a_number_of_its_own() -> None:
+    assert device_name("cuda") == device_name("cuda:0") != "cuda:0"
