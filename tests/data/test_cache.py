@@ -92,6 +92,14 @@ def test_places_do_not_push_each_other_out(
     assert fill.calls == 2
 
 
+def test_a_relative_path_is_the_same_place(root: Path, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill = Filler()
+    monkeypatch.chdir(file.parent)
+    for same in (file, Path(file.name), file):
+        cached(root, source(same), fill)
+    assert fill.calls == 1
+
+
 def test_other_classes_or_another_format_are_decoded_anew(
     root: Path, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

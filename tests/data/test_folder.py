@@ -69,9 +69,18 @@ def test_broken_images_are_skipped_and_named(pets: Path, image: Encode) -> None:
     assert got.names == ("cat/1.png", "cat/2.PNG", "cat/deep/3.jpg", "dog/1.png")
 
 
-@pytest.mark.parametrize("test_name", ["test", "val", "validation"])
-def test_splits_share_the_training_classes(tmp_path: Path, image: Encode, test_name: str) -> None:
-    for name in ("train/cat/1.png", "train/dog/1.png", f"{test_name}/dog/1.png"):
+@pytest.mark.parametrize(
+    ("train_name", "test_name"),
+    [
+        *(("train", name) for name in ("test", "val", "valid", "validation")),
+        ("Train", "Test"),
+        ("training", "testing"),
+    ],
+)
+def test_splits_share_the_training_classes(
+    tmp_path: Path, image: Encode, train_name: str, test_name: str
+) -> None:
+    for name in (f"{train_name}/cat/1.png", f"{train_name}/dog/1.png", f"{test_name}/dog/1.png"):
         put(tmp_path / "pets" / name, image())
     got = get(tmp_path / "pets", "test")
     assert got.classes == ("cat", "dog")

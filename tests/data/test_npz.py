@@ -69,6 +69,13 @@ def test_a_folder_of_splits(tmp_path: Path) -> None:
     assert get(tmp_path, "test").classes == tuple("0123")
 
 
+def test_class_names_of_one_split_are_the_others_too(tmp_path: Path) -> None:
+    names = np.array(["cat", "dog"])
+    np.savez(tmp_path / "train.npz", images=pixels(2, 5, 5, 3), labels=np.array([0, 1]), classes=names)
+    np.savez(tmp_path / "test.npz", images=pixels(1, 5, 5, 3), labels=np.array([1]))
+    assert get(tmp_path, "test").classes == get(tmp_path, "train").classes == ("cat", "dog")
+
+
 def test_class_names(file: Path) -> None:
     np.savez(
         file, images=pixels(2, 5, 5, 3), labels=np.array([0, 1]), classes=np.array(["cat", "dog", "cow"])

@@ -97,6 +97,13 @@ def test_a_split_published_without_labels(tmp_path: Path, image: Encode, missing
     assert get(tmp_path / "pets", "test").labels is None
 
 
+def test_a_split_labelled_in_some_files_alone_is_refused(tmp_path: Path, image: Encode) -> None:
+    save(tmp_path / "pets" / "train-0.parquet", structs(image, 0, 1), [0, 1])
+    save(tmp_path / "pets" / "train-1.parquet", structs(image, 2), [-1])
+    with pytest.raises(InputError, match=r"2 of 3 images of the train split have a label: give all"):
+        get(tmp_path / "pets")
+
+
 def test_broken_images_are_skipped_and_named(tmp_path: Path, image: Encode) -> None:
     images = [*structs(image, 0, 1), {"bytes": b"junk", "path": None}, {"bytes": None, "path": "x.png"}]
     got = get(save(tmp_path / "pets.parquet", images, [0, 1, 0, 1]))

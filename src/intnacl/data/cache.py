@@ -55,7 +55,7 @@ class Source:
         digest = hashlib.sha256(json.dumps([FORMAT, self.classes]).encode())
         for path in self.files:
             facts = path.stat()
-            digest.update(os.fsencode(path) + f"\0{facts.st_size}\0{facts.st_mtime_ns}\n".encode())
+            digest.update(os.fsencode(path.absolute()) + f"\0{facts.st_size}\0{facts.st_mtime_ns}\n".encode())
         return digest.hexdigest()[:16]
 
 
@@ -101,6 +101,12 @@ def _write(entry: Path, fill: Fill, source: Source) -> None:
             labels, skipped = fill(out)
         if not labels:
             raise InputError(f"{source.origin}: no image could be decoded; the first: {_first(skipped)}.")
+        if min(labels) < 0 <= max(labels):
+            labelled = sum(label >= 0 for label in labels)
+            raise InputError(
+                f"{source.origin}: {labelled} of {len(labels)} images of the {source.split} split have a "
+                "label: give all of them one, or none."
+            )
         np.array(labels, dtype=np.int64).tofile(folder / "labels.i64")
         shape = [len(labels), 3, source.size, source.size]
         facts = {"shape": shape, "labelled": min(labels) >= 0, "classes": source.classes, "skipped": skipped}

@@ -1,7 +1,8 @@
 """`folder:PATH`: a folder of images of any size.
 
-Class sub-folders give labels; images lying flat are unlabelled, for pretraining. Where there is a `train`
-beside a `test` (or `val`, `validation`), or alone, each is such a folder, and others are passed over.
+Class sub-folders give labels; images lying flat are unlabelled, for pretraining. Where there is a `train` (or
+`training`) beside a `test` (or `testing`, `val`, `valid`, `validation`), or alone, each is such a folder, and
+others are passed over; `Train` is as good as `train`.
 """
 
 from dataclasses import replace
@@ -14,7 +15,7 @@ from intnacl.errors import InputError
 DEFAULT_SIZE = 32
 READ = ", ".join(sorted(SUFFIXES))
 TRAIN_ALONE = "`intnacl pretrain` and `intnacl embed` do with a train split alone."
-SPLITS = {"train": ("train",), "test": ("test", "val", "validation")}
+SPLITS = {"train": ("train", "training"), "test": ("test", "testing", "val", "valid", "validation")}
 
 
 def load_folder(request: Request) -> ImageSet:
@@ -40,13 +41,13 @@ def find_split(path: Path, split: str) -> tuple[Path, tuple[str, ...]]:
     """The folder of the split, and the classes: those of the training folder where it has any."""
     if not path.is_dir():
         raise InputError(f"{path.absolute()} is not a folder.")
-    names = {sub.name for sub in subfolders(path)}
-    if not _has_splits(names):
+    names = {sub.name.lower(): sub for sub in subfolders(path)}
+    if not _has_splits(set(names)):
         if split != "train":
             places = f"its images into {path / 'train'} and {path / 'test'}"
             raise InputError(f"{path} has no test split: put {places}. {TRAIN_ALONE}")
         return path, _class_names(path)
-    found = {s: path / n for s, choices in SPLITS.items() for n in reversed(choices) if n in names}
+    found = {s: names[n] for s, choices in SPLITS.items() for n in reversed(choices) if n in names}
     if split not in found:
         rest = f" {TRAIN_ALONE}" if split == "test" else ""
         raise InputError(f"{path} has no {split} split: put images into {path / split}.{rest}")

@@ -107,14 +107,17 @@ def _labels(path: Path, prefix: str, count: int) -> torch.Tensor | None:
 
 
 def _classes(places: dict[str, tuple[Path, str]], path: Path) -> tuple[str, ...]:
-    """The names in `classes`, else numbers up to the largest label of both splits, so that these agree."""
+    """The names in `classes` of its own file or the other split's, else numbers up to the largest label of
+    both, so that these agree."""
     labels = [_array(p, f"{prefix}labels") for p, prefix in places.values() if f"{prefix}labels" in _names(p)]
     needed = max(int(part.max()) + 1 for part in labels if part.size and part.dtype.kind in "iu")
-    if "classes" not in _names(path):
+    files = dict.fromkeys([path, *(p for p, _ in places.values())])
+    named = next((file for file in files if "classes" in _names(file)), None)
+    if named is None:
         return numbered_classes(needed, path)
-    names = _texts(_array(path, "classes"))
+    names = _texts(_array(named, "classes"))
     if len(names) < needed:
-        raise InputError(f"{path}: label {needed - 1} has no name; 'classes' holds {len(names)}.")
+        raise InputError(f"{named}: label {needed - 1} has no name; 'classes' holds {len(names)}.")
     return names
 
 
