@@ -16,7 +16,14 @@ from intnacl.theory.bounds import (
 )
 from intnacl.theory.mixture import Mixture, random_mixture, unbiased_loss
 from intnacl.theory.rademacher import complexity
-from intnacl.theory.simulation import Setting, deviations, estimate, feature_class, loss_class
+from intnacl.theory.simulation import (
+    MOST_POSITIVES,
+    Setting,
+    deviations,
+    estimate,
+    feature_class,
+    loss_class,
+)
 
 MIXTURE = random_mixture(4, 8, 6, 1.0, seed=0)
 # A class at each end of a line: kernels take their extreme values, and E h⁻ = e⁻¹: the hardest case there is.
@@ -115,3 +122,10 @@ def test_symmetrisation_bounds_the_worst_encoder() -> None:
 def test_bad_settings_are_named(settings: dict[str, object], words: str) -> None:
     with pytest.raises(InputError, match=words):
         Setting(**settings)  # type: ignore[arg-type]
+
+
+def test_more_positives_than_are_drawn_are_refused() -> None:
+    """Fewer would be summed than the factor counts."""
+    assert loss_class(Setting(M=MOST_POSITIVES), encoders=2, T=4).isfinite().all()
+    with pytest.raises(InputError, match="M=65: a sample has 64 positives"):
+        loss_class(Setting(M=MOST_POSITIVES + 1), encoders=2, T=4)

@@ -93,6 +93,8 @@ def loss_class(setting: Setting, *, encoders: int, T: int, seed: int = 0) -> Ten
     def _draw(label: Tensor) -> Tensor:
         return _around(centres_KD[label], generator)
 
+    if setting.M > MOST_POSITIVES:
+        raise InputError(f"M={setting.M}: a sample has {MOST_POSITIVES} positives for each anchor at most.")
     x_TD, v_TmD = _draw(label_T), _draw(label_T[:, None].expand(T, setting.m))
     u_TnD = _draw(torch.randint(CLASSES, (T, setting.n), generator=generator))
     positive_TMD = _draw(label_T[:, None].expand(T, MOST_POSITIVES))[:, : setting.M]
