@@ -106,3 +106,14 @@ def test_a_path_with_brackets_is_shown_as_it_is(capsys: pytest.CaptureFixture[st
     shown = capsys.readouterr().out
     assert "folder:/data/[old]" in shown
     assert "[clean]" in shown
+
+
+def test_attacks_on_some_images_say_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = measured(tmp_path).folder
+    result = json.loads((folder / "result.json").read_text())
+    tested = result["protocol"]["images"]["digits"]["test"]
+    for images, said in ((None, False), (tested, False), (7, True)):
+        result["config"]["evaluation"]["images"] = images
+        (folder / "result.json").write_text(json.dumps(result))
+        print_result(folder)
+        assert ("attacks at eps 0.02 on 7 images" in capsys.readouterr().out) == said

@@ -5,7 +5,7 @@ from typing import Any
 
 from intnacl.config import RunConfig
 from intnacl.evaluation.named_attacks import ATTACK_NAMES
-from intnacl.measure.page import best_rows
+from intnacl.measure.page import attacks_at, best_rows
 from intnacl.measure.tables import accuracy_rows, shown
 from intnacl.stages import loss_name
 
@@ -22,7 +22,7 @@ def model_card(config: RunConfig, result: dict[str, Any], usage: str) -> str:
         f"{train.batch_size}, {train.optimizer}, learning rate {train.lr:g}, seed {config.seed}, recipe "
         f"{config.recipe}).",
         f"## Use\n\n```python\n{usage}\n```",
-        f"## Figures\n\n{_accuracy(config, result)}",
+        f"## Figures\n\n{_accuracy(result)}",
         _attacks(result),
         "## Protocol\n\nLinear probe: frozen encoder in eval mode, no augmentation, last epoch on all test "
         "images. Attacks: ℓ∞ ball, pixels in [0, 1], judged in float32 without TF32; those of many steps "
@@ -33,11 +33,11 @@ def model_card(config: RunConfig, result: dict[str, Any], usage: str) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _accuracy(config: RunConfig, result: dict[str, Any]) -> str:
+def _accuracy(result: dict[str, Any]) -> str:
     if not result["accuracy"]:
         return "Not measured yet: `intnacl probe RUN`, `intnacl attack RUN`, then export again."
-    at = "".join(f", eps {eps:.4g}" for eps in config.evaluation.eps[:1])
-    return _table(["data set (accuracy, %)", "clean", f"FGSM{at}", f"PGD{at}"], accuracy_rows(result))
+    heads = [f"{name}, {attacks_at(result)}".removesuffix(", ") for name in ("FGSM", "PGD")]
+    return _table(["data set (accuracy, %)", "clean", *heads], accuracy_rows(result))
 
 
 def _attacks(result: dict[str, Any]) -> str:

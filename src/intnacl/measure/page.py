@@ -53,6 +53,7 @@ def render(found: Measured, result: dict[str, Any]) -> str:
         config=config,
         result=result,
         attack_names=ATTACK_NAMES,
+        at=attacks_at(result),
         knn=found.own_knn(),
         sections=[_data_set(subject, name, result) for name in result["accuracy"]],
         learning=_learning(subject),
@@ -72,6 +73,16 @@ def best_rows(result: dict[str, Any], dataset: str) -> list[dict[str, Any]]:
         if row["dataset"] == dataset and not of_one_attack(row):
             chosen[row["name"], row["eps"]] = row
     return sorted(chosen.values(), key=lambda row: (row["eps"], row["name"] == "worst_case"))
+
+
+def attacks_at(result: dict[str, Any]) -> str:
+    """Where FGSM and PGD of the accuracies are: "eps 0.02", or "eps 0.02 on 40 images" if the test set has
+    more, whose clean accuracy stands beside them; empty: there are none."""
+    wanted = result["config"]["evaluation"]
+    most = max((count["test"] for count in result["protocol"]["images"].values()), default=0)
+    few = wanted["images"] is not None and wanted["images"] < most
+    on = f" on {wanted['images']:,} images" if few else ""
+    return "".join(f"eps {eps:.4g}{on}" for eps in wanted["eps"][:1])
 
 
 def of_one_attack(row: dict[str, Any]) -> bool:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from intnacl.evaluation.named_attacks import ATTACK_NAMES
-from intnacl.measure.page import PAGE, of_one_attack
+from intnacl.measure.page import PAGE, attacks_at, of_one_attack
 from intnacl.measure.parts import Part
 from intnacl.measure.result import RESULT
 
@@ -14,8 +14,9 @@ from intnacl.measure.result import RESULT
 def print_result(folder: Path) -> None:
     """The accuracies of a finished run, and where its files are."""
     result = json.loads((folder / RESULT).read_bytes())
-    at = "".join(f"; attacks at eps {eps:.4g}" for eps in result["config"]["evaluation"]["eps"][:1])
-    print_table(f"accuracy in percent{at}", ["data set", "clean", "FGSM", "PGD"], accuracy_rows(result))
+    at = attacks_at(result)
+    title = "accuracy in percent" + (f"; attacks at {at}" if at else "")
+    print_table(title, ["data set", "clean", "FGSM", "PGD"], accuracy_rows(result))
     attacks = [row for row in result["attacks"] if not of_one_attack(row)]
     if len({row["eps"] for row in attacks}) > 1 or len({row["name"] for row in attacks}) > 3:
         for name in result["accuracy"]:
