@@ -104,6 +104,17 @@ def test_a_run_without_the_figure_does_not_hide_one_of_the_same_seed_that_has_it
     assert verdict(runs, LIFTS)[0] == "holds"
 
 
+def test_a_run_at_another_radius_is_no_match_under_attack() -> None:
+    base = run("Debiased+HardNeg", 0, both(30.0, 48.0))
+    strong = run("IntCl", 0, both(10.0, 12.0), **{"evaluation.eps": (0.008,)})
+    assert verdict([base, strong], LIFTS)[0] == "not measured yet"
+    runs = [base, run("IntCl", 0, both(40.0, 60.0)), strong]
+    assert verdict(runs, LIFTS)[0] == "holds"
+    assert verdict([base, strong], "IntCl does not sacrifice standard accuracy on CIFAR-100.")[0].endswith(
+        "(1 of 5)"
+    )
+
+
 def test_what_is_missing_is_said_and_no_less_is_no_less() -> None:
     simclr = {"cifar100": {"clean": 54.0, "fgsm": 25.0}}
     a_little_less = {"cifar100": {"clean": 53.9, "fgsm": 40.0}}

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from grids import grid_file
 
+from intnacl.config import resolve
 from intnacl.errors import InputError
 from intnacl.experiments.custom import read_grid
 from intnacl.experiments.plan import make_plan
@@ -17,6 +18,41 @@ def test_a_grid_is_read(tmp_path: Path) -> None:
     assert (first.config.loss.negatives, first.config.train.epochs) == ("g0", 1)
     assert (last.config.loss.negatives, last.config.train.epochs) == ("g1", 2)
     assert last.config.evaluation.eps == (0.01,)
+
+
+def test_a_rows_preset_is_a_whole_loss(tmp_path: Path) -> None:
+    """What presets decide is not taken from the table, but other settings are."""
+    text = """
+[[tables]]
+name = "t"
+preset = "intnacl"
+settings = {dataset = "digits", "loss.temperature" = 0.3}
+[[tables.rows]]
+label = "the table's"
+[[tables.rows]]
+label = "SimCLR"
+preset = "simclr"
+[[tables.rows]]
+label = "hard"
+preset = "debiased_hardneg"
+settings = {"loss.num_positives" = 2}
+[[tables.columns]]
+label = "clean"
+[[tables.columns]]
+label = "clean, Adv"
+preset = "adv"
+"""
+    (tmp_path / "g.toml").write_text(text)
+    losses = {(i, j): resolve(settings).loss for i, j, settings in read_grid(tmp_path / "g.toml")[0].cells()}
+    for (row, column), preset in {(0, 0): "intnacl", (1, 0): "simclr", (0, 1): "adv", (2, 1): "adv"}.items():
+        assert losses[row, column] == resolve({"loss.temperature": 0.3}, preset=preset, recipe="digits").loss
+    assert (losses[2, 0].negatives, losses[2, 0].num_positives, losses[2, 0].alpha) == ("g2", 2, 0.0)
+
+
+@pytest.mark.parametrize(("eps", "radius"), [('"8/255"', 8 / 255), ("0.02", 0.02)])
+def test_a_radius_may_be_a_fraction(tmp_path: Path, eps: str, radius: float) -> None:
+    (tmp_path / "g.toml").write_text(f'[[tables]]\nname = "t"\n{ROW}metric = "fgsm"\neps = {eps}\n')
+    assert read_grid(tmp_path / "g.toml")[0].columns[0].eps == radius
 
 
 def test_a_column_may_be_optional(tmp_path: Path) -> None:
@@ -44,6 +80,7 @@ ROW = '[[tables.rows]]\nlabel = "r"\n[[tables.columns]]\nlabel = "c"\n'
         ('[[tables]]\nname = "t"\n' + ROW + 'preset = "simcl"', "did you mean 'simclr'"),
         ('[[tables]]\nname = "t"\n' + ROW + "optional = 1", "optional=1 is of the wrong kind"),
         ('[[tables]]\nname = "t"\n' + ROW + "eps = true", "eps=True is of the wrong kind"),
+        ('[[tables]]\nname = "t"\n' + ROW + 'eps = "8 of 255"', "eps='8 of 255' is not a number"),
         (f'[[tables]]\nname = "t"\n{ROW}[[tables]]\nname = "t"\n{ROW}', "a name of its own"),
     ],
 )  # fmt: skip

@@ -134,6 +134,12 @@ def test_there_may_be_more_rows_than_colours(tmp_path: Path, figure: str) -> Non
     assert f"t {len(COLORS) + 1}" in svg
 
 
+def test_a_scatter_of_minutes_has_no_percent(tmp_path: Path) -> None:
+    svg, _ = draw(_own(tmp_path, "scatter", rows=1, metric="minutes"))
+    assert "2 epochs" in svg
+    assert "%" not in re.sub(r"<style.*?</style>", "", svg, flags=re.DOTALL)
+
+
 def test_an_axis_of_minutes_says_so(tmp_path: Path) -> None:
     svg, _ = draw(_own(tmp_path, "curves", rows=1, metric="minutes"))
     assert "minutes of training" in svg

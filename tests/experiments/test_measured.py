@@ -80,6 +80,26 @@ def test_a_run_that_shared_its_device_gives_no_minutes(tmp_path: Path) -> None:
     assert replace(clean, values={}).status == "missing"
 
 
+def test_optional_columns_are_shown_once_measured(tmp_path: Path) -> None:
+    fill(tmp_path, _paper(("main", "figure1"), [0]), shifted())
+    optional = "CIFAR-100 AutoAttack"
+    main, figure1 = collect(tmp_path)[0]
+    assert optional not in [column["label"] for column in main.columns]
+    assert {len(row) for row in main.cells} == {len(main.columns)}
+    path = run_folder(tmp_path, main.cells[0][0].runs["0"].name) / "result.json"
+    result = json.loads(path.read_text())
+    found = {"dataset": "cifar100", "name": "autoattack", "eps": 0.002, "images": 50, "accuracy": 12.5}
+    path.write_text(json.dumps(result | {"attacks": [*result["attacks"], found]}))
+    (main, _), _ = collect(tmp_path)
+    place = [column["label"] for column in main.columns].index(optional)
+    assert [row[place].mean for row in main.cells if row[place].values] == [12.5]
+    record = json.loads((tmp_path / "plan.json").read_text())
+    record["tables"]["figure1"]["columns"][1]["optional"] = True  # a scatter needs it
+    record["tables"]["figure1"]["columns"][1]["metric"] = "autoattack"
+    (tmp_path / "plan.json").write_text(json.dumps(record))
+    assert len(collect(tmp_path)[0][1].columns) == len(figure1.columns)
+
+
 def test_results_meet_their_published_values(tmp_path: Path) -> None:
     fill(tmp_path, _paper(("2", "4"), [0, 1]), shifted(-1.0, spread=0.0))
     views, runs = collect(tmp_path)

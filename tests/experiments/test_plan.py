@@ -104,6 +104,7 @@ def test_some_columns_of_a_table() -> None:
 
     assert found(*labels[:2]) == [(1, False), (2, True)]
     assert found(labels[1]) == [(2, False)]  # from its beginning: nobody asked for the one before
+    assert found(labels[0], labels[2]) == [(1, False), (3, True)]  # over the one that nobody asked for
     assert runs_by_row(plan, other, columns=labels[:1]) == []
     with pytest.raises(InputError, match=r"column='4 epochs' is unknown"):
         found("4 epochs")

@@ -63,11 +63,20 @@ def test_the_order_of_settings_makes_no_other_table(tmp_path: Path) -> None:
     assert list(only["cells"][0][0]) == ["0", "1"]
 
 
-def test_a_table_of_another_shape_replaces_the_old(tmp_path: Path) -> None:
-    for rows in (2, 1):
-        record.write(tmp_path, make_plan([table(rows, name="a")], [rows]), scale="paper", overrides={})
-    (cells,) = record.read(tmp_path)["tables"]["a"]["cells"]
-    assert list(cells[0]) == ["1"]
+def test_rows_that_come_and_go_leave_the_others_their_seeds(tmp_path: Path) -> None:
+    for seed, rows in enumerate((1, 3, 2)):
+        grid = table(rows, name="a")
+        turned = replace(grid, rows=grid.rows[::-1])
+        record.write(tmp_path, make_plan([turned], [seed]), scale="paper", overrides={})
+    cells = record.read(tmp_path)["tables"]["a"]["cells"]
+    assert [list(cell) for (cell,) in cells] == [["1", "2"], ["0", "1", "2"]]
+
+
+def test_a_new_column_leaves_the_others_their_seeds(tmp_path: Path) -> None:
+    for seed, epochs in enumerate(((2,), (1, 2))):
+        record.write(tmp_path, make_plan([table(1, epochs, name="a")], [seed]), scale="paper", overrides={})
+    ((one, two),) = record.read(tmp_path)["tables"]["a"]["cells"]
+    assert [list(one), list(two)] == [["1"], ["0", "1"]]
 
 
 def test_an_edited_grid_mixes_no_runs_of_two_settings(tmp_path: Path) -> None:

@@ -149,6 +149,17 @@ def test_a_dry_run_prints_configurations_and_leaves_nothing(capsys: Output, tmp_
     assert not (tmp_path / "out").exists()
 
 
+def test_chosen_columns_cost_what_they_train(capsys: Output, tmp_path: Path) -> None:
+    """Without the milestones before it, a run of 2000 epochs trains all of them."""
+    words = ("reproduce", "--list", "--table", "more_epochs", "--row", "SimCLR", "--trials", "1")
+    hours = []
+    for columns in ((), ("--column", "2000 epochs")):
+        intnacl(*words, *columns, "--out", str(tmp_path / "out"))
+        (total,) = re.findall(r"all, shared.* (\S+)", capsys.readouterr().out)
+        hours.append(float(total))
+    assert hours[1] > 0.6 * hours[0] > 0
+
+
 def test_an_outsiders_grid_from_end_to_end(capsys: Output, tmp_path: Path) -> None:
     grid, out = grid_file(tmp_path / "grid.toml", label="x|<b>"), tmp_path / "out"
     words = ("reproduce", "--config", str(grid), "--trials", "1", "--out", str(out), "--workers", "0",

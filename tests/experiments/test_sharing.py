@@ -15,6 +15,7 @@ from intnacl.experiments.measured import figure
 from intnacl.experiments.sharing import device_name, mark_shared
 from intnacl.measure.surroundings import SHARED
 from intnacl.training.stopping import Stop
+from intnacl.weights import ENCODER
 
 MINUTES = {"metric": "minutes", "eps": None}
 
@@ -35,6 +36,21 @@ def test_a_run_beside_another_marks_both(tmp_path: Path) -> None:
     result = json.loads((run_folder(tmp_path, job.name) / "result.json").read_text())
     assert result["protocol"]["hardware"]["shared"] is True
     assert figure(result, "digits", MINUTES) is None
+
+
+def test_a_run_that_is_only_measured_keeps_its_minutes(tmp_path: Path) -> None:
+    """Its own and, where it is the other one, that one's."""
+    (job,) = jobs()
+    folder, other = run_folder(tmp_path, job.name), run_folder(tmp_path, "other")
+    assert attempt(job, tmp_path, device="cpu", stop=Stop(), session="one") == "finished"
+    (folder / "result.json").unlink()
+    with hold(other, "cpu"):
+        (other / ENCODER).touch()
+        assert attempt(job, tmp_path, device="cpu", stop=Stop(), session="one") == "finished"
+        assert _marked(tmp_path) == []
+        with hold(run_folder(tmp_path, "third"), "cpu"):
+            mark_shared(tmp_path, run_folder(tmp_path, "third"))
+    assert _marked(tmp_path) == ["third"]
 
 
 def test_a_run_alone_is_not_marked(tmp_path: Path) -> None:

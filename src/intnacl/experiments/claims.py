@@ -226,7 +226,7 @@ def _cell(runs: Iterable[Run], settings: Mapping[str, Any], of: Figure) -> Cell:
     """A loss's figure over seeds, after the paper's 100 epochs; of a seed's runs, one that has the figure."""
     wanted, (dataset, metric) = canonical(resolve({**CIFAR, **settings})), of
     column = {"dataset": dataset, "metric": metric, "eps": None}
-    same = [run for run in runs if _same_loss(run.config, wanted)]
+    same = [run for run in runs if _same_loss(run.config, wanted) and _comparable(run.config, wanted, metric)]
     same.sort(key=lambda run: figure(run.result, dataset, column) is not None)  # later ones count
     return cell_of({str(run.config.seed): run for run in same}, wanted, column)
 
@@ -234,6 +234,11 @@ def _cell(runs: Iterable[Run], settings: Mapping[str, Any], of: Figure) -> Cell:
 def _same_loss(config: RunConfig, wanted: RunConfig) -> bool:
     alike = config.loss == wanted.loss and config.train.epochs == wanted.train.epochs
     return alike and (config.dataset, config.objective) == (wanted.dataset, wanted.objective)
+
+
+def _comparable(config: RunConfig, wanted: RunConfig, metric: str) -> bool:
+    """Accuracies under attack are those at a run's first radius: another one than the paper's is no match."""
+    return metric == "clean" or config.evaluation.eps[:1] == wanted.evaluation.eps[:1]
 
 
 def _less(a: float | None, b: float | None) -> float | None:

@@ -21,9 +21,10 @@ from intnacl.config import flatten, read_toml
 from intnacl.errors import InputError, check_choice
 from intnacl.experiments.tables import Column, Row, Table
 from intnacl.losses.integrated import PRESETS
+from intnacl.values import typed
 
 TYPES: dict[str, Any] = {
-    "label": str, "group": str, "metric": str, "dataset": str, "eps": (int, float), "x": (int, float),
+    "label": str, "group": str, "metric": str, "dataset": str, "eps": (int, float, str), "x": (int, float),
     "panel": str, "name": str, "title": str, "figure": str, "x_label": str, "settings": dict, "rows": list,
     "columns": list, "preset": str, "optional": bool,
 }  # fmt: skip
@@ -59,14 +60,16 @@ def _checked(values: Any, kind: type, where: str) -> dict[str, Any]:
     known = [f.name for f in fields(kind)]
     needed = "name" if kind is Table else "label"
     for key, value in values.items():
-        check_choice(f"{where}: key", key, [*known, "preset"])
+        check_choice(f"{where}: key", key, dict.fromkeys([*known, "preset"]))
         if not isinstance(value, TYPES[key]) or (isinstance(value, bool) and TYPES[key] is not bool):
             raise InputError(f"{where}: {key}={value!r} is of the wrong kind.")
     if needed not in values:
         raise InputError(f"{where} has no {needed}.")
     given = dict(values)
-    preset = given.pop("preset", None)
+    preset = given.pop("preset", None) if kind is Table else given.get("preset")
     if preset is not None:
         check_choice(f"{where}: preset", preset, PRESETS)
+    if isinstance(given.get("eps"), str):
+        given["eps"] = typed(given["eps"], float, f"{where}: eps")
     loss = {f"loss.{name}": value for name, value in PRESETS[preset].items()} if preset else {}
     return given | {"settings": loss | dict(flatten(given.get("settings", {})))}

@@ -73,12 +73,15 @@ def scatter(view: View) -> Any:
                 points.append((x.mean, y.mean, plain(row["label"]), colour))
             elif x.published and y.published:
                 points.append((x.published.mean, y.published.mean, f"{plain(row['label'])}, paper", colour))
-        ax.set(
-            xlabel=plain(view.columns[i]["label"]) + " (%)", ylabel=plain(view.columns[j]["label"]) + " (%)"
-        )
+        ax.set(xlabel=_axis(view.columns[i]), ylabel=_axis(view.columns[j]))
         ax.set_title(plain(title), loc="left")
         end_labels(ax, points, right=ax.get_xlim()[1])
     return figure
+
+
+def _axis(column: dict[str, Any]) -> str:
+    """A column's label, with its unit where that is not in it."""
+    return plain(column["label"]) + ("" if column["metric"] == "minutes" else " (%)")
 
 
 def _published_point(ax: Any, x: Cell, y: Cell, colour: str, marker: str) -> None:

@@ -182,11 +182,24 @@ def _view(key: str, table: Mapping[str, Any], runs: Mapping[str, Run]) -> View:
     ]
     every = [run for row in cells for cell in row for run in cell.runs.values()]
     reasons = dict.fromkeys(reason for run in every for reason in run.departures)
+    shown = _shown(table, cells)
     return View(
-        key=key, cells=cells, departures=list(reasons) if all(run.departures for run in every) else [],
-        tiny="tiny" in table["settings"],
-        **{name: table[name] for name in ("name", "title", "rows", "columns", "figure", "x_label")},
+        key=key, cells=[[row[j] for j in shown] for row in cells], tiny="tiny" in table["settings"],
+        columns=[table["columns"][j] for j in shown],
+        departures=list(reasons) if all(run.departures for run in every) else [],
+        **{name: table[name] for name in ("name", "title", "rows", "figure", "x_label")},
     )  # fmt: skip
+
+
+def _shown(table: Mapping[str, Any], cells: list[list[Cell]]) -> list[int]:
+    """The columns that are shown: an optional one only with a value, unless a figure needs its place."""
+    columns = table["columns"]
+    wanted = [
+        j
+        for j, column in enumerate(columns)
+        if table["figure"] or not column["optional"] or any(row[j].values for row in cells)
+    ]
+    return wanted or list(range(len(columns)))
 
 
 def _cell(seeds: Mapping[str, str], column: Mapping[str, Any], runs: Mapping[str, Run]) -> Cell:

@@ -5,7 +5,7 @@ goes on from the last state of the one before.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -30,6 +30,8 @@ class Job:
     """The run whose last state it goes on from."""
     goes_on: bool = False
     """Whether some longer run may go on from it."""
+    shorter: tuple[str, ...] = ()
+    """The runs that it might go on from, the longest first."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,15 +72,19 @@ def make_plan(
                 job = job_of(request.key, seed)
                 cells[request.table][request.row][request.column][seed] = job.name
                 jobs[job.name] = job
-    return Plan(tables=tuple(tables), jobs=_with_parents_there(jobs), cells=cells)
+    return Plan(tables=tuple(tables), jobs=_chained(jobs.values()), cells=cells)
 
 
 def jobs_of(plan: Plan, rows: Sequence[str] = (), columns: Sequence[str] = ()) -> tuple[Job, ...]:
     """The runs behind rows of these labels, or "GROUP, LABEL"s, and columns of these; none named: all."""
     check_names(plan.tables, rows, columns)
     found = (runs for table in plan.tables for _, runs in runs_by_row(plan, table, rows, columns))
-    chosen = set[str]().union(*found)
-    return _with_parents_there({job.name: job for job in plan.jobs if job.name in chosen})
+    return only(plan, set[str]().union(*found))
+
+
+def only(plan: Plan, names: Container[str]) -> tuple[Job, ...]:
+    """The runs of these names, as they are done where no others are."""
+    return _chained(job for job in plan.jobs if job.name in names)
 
 
 def check_names(tables: Sequence[Table], rows: Sequence[str], columns: Sequence[str]) -> None:
@@ -214,14 +220,20 @@ def _chains(needs: Mapping[str, RunConfig]) -> dict[str, str]:
 
 def _job(key: str, seed: int, needs: Mapping[str, RunConfig], chains: Mapping[str, str]) -> Job:
     config = replace(needs[key], seed=seed)
-    before = chains.get(key)
-    parent = run_name(replace(needs[before], seed=seed)) if before else None
-    return Job(name=run_name(config), config=config, parent=parent, goes_on=key in chains.values())
+    shorter = tuple(run_name(replace(needs[before], seed=seed)) for before in _before(key, chains))
+    return Job(name=run_name(config), config=config, goes_on=key in chains.values(), shorter=shorter)
 
 
-def _with_parents_there(jobs: Mapping[str, Job]) -> tuple[Job, ...]:
-    """Parents that nobody asked for are dropped: such a run trains from its beginning."""
+def _before(key: str, chains: Mapping[str, str]) -> Iterator[str]:
+    while key in chains:
+        key = chains[key]
+        yield key
+
+
+def _chained(jobs: Iterable[Job]) -> tuple[Job, ...]:
+    """Each goes on from the longest of its shorter runs that is asked for too; else from its beginning."""
+    there = {job.name: job for job in jobs}
     return tuple(
-        job if job.parent in jobs else replace(job, parent=None)
-        for job in sorted(jobs.values(), key=lambda job: (job.config.train.epochs, job.config.seed))
+        replace(job, parent=next((name for name in job.shorter if name in there), None))
+        for job in sorted(there.values(), key=lambda job: (job.config.train.epochs, job.config.seed))
     )

@@ -39,10 +39,10 @@ def write(results: Path, plan: Plan, *, scale: str, overrides: Mapping[str, Any]
             marks += [f"{key}={value}" for key, value in sorted(overrides.items()) if key not in UNMARKED]
             key = " ".join([table.name, *marks])
             cells = [[_cell(runs) for runs in row] for row in plan.cells[table.name]]
-            former = record["tables"].get(key)
-            if former and _shape(former["cells"]) == _shape(cells):
-                cells = _joined(former["cells"], cells, record["jobs"], results)
-            record["tables"][key] = {**asdict(table), "settings": marks, "cells": cells}
+            made = {**asdict(table), "settings": marks, "cells": cells}
+            former = _by_label(record["tables"].get(key, {"rows": [], "columns": [], "cells": []}))
+            made["cells"] = _joined(former, made, record["jobs"], results)
+            record["tables"][key] = made
         write_file(results / NAME, json.dumps(record, ensure_ascii=False).encode())
 
 
@@ -82,13 +82,24 @@ def _cell(runs: Mapping[int, str]) -> dict[str, str]:
     return {str(seed): name for seed, name in runs.items()}
 
 
-def _shape(cells: list[list[Any]]) -> list[int]:
-    return [len(row) for row in cells]
+def _by_label(table: Mapping[str, Any]) -> dict[tuple[str, ...], dict[str, str]]:
+    """Cells by group and label of the row and label of the column, which stay where others come between."""
+    return {
+        (row["group"], row["label"], column["label"]): cell
+        for row, cells in zip(table["rows"], table["cells"], strict=True)
+        for column, cell in zip(table["columns"], cells, strict=True)
+    }
 
 
-def _joined(former: Cells, new: Cells, jobs: Mapping[str, Any], results: Path) -> Cells:
-    """Seeds of both; where the same seed has another run now, the new one, though a figure stays until the
-    other machine has its own. Former runs that train otherwise leave the table: the grid was edited."""
+def _joined(
+    former: Mapping[tuple[str, ...], dict[str, str]],
+    table: Mapping[str, Any],
+    jobs: Mapping[str, Any],
+    results: Path,
+) -> Cells:
+    """The table's cells with the seeds of both; where the same seed has another run now, the new one, though
+    a figure stays until the other machine has its own. Former runs that train otherwise leave the table: the
+    grid was edited."""
     key = cache(lambda name: training_key(_anywhere(jobs[name]["config"])))
     same = cache(lambda name: run_name(_anywhere(jobs[name]["config"])))
     done = cache(lambda name: finished(results, name))
@@ -101,7 +112,13 @@ def _joined(former: Cells, new: Cells, jobs: Mapping[str, Any], results: Path) -
         kept = {seed: name for seed, name in a.items() if key(name) in now}
         return kept | {seed: newer(kept.get(seed, name), name) for seed, name in b.items()}
 
-    return [[join(a, b) for a, b in zip(x, y, strict=True)] for x, y in zip(former, new, strict=True)]
+    return [
+        [
+            join(former.get((row["group"], row["label"], column["label"]), {}), cell)
+            for column, cell in zip(table["columns"], cells, strict=True)
+        ]
+        for row, cells in zip(table["rows"], table["cells"], strict=True)
+    ]
 
 
 def _anywhere(config: Mapping[str, Any]) -> RunConfig:

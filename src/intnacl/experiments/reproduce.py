@@ -15,7 +15,7 @@ from intnacl.experiments.attempts import failure, finished, run_folder
 from intnacl.experiments.cost import plan_seconds
 from intnacl.experiments.custom import read_grid
 from intnacl.experiments.grid import SCALES, pick, tables_of
-from intnacl.experiments.plan import Job, Plan, check_names, jobs_of, make_plan, runs_by_row
+from intnacl.experiments.plan import Job, Plan, check_names, jobs_of, make_plan, only, runs_by_row
 from intnacl.experiments.progress import Progress, last_line
 from intnacl.experiments.runner import Session, local_devices, new_session, run_local, work
 from intnacl.experiments.tables import Column, Row, Table
@@ -90,17 +90,16 @@ def list_tables(request: Request) -> None:
     plan = plan_of(request, request.universe())
     tables = request.chosen() if request.tables else plan.tables
     check_names(tables, request.rows, request.columns)
-    costs = plan_seconds(plan.jobs)
+    found = [(table, runs_by_row(plan, table, request.rows, request.columns)) for table in tables]
+    listed = {run for _, rows in found for _, runs in rows for run in runs}
+    costs = plan_seconds(only(plan, listed))
     by_row = bool(request.tables or request.rows or request.columns)
     columns = ("name", "row" if by_row else "title", "runs", "finished", "H200 hours")
-    grid, listed = Grid(*columns, box=None), set[str]()
-    for table in tables:
-        found = runs_by_row(plan, table, request.rows, request.columns)
-        rows = [(row.name, runs) for row, runs in found]
+    grid = Grid(*columns, box=None)
+    for table, rows in found:
         whole = set[str]().union(*(runs for _, runs in rows))
-        for title, runs in rows if by_row else [(table.title, whole)]:
+        for title, runs in [(row.name, runs) for row, runs in rows] if by_row else [(table.title, whole)]:
             grid.add_row(table.name, title, *_counts(runs, request.out, costs))
-        listed |= whole
     grid.add_row("", "all, shared runs once", *_counts(listed, request.out, costs))
     Console(markup=False).print(grid)  # titles of a grid of one's own may hold brackets
     print(

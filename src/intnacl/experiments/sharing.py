@@ -1,4 +1,4 @@
-"""Runs that are done on one device at the same time slow each other: they are marked, and give no minutes."""
+"""Runs that train beside others on one device are slowed down: they are marked, and give no minutes."""
 
 from pathlib import Path
 
@@ -7,8 +7,9 @@ import torch
 from intnacl.data.aside import write_file
 from intnacl.experiments.lock import holder
 from intnacl.measure.surroundings import SHARED
+from intnacl.weights import ENCODER
 
-WHY = b"Other runs were done on the same device at the same time, so the times are not the device's.\n"
+WHY = b"Other runs used the device while this one trained, so its times are not the device's.\n"
 
 
 def device_name(device: str) -> str:
@@ -20,14 +21,16 @@ def device_name(device: str) -> str:
 
 
 def mark_shared(results: Path, folder: Path) -> None:
-    """Mark a run whose lock was just taken and every other that is done on its device now, if one is.
+    """Mark a run whose lock was just taken, and every other that is done on its device now, if one is.
 
-    Both workers of two that begin at the same time hold their locks before either looks.
+    Both workers of two that begin at the same time hold their locks before either looks. A run that is
+    trained already, and is only measured now, keeps its minutes.
     """
     mine = _place(folder)
     others = [run for run in (results / "runs").iterdir() if run != folder and _place(run) == mine]
     for run in [folder, *others] if mine and others else []:
-        write_file(run / SHARED, WHY)
+        if not (run / ENCODER).exists():
+            write_file(run / SHARED, WHY)
 
 
 def inherit_mark(parent: Path, folder: Path) -> None:

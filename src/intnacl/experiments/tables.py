@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from intnacl.config import DECIDED
 from intnacl.errors import InputError, check_choice
 
 Settings = Mapping[str, Any]
@@ -24,6 +25,8 @@ class Row:
     group: str = ""
     """Rows of one group stand together under its name."""
     settings: Settings = field(default_factory=dict)
+    preset: str | None = None
+    """The loss that `settings` begin with: what presets decide is not taken from the table."""
 
     @property
     def name(self) -> str:
@@ -53,6 +56,8 @@ class Column:
     """The panel of the figure."""
     optional: bool = False
     """Shown where it has been measured; no run is asked for it."""
+    preset: str | None = None
+    """As a row's, over table and row."""
 
     def __post_init__(self) -> None:
         check_choice(f"metric of column {self.label!r}", self.metric, METRICS)
@@ -97,4 +102,10 @@ class Table:
         """(row, column, settings) of every cell."""
         for i, row in enumerate(self.rows):
             for j, column in enumerate(self.columns):
-                yield i, j, {**self.settings, **row.settings, **column.settings}
+                yield i, j, _over(_over(self.settings, row), column)
+
+
+def _over(below: Settings, part: Row | Column) -> dict[str, Any]:
+    """Settings with those of a row or column over them; a preset is a whole loss, so no part of one stays."""
+    kept = {key: value for key, value in below.items() if part.preset is None or key not in DECIDED}
+    return {**kept, **part.settings}
