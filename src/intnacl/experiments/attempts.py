@@ -5,7 +5,6 @@ machines may share a results folder.
 """
 
 import json
-import os
 import shutil
 import traceback
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ from intnacl.data.aside import new_folder, write_file
 from intnacl.errors import InputError
 from intnacl.experiments.lock import hold
 from intnacl.experiments.plan import Job
+from intnacl.experiments.reuse import link, take_encoder
 from intnacl.experiments.sharing import device_name, inherit_mark, mark_shared
 from intnacl.measure.result import RESULT
 from intnacl.training.checkpoint import CHECKPOINTS, saved
@@ -101,7 +101,6 @@ def attempt(job: Job, results: Path, *, device: str, stop: Stop, session: str) -
             return "finished"
         if given_up(results, job.name, session):
             return "failed"
-        mark_shared(results, folder)
         return _try(job, results, folder, device, stop, session)
 
 
@@ -128,10 +127,12 @@ def _try(job: Job, results: Path, folder: Path, device: str, stop: Stop, session
 def _run(job: Job, results: Path, folder: Path, device: str, stop: Stop) -> str | None:
     from intnacl.measure import run
 
-    if job.parent:
-        inherit(run_folder(results, job.parent), folder)
-    config = replace(job.config, train=replace(job.config.train, keep=1))
     with ranks(device) as here:
+        config = replace(job.config, train=replace(job.config.train.on(here.device), keep=1))
+        take_encoder(config, folder)
+        mark_shared(results, folder)
+        if job.parent:
+            inherit(run_folder(results, job.parent), folder)
         return run(config, folder, here, stop)
 
 
@@ -147,14 +148,7 @@ def inherit(parent: Path, folder: Path) -> None:
         shutil.copyfile(parent / LOG, folder / LOG)
     with new_folder(place / states[-1].name) as partial:
         for file in states[-1].iterdir():
-            _link(file, partial / file.name)
-
-
-def _link(source: Path, target: Path) -> None:
-    try:
-        os.link(source, target)
-    except OSError:  # another file system, or none that links
-        shutil.copyfile(source, target)
+            link(file, partial / file.name)
 
 
 def _tidy(job: Job, folder: Path) -> None:

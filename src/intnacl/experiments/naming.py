@@ -8,6 +8,7 @@ from typing import Any
 
 from intnacl.config import FREE, EvaluationConfig, RunConfig, flatten, resolve, to_dict
 from intnacl.data.recipes import AugmentConfig
+from intnacl.evaluation.probe import ProbeConfig
 from intnacl.losses.integrated import LossConfig
 from intnacl.unused import unused
 
@@ -33,6 +34,11 @@ def _simclr() -> LossConfig:
 def training_key(config: RunConfig) -> str:
     """Equal for runs that train alike, whatever they measure and whatever their seed."""
     return _text(replace(config, seed=0, evaluation=EvaluationConfig()))
+
+
+def encoder_key(config: RunConfig) -> str:
+    """Equal for runs that end with the same encoder, whatever they measure on it and how."""
+    return _text(replace(config, evaluation=EvaluationConfig(), probe=ProbeConfig()))
 
 
 def run_name(config: RunConfig) -> str:

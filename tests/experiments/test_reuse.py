@@ -1,0 +1,81 @@
+"""Runs that differ in what is measured alone are trained once."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from grids import jobs
+
+from intnacl.experiments.attempts import attempt, run_folder
+from intnacl.experiments.plan import Job
+from intnacl.measure.surroundings import SHARED
+from intnacl.training.stopping import Stop
+
+
+def _done(job: Job, results: Path) -> tuple[dict[str, Any], str]:
+    """The result of a run that is done now, and what it printed."""
+    assert attempt(job, results, device="cpu", stop=Stop(), session="one") == "finished"
+    folder = run_folder(results, job.name)
+    return json.loads((folder / "result.json").read_text()), (folder / "output.txt").read_text()
+
+
+def test_another_attack_is_measured_on_the_same_encoder(tmp_path: Path) -> None:
+    (first,) = jobs()
+    (second,) = jobs(**{"evaluation.attacks": ("fgsm", "pgd")})
+    one, _ = _done(first, tmp_path)
+    (run_folder(tmp_path, first.name) / SHARED).touch()
+    two, said = _done(second, tmp_path)
+    assert f"takes the encoder of {first.name}" in said
+    assert "epoch 1/1" not in said
+    assert one["protocol"]["encoder_sha256"] == two["protocol"]["encoder_sha256"]
+    assert two["protocol"]["hardware"]["shared"] is True  # while its encoder was trained
+    assert one["time_s"]["probe digits"] == two["time_s"]["probe digits"]  # not done again
+    assert (one["accuracy"]["digits"]["pgd"], two["config"]["evaluation"]["attacks"]) == (
+        None,
+        ["fgsm", "pgd"],
+    )
+    assert two["accuracy"]["digits"]["pgd"] is not None
+    alone, _ = _done(second, tmp_path / "alone")
+    assert alone["accuracy"] == two["accuracy"]
+
+
+def test_another_probe_is_trained_on_the_same_encoder(tmp_path: Path) -> None:
+    (first,) = jobs()
+    (second,) = jobs(**{"probe.max_iter": 5})
+    _done(first, tmp_path)
+    two, said = _done(second, tmp_path)
+    assert "takes the encoder" in said
+    assert [probe["probe"]["max_iter"] for probe in two["probes"]] == [5]
+    assert _done(second, tmp_path / "alone")[0]["accuracy"] == two["accuracy"]
+
+
+@pytest.mark.parametrize("change", [{"loss.temperature": 0.4}, {"augment.strength": 0.1}])
+def test_another_training_is_another_encoder(tmp_path: Path, change: dict[str, Any]) -> None:
+    (first,), (second,) = jobs(), jobs(**change)
+    assert first.name.rpartition("-")[0] == second.name.rpartition("-")[0]
+    _done(first, tmp_path)
+    assert "takes the encoder" not in _done(second, tmp_path)[1]
+
+
+@pytest.mark.parametrize("gone", ["config.json", "encoder.safetensors"])
+def test_an_encoder_of_which_nothing_is_known_is_not_taken(tmp_path: Path, gone: str) -> None:
+    (first,) = jobs()
+    (second,) = jobs(**{"evaluation.eps": (0.02,)})
+    _done(first, tmp_path)
+    (run_folder(tmp_path, first.name) / gone).unlink()
+    assert "takes the encoder" not in _done(second, tmp_path)[1]
+
+
+def test_an_interrupted_take_over_is_done_again(tmp_path: Path) -> None:
+    """The encoder comes last: without it, what was taken counts for nothing."""
+    (first,) = jobs()
+    (second,) = jobs(**{"evaluation.eps": (0.02,)})
+    _done(first, tmp_path)
+    folder = run_folder(tmp_path, second.name)
+    _done(second, tmp_path)
+    for name in ("result.json", "encoder.safetensors"):
+        (folder / name).unlink()
+    shutil.rmtree(folder / "parts")
+    assert _done(second, tmp_path)[1].count("takes the encoder") == 2
