@@ -14,6 +14,7 @@ from intnacl.experiments import attempts
 from intnacl.experiments.attempts import DIED, TRIES, attempt, failure, finished, run_folder
 from intnacl.experiments.lock import hold
 from intnacl.experiments.plan import Job
+from intnacl.experiments.reuse import inherit
 from intnacl.training.journal import records
 from intnacl.training.stopping import Stop
 
@@ -71,7 +72,7 @@ def test_a_run_with_a_state_of_its_own_inherits_none(tmp_path: Path) -> None:
     for name, step in (("parent", 2), ("child", 4)):
         (tmp_path / name / "checkpoints" / f"step-{step:09d}").mkdir(parents=True)
         (tmp_path / name / "log.jsonl").write_text(name)
-    attempts.inherit(tmp_path / "parent", tmp_path / "child")
+    inherit(tmp_path / "parent", tmp_path / "child")
     assert (tmp_path / "child" / "log.jsonl").read_text() == "child"
     assert [path.name for path in (tmp_path / "child" / "checkpoints").iterdir()] == ["step-000000004"]
 
@@ -87,7 +88,7 @@ def test_a_state_is_copied_where_files_cannot_be_linked(
         raise OSError(errno.EPERM, "Operation not permitted")
 
     monkeypatch.setattr("os.link", _refused)
-    attempts.inherit(tmp_path / "parent", tmp_path / "child")
+    inherit(tmp_path / "parent", tmp_path / "child")
     assert (tmp_path / "child" / "checkpoints" / "step-000000002" / "state.json").read_text() == "{}"
 
 

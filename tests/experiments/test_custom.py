@@ -80,6 +80,7 @@ ROW = '[[tables.rows]]\nlabel = "r"\n[[tables.columns]]\nlabel = "c"\n'
         ('[[tables]]\nname = "t"\n' + ROW + 'preset = "simcl"', "did you mean 'simclr'"),
         ('[[tables]]\nname = "t"\n' + ROW + "optional = 1", "optional=1 is of the wrong kind"),
         ('[[tables]]\nname = "t"\n' + ROW + "eps = true", "eps=True is of the wrong kind"),
+        ('[[tables]]\nname = "t"\n' + ROW + "eps = 0.1", "eps=0.1 is an attack's, but its metric is clean"),
         ('[[tables]]\nname = "t"\n' + ROW + 'eps = "8 of 255"', "eps='8 of 255' is not a number"),
         (f'[[tables]]\nname = "t"\n{ROW}[[tables]]\nname = "t"\n{ROW}', "a name of its own"),
     ],

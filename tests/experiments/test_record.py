@@ -79,6 +79,23 @@ def test_a_new_column_leaves_the_others_their_seeds(tmp_path: Path) -> None:
     assert [list(one), list(two)] == [["1"], ["0", "1"]]
 
 
+def test_a_new_name_leaves_a_row_its_seeds(tmp_path: Path) -> None:
+    for seed, label in enumerate("ab"):
+        grid = table(name="a")
+        named = replace(grid, rows=(replace(grid.rows[0], label=label),))
+        record.write(tmp_path, make_plan([named], [seed]), scale="paper", overrides={})
+    ((cell,),) = record.read(tmp_path)["tables"]["a"]["cells"]
+    assert list(cell) == ["0", "1"]
+
+
+def test_a_figure_stays_until_the_run_that_measures_more_is_done(tmp_path: Path) -> None:
+    old, new = (make_plan([table(name="a", **{"evaluation.attacks": a})], [0]) for a in ("fgsm", "fgsm,pgd"))
+    fill(tmp_path, old, shifted())
+    assert seed_0(tmp_path, new) == old.cells["a"][0][0][0]
+    fill(tmp_path, new, shifted())
+    assert seed_0(tmp_path, new) == new.cells["a"][0][0][0]
+
+
 def test_an_edited_grid_mixes_no_runs_of_two_settings(tmp_path: Path) -> None:
     for temperature, seeds in ((0.2, [0, 1]), (0.3, [2])):
         settings = {"loss.temperature": temperature}

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -79,3 +80,36 @@ def test_an_interrupted_take_over_is_done_again(tmp_path: Path) -> None:
         (folder / name).unlink()
     shutil.rmtree(folder / "parts")
     assert _done(second, tmp_path)[1].count("takes the encoder") == 2
+
+
+def test_all_that_is_measured_is_taken(tmp_path: Path) -> None:
+    """From every run of the same encoder, whichever comes first by name."""
+    first, second, third = (
+        jobs(**{"evaluation.attacks": attacks})[0] for attacks in (("fgsm",), ("pgd",), ("fgsm", "pgd"))
+    )
+    for job in (first, second):
+        _done(job, tmp_path)
+    parts = {p.name for j in (first, second) for p in run_folder(tmp_path, j.name).glob("parts/*.json")}
+    _, said = _done(third, tmp_path)
+    assert "takes the encoder" in said
+    assert parts <= {path.name for path in run_folder(tmp_path, third.name).glob("parts/*.json")}
+
+
+def test_a_stopped_training_is_gone_on_with(tmp_path: Path) -> None:
+    (first,) = jobs(epochs=(3,))
+    (second,) = jobs(epochs=(3,), **{"evaluation.eps": (0.02,)})
+    stop = Stop(max_minutes=0)
+    assert attempt(first, tmp_path, device="cpu", stop=stop, session="one") == "stopped"
+    _, said = _done(second, tmp_path)
+    assert "going on from step" in said
+    alone, _ = _done(second, tmp_path / "alone")
+    two = json.loads((run_folder(tmp_path, second.name) / "result.json").read_text())
+    assert alone["protocol"]["encoder_sha256"] == two["protocol"]["encoder_sha256"]
+
+
+def test_a_longer_run_goes_on_from_any_shorter_one_that_kept_its_state(tmp_path: Path) -> None:
+    one, *_ = jobs(epochs=(1, 2))
+    _done(one, tmp_path)  # which keeps its state for the second, that nobody does
+    *_, three = jobs(epochs=(1, 2, 3))
+    _, said = _done(replace(three, parent=None), tmp_path)
+    assert "going on from step 2 of 6" in said

@@ -9,9 +9,10 @@ import pytest
 import torch
 from grids import jobs
 
-from intnacl.experiments.attempts import attempt, inherit, run_folder
+from intnacl.experiments.attempts import attempt, run_folder
 from intnacl.experiments.lock import hold
 from intnacl.experiments.measured import figure
+from intnacl.experiments.reuse import inherit
 from intnacl.experiments.sharing import device_name, mark_shared
 from intnacl.measure.surroundings import SHARED
 from intnacl.training.stopping import Stop

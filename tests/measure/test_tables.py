@@ -117,3 +117,13 @@ def test_attacks_on_some_images_say_so(tmp_path: Path, capsys: pytest.CaptureFix
         (folder / "result.json").write_text(json.dumps(result))
         print_result(folder)
         assert ("attacks at eps 0.02 on 7 images" in capsys.readouterr().out) == said
+
+
+def test_an_attack_that_has_no_column_has_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = measured(tmp_path).folder
+    result = json.loads((folder / "result.json").read_text())
+    row = next(row for row in result["attacks"] if row["name"] == "fgsm")
+    for attacks, shown_there in ([row], False), ([row | {"name": "pgd_tuned", "accuracy": 12.34}], True):
+        (folder / "result.json").write_text(json.dumps(result | {"attacks": attacks}))
+        print_result(folder)
+        assert ("12.34" in capsys.readouterr().out) == shown_there

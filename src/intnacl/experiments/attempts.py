@@ -14,18 +14,16 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from intnacl.data.aside import new_folder, write_file
+from intnacl.data.aside import write_file
 from intnacl.errors import InputError
 from intnacl.experiments.lock import hold
 from intnacl.experiments.plan import Job
-from intnacl.experiments.reuse import link, take_encoder
-from intnacl.experiments.sharing import device_name, inherit_mark, mark_shared
+from intnacl.experiments.reuse import inherit, take_training
+from intnacl.experiments.sharing import device_name, mark_shared
 from intnacl.measure.result import RESULT
 from intnacl.training.checkpoint import CHECKPOINTS, saved
 from intnacl.training.distributed import ranks
-from intnacl.training.journal import LOG
 from intnacl.training.stopping import Stop
-from intnacl.weights import ENCODER
 
 FAILURE, OUTPUT = "failure.json", "output.txt"
 CONTENT = {"accuracy": dict, "attacks": list, "time_s": dict, "protocol": dict, "config": dict}  # of a result
@@ -129,26 +127,11 @@ def _run(job: Job, results: Path, folder: Path, device: str, stop: Stop) -> str 
 
     with ranks(device) as here:
         config = replace(job.config, train=replace(job.config.train.on(here.device), keep=1))
-        take_encoder(config, folder)
+        take_training(config, folder)
         mark_shared(results, folder)
-        if job.parent:
-            inherit(run_folder(results, job.parent), folder)
+        for shorter in job.shorter:  # the longest first: one with a state of its own takes no other
+            inherit(run_folder(results, shorter), folder)
         return run(config, folder, here, stop)
-
-
-def inherit(parent: Path, folder: Path) -> None:
-    """Give a run that has no state of its own the last one of its parent, and the log so far."""
-    states = saved(parent / CHECKPOINTS)
-    place = folder / CHECKPOINTS
-    if not states or saved(place) or (folder / ENCODER).exists():
-        return
-    place.mkdir(exist_ok=True)
-    inherit_mark(parent, folder)
-    if (parent / LOG).exists():
-        shutil.copyfile(parent / LOG, folder / LOG)
-    with new_folder(place / states[-1].name) as partial:
-        for file in states[-1].iterdir():
-            link(file, partial / file.name)
 
 
 def _tidy(job: Job, folder: Path) -> None:

@@ -144,9 +144,11 @@ def pooled(spreads: Iterable[tuple[float | None, int]]) -> float | None:
 
 
 def collect(results: Path) -> tuple[list[View], dict[str, Run]]:
-    """Every table of a results folder, and every run."""
+    """Every table of a results folder, and every run behind them."""
     kept = record.read(results)
-    runs = {name: _run(results, name, job) for name, job in kept["jobs"].items()}
+    cells = [cell for table in kept["tables"].values() for row in table["cells"] for cell in row]
+    shown = {name for cell in cells for name in cell.values()}
+    runs = {name: _run(results, name, job) for name, job in kept["jobs"].items() if name in shown}
     return [_view(key, table, runs) for key, table in kept["tables"].items()], runs
 
 

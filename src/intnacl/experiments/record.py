@@ -15,7 +15,7 @@ from intnacl.config import FREE, RunConfig, from_dict, to_dict
 from intnacl.data.aside import disk_errors, locked, write_file
 from intnacl.errors import InputError
 from intnacl.experiments.attempts import finished
-from intnacl.experiments.naming import run_name, training_key
+from intnacl.experiments.naming import training_key
 from intnacl.experiments.plan import Plan
 from intnacl.measure.page import PAGE
 from intnacl.stages import CONFIG
@@ -39,10 +39,9 @@ def write(results: Path, plan: Plan, *, scale: str, overrides: Mapping[str, Any]
             marks += [f"{key}={value}" for key, value in sorted(overrides.items()) if key not in UNMARKED]
             key = " ".join([table.name, *marks])
             cells = [[_cell(runs) for runs in row] for row in plan.cells[table.name]]
-            made = {**asdict(table), "settings": marks, "cells": cells}
-            former = _by_label(record["tables"].get(key, {"rows": [], "columns": [], "cells": []}))
-            made["cells"] = _joined(former, made, record["jobs"], results)
-            record["tables"][key] = made
+            former = record["tables"].get(key, {"cells": []})["cells"]
+            cells = _joined(former, cells, record["jobs"], results)
+            record["tables"][key] = {**asdict(table), "settings": marks, "cells": cells}
         write_file(results / NAME, json.dumps(record, ensure_ascii=False).encode())
 
 
@@ -82,43 +81,34 @@ def _cell(runs: Mapping[int, str]) -> dict[str, str]:
     return {str(seed): name for seed, name in runs.items()}
 
 
-def _by_label(table: Mapping[str, Any]) -> dict[tuple[str, ...], dict[str, str]]:
-    """Cells by group and label of the row and label of the column, which stay where others come between."""
-    return {
-        (row["group"], row["label"], column["label"]): cell
-        for row, cells in zip(table["rows"], table["cells"], strict=True)
-        for column, cell in zip(table["columns"], cells, strict=True)
-    }
+def _joined(former: Cells, new: Cells, jobs: Mapping[str, Any], results: Path) -> Cells:
+    """New cells with the seeds that there were for the same training under any label.
 
-
-def _joined(
-    former: Mapping[tuple[str, ...], dict[str, str]],
-    table: Mapping[str, Any],
-    jobs: Mapping[str, Any],
-    results: Path,
-) -> Cells:
-    """The table's cells with the seeds of both; where the same seed has another run now, the new one, though
-    a figure stays until the other machine has its own. Former runs that train otherwise leave the table: the
-    grid was edited."""
-    key = cache(lambda name: training_key(_anywhere(jobs[name]["config"])))
-    same = cache(lambda name: run_name(_anywhere(jobs[name]["config"])))
+    Where a seed has another run now, the new one; but a figure stays until that is done, if the two differ
+    in their machines, or in what else is measured. Runs that train otherwise leave the table: the grid was
+    edited.
+    """
+    config = cache(lambda name: _anywhere(jobs[name]["config"]))
+    key = cache(lambda name: training_key(config(name)))
     done = cache(lambda name: finished(results, name))
+    known: dict[str, dict[str, str]] = {}
+    for name, seed in ((name, seed) for row in former for cell in row for seed, name in cell.items()):
+        known.setdefault(key(name), {})[seed] = name
 
     def newer(old: str, new: str) -> str:
-        return old if done(old) and not done(new) and same(old) == same(new) else new
+        return old if done(old) and not done(new) and _alike(config(old), config(new)) else new
 
-    def join(a: dict[str, str], b: dict[str, str]) -> dict[str, str]:
-        now = {key(name) for name in b.values()}
-        kept = {seed: name for seed, name in a.items() if key(name) in now}
-        return kept | {seed: newer(kept.get(seed, name), name) for seed, name in b.items()}
+    def join(cell: dict[str, str]) -> dict[str, str]:
+        kept = {seed: old for name in cell.values() for seed, old in known.get(key(name), {}).items()}
+        return kept | {seed: newer(kept.get(seed, name), name) for seed, name in cell.items()}
 
-    return [
-        [
-            join(former.get((row["group"], row["label"], column["label"]), {}), cell)
-            for column, cell in zip(table["columns"], cells, strict=True)
-        ]
-        for row, cells in zip(table["rows"], table["cells"], strict=True)
-    ]
+    return [[join(cell) for cell in row] for row in new]
+
+
+def _alike(a: RunConfig, b: RunConfig) -> bool:
+    """Whether figures that both have are the same ones: at the same first radius, on as many images."""
+    one, two = a.evaluation, b.evaluation
+    return (one.eps[:1], one.images) == (two.eps[:1], two.images)
 
 
 def _anywhere(config: Mapping[str, Any]) -> RunConfig:

@@ -1,12 +1,14 @@
-"""A run that trains as another one did takes that one's encoder: they differ in what is measured alone."""
+"""What a run takes over from others of its results folder, instead of training once more."""
 
 import os
 import shutil
 from contextlib import suppress
+from filecmp import cmp
 from glob import escape
 from pathlib import Path
 
 from intnacl.config import RunConfig
+from intnacl.data.aside import new_folder
 from intnacl.errors import InputError
 from intnacl.experiments.naming import encoder_key
 from intnacl.experiments.sharing import inherit_mark
@@ -16,25 +18,56 @@ from intnacl.training.checkpoint import CHECKPOINTS, saved
 from intnacl.training.journal import LOG
 from intnacl.weights import ENCODER
 
-TRAINING = (LOG, CURVES)
-MEASURED = (f"{PARTS}/*.json", "probe-*.safetensors")  # for the run's own probe
+MEASURED = (f"{PARTS}/*.json", "probe-*.safetensors")
 
 
-def take_encoder(config: RunConfig, folder: Path) -> None:
-    """Give a run that has nothing yet the encoder of one beside it, and what is measured on it already."""
+def take_training(config: RunConfig, folder: Path) -> None:
+    """Give a run that has nothing yet what others have that train alike: an encoder and all that is measured
+    on it, or else the last state of one that was stopped."""
     if (folder / ENCODER).exists() or saved(folder / CHECKPOINTS):
         return
-    readable = folder.name.rpartition("-")[0]  # of the names of both
-    for other in sorted(folder.parent.glob(f"{escape(readable)}-*")):
-        found = _config(other) if (other / ENCODER).exists() else None
-        if found and encoder_key(found) == encoder_key(config):
-            print(f"takes the encoder of {other.name}, which was trained alike")
-            open_folder(folder, config)
-            inherit_mark(other, folder)
-            for pattern in (*TRAINING, *(MEASURED if found.probe == config.probe else ()), ENCODER):
-                for file in other.glob(pattern):
-                    link(file, folder / file.relative_to(other))
-            return
+    readable = folder.name.rpartition("-")[0]  # of the names of all
+    beside = sorted(path for path in folder.parent.glob(f"{escape(readable)}-*") if path != folder)
+    configs = {path: found for path in beside if (found := _config(path)) is not None}
+    alike = [path for path, found in configs.items() if encoder_key(found) == encoder_key(config)]
+    trained = sorted((path for path in alike if (path / ENCODER).exists()), key=_parts, reverse=True)
+    for path in trained[:1]:
+        print(f"takes the encoder of {path.name}, which was trained alike")
+        open_folder(folder, config)
+        inherit_mark(path, folder)
+        same = [other for other in trained if cmp(other / ENCODER, path / ENCODER, shallow=False)]
+        probed = [other for other in same if configs[other].probe == config.probe]
+        for other, pattern in [(other, pattern) for other in probed for pattern in MEASURED]:
+            _take(other, pattern, folder)
+        for pattern in (LOG, CURVES, ENCODER):  # the encoder last: with it, the run counts as trained
+            _take(path, pattern, folder)
+        return
+    for path in alike:
+        inherit(path, folder)
+
+
+def inherit(other: Path, folder: Path) -> None:
+    """Give a run that has no state of its own the last one of another, and the log so far."""
+    states = saved(other / CHECKPOINTS)
+    place = folder / CHECKPOINTS
+    if not states or saved(place) or (folder / ENCODER).exists():
+        return
+    place.mkdir(parents=True, exist_ok=True)
+    inherit_mark(other, folder)
+    if (other / LOG).exists():
+        shutil.copyfile(other / LOG, folder / LOG)
+    with new_folder(place / states[-1].name) as partial:
+        for file in states[-1].iterdir():
+            _link(file, partial / file.name)
+
+
+def _parts(folder: Path) -> int:
+    return len(list((folder / PARTS).glob("*.json")))
+
+
+def _take(other: Path, pattern: str, folder: Path) -> None:
+    for file in other.glob(pattern):
+        _link(file, folder / file.relative_to(other))
 
 
 def _config(folder: Path) -> RunConfig | None:
@@ -43,7 +76,7 @@ def _config(folder: Path) -> RunConfig | None:
     return None
 
 
-def link(source: Path, target: Path) -> None:
+def _link(source: Path, target: Path) -> None:
     """Give a file that is never written to again a second name, or a copy on systems that cannot."""
     target.parent.mkdir(parents=True, exist_ok=True)
     target.unlink(missing_ok=True)

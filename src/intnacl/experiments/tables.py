@@ -61,6 +61,11 @@ class Column:
 
     def __post_init__(self) -> None:
         check_choice(f"metric of column {self.label!r}", self.metric, METRICS)
+        if self.eps is not None and self.metric in ("clean", "minutes"):
+            raise InputError(
+                f"column {self.label!r}: eps={self.eps:g} is an attack's, but its metric is {self.metric}: "
+                "name the attack there."
+            )
         if self.x is not None and not math.isfinite(self.x):
             raise InputError(
                 f"column {self.label!r}: x={self.x} is no place on an axis: give a finite number."

@@ -12,6 +12,7 @@ from intnacl.data.aside import disk_errors
 from intnacl.evaluation.figures import COLORS, MARKERS
 from intnacl.evaluation.labels import end_labels
 from intnacl.evaluation.named_attacks import ATTACK_NAMES
+from intnacl.measure.page import on_images
 from intnacl.measure.parts import write_json
 from intnacl.measure.pipeline import Say, check, run
 from intnacl.measure.result import RESULT
@@ -62,6 +63,7 @@ def summarize(folder: Path, labels: Sequence[str], seeds: Sequence[int]) -> dict
     return {
         "dataset": first["config"]["dataset"],
         "seeds": list(seeds),
+        "attacked": on_images(first),
         "losses": {label: _figures(found) for label, found in results.items()},
         "clean_of_attacked": {k: _spread([_clean_of_attacked(one) for one in f]) for k, f in results.items()},
         "difference": _differences(results) if len(labels) == 2 else None,
@@ -117,7 +119,8 @@ def draw_comparison(summary: dict[str, Any]) -> "Figure":
 def _over(summary: dict[str, Any]) -> str:
     """What its figures are taken over."""
     seeds = summary["seeds"]
-    return f"mean ± sd of {len(seeds)} seeds" if len(seeds) > 1 else f"seed {seeds[0]}"
+    over = f"mean ± sd of {len(seeds)} seeds" if len(seeds) > 1 else f"seed {seeds[0]}"
+    return over + (f", attacks{summary['attacked']}" if summary["attacked"] else "")
 
 
 def _panel(

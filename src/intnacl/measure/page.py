@@ -78,11 +78,15 @@ def best_rows(result: dict[str, Any], dataset: str) -> list[dict[str, Any]]:
 def attacks_at(result: dict[str, Any]) -> str:
     """Where FGSM and PGD of the accuracies are: "eps 0.02", or "eps 0.02 on 40 images" if the test set has
     more, whose clean accuracy stands beside them; empty: there are none."""
-    wanted = result["config"]["evaluation"]
+    on = on_images(result)
+    return "".join(f"eps {eps:.4g}{on}" for eps in result["config"]["evaluation"]["eps"][:1])
+
+
+def on_images(result: dict[str, Any]) -> str:
+    """ " on 40 images" where a run's attacks are on fewer than all test images, else nothing."""
+    some = result["config"]["evaluation"]["images"]
     most = max((count["test"] for count in result["protocol"]["images"].values()), default=0)
-    few = wanted["images"] is not None and wanted["images"] < most
-    on = f" on {wanted['images']:,} images" if few else ""
-    return "".join(f"eps {eps:.4g}{on}" for eps in wanted["eps"][:1])
+    return f" on {some:,} images" if some is not None and some < most else ""
 
 
 def of_one_attack(row: dict[str, Any]) -> bool:

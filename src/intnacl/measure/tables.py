@@ -18,7 +18,8 @@ def print_result(folder: Path) -> None:
     title = "accuracy in percent" + (f"; attacks at {at}" if at else "")
     print_table(title, ["data set", "clean", "FGSM", "PGD"], accuracy_rows(result))
     attacks = [row for row in result["attacks"] if not of_one_attack(row)]
-    if len({row["eps"] for row in attacks}) > 1 or len({row["name"] for row in attacks}) > 3:
+    others = {row["name"] for row in attacks} - {"fgsm", "pgd", "worst_case"}
+    if others or len({row["eps"] for row in attacks}) > 1:
         for name in result["accuracy"]:
             print_attacks(name, [row for row in attacks if row["dataset"] == name])
     print_warnings(result["warnings"])
