@@ -10,7 +10,9 @@ import pytest
 from grids import jobs
 
 from intnacl.experiments.attempts import attempt, run_folder
+from intnacl.experiments.lock import hold
 from intnacl.experiments.plan import Job
+from intnacl.experiments.reuse import inherit
 from intnacl.measure.surroundings import SHARED
 from intnacl.training.stopping import Stop
 
@@ -113,3 +115,16 @@ def test_a_longer_run_goes_on_from_any_shorter_one_that_kept_its_state(tmp_path:
     *_, three = jobs(epochs=(1, 2, 3))
     _, said = _done(replace(three, parent=None), tmp_path)
     assert "going on from step 2 of 6" in said
+
+
+def test_a_state_is_not_taken_from_a_run_in_training(tmp_path: Path) -> None:
+    """It may remove that state meanwhile."""
+    other, folder = tmp_path / "other", tmp_path / "folder"
+    (other / "checkpoints" / "step-000000002").mkdir(parents=True)
+    (other / "checkpoints" / "step-000000002" / "state.json").write_text("{}")
+    with hold(other, "cpu"):
+        inherit(other, folder)
+        assert not folder.exists()
+        (other / "result.json").touch()  # its worker is about to let go of it
+        inherit(other, folder)
+    assert (folder / "checkpoints" / "step-000000002" / "state.json").exists()

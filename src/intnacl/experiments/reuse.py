@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from collections.abc import Mapping
 from contextlib import suppress
 from filecmp import cmp
 from glob import escape
@@ -10,9 +11,11 @@ from pathlib import Path
 from intnacl.config import RunConfig
 from intnacl.data.aside import new_folder
 from intnacl.errors import InputError
+from intnacl.experiments.lock import holder
 from intnacl.experiments.naming import encoder_key
 from intnacl.experiments.sharing import inherit_mark
 from intnacl.measure.parts import PARTS
+from intnacl.measure.result import RESULT
 from intnacl.stages import CURVES, open_folder, read_config
 from intnacl.training.checkpoint import CHECKPOINTS, saved
 from intnacl.training.journal import LOG
@@ -30,25 +33,31 @@ def take_training(config: RunConfig, folder: Path) -> None:
     beside = sorted(path for path in folder.parent.glob(f"{escape(readable)}-*") if path != folder)
     configs = {path: found for path in beside if (found := _config(path)) is not None}
     alike = [path for path, found in configs.items() if encoder_key(found) == encoder_key(config)]
-    trained = sorted((path for path in alike if (path / ENCODER).exists()), key=_parts, reverse=True)
-    for path in trained[:1]:
-        print(f"takes the encoder of {path.name}, which was trained alike")
+    trained = {path: configs[path] for path in alike if (path / ENCODER).exists()}
+    if trained:
         open_folder(folder, config)
-        inherit_mark(path, folder)
-        same = [other for other in trained if cmp(other / ENCODER, path / ENCODER, shallow=False)]
-        probed = [other for other in same if configs[other].probe == config.probe]
-        for other, pattern in [(other, pattern) for other in probed for pattern in MEASURED]:
-            _take(other, pattern, folder)
-        for pattern in (LOG, CURVES, ENCODER):  # the encoder last: with it, the run counts as trained
-            _take(path, pattern, folder)
-        return
+        _take_encoder(trained, config, folder)
     for path in alike:
         inherit(path, folder)
 
 
+def _take_encoder(trained: Mapping[Path, RunConfig], config: RunConfig, folder: Path) -> None:
+    """Of several runs, that on which most is measured; the encoder last, as with it a run is trained."""
+    first = max(trained, key=lambda path: len(list(path.glob(MEASURED[0]))))
+    print(f"takes the encoder of {first.name}, which was trained alike")
+    same = [path for path in trained if cmp(path / ENCODER, first / ENCODER, shallow=False)]
+    for path in same:
+        for pattern in MEASURED if trained[path].probe == config.probe else ():
+            _take(path, pattern, folder)
+    inherit_mark(first, folder)
+    for name in (LOG, CURVES, ENCODER):
+        _take(first, name, folder)
+
+
 def inherit(other: Path, folder: Path) -> None:
-    """Give a run that has no state of its own the last one of another, and the log so far."""
-    states = saved(other / CHECKPOINTS)
+    """Give a run that has no state of its own the last one of another, and the log so far; one that is being
+    trained is left alone, as it removes its states."""
+    states = saved(other / CHECKPOINTS) if (other / RESULT).exists() or holder(other) is None else []
     place = folder / CHECKPOINTS
     if not states or saved(place) or (folder / ENCODER).exists():
         return
@@ -59,10 +68,6 @@ def inherit(other: Path, folder: Path) -> None:
     with new_folder(place / states[-1].name) as partial:
         for file in states[-1].iterdir():
             _link(file, partial / file.name)
-
-
-def _parts(folder: Path) -> int:
-    return len(list((folder / PARTS).glob("*.json")))
 
 
 def _take(other: Path, pattern: str, folder: Path) -> None:
