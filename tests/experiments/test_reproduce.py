@@ -276,6 +276,7 @@ def test_the_whole_paper_at_tiny_scale(tmp_path: Path) -> None:
     rows = read_csv(tmp_path / "report" / "results.csv")
     assert all(row["status"] == "finished" for row in rows)
     empty = {row["metric"] for row in rows if not row["value"]}
-    assert empty == {"autoattack", "minutes"}  # nobody ran the one; two workers shared the CPU
+    assert empty == {"minutes"}  # two workers shared the CPU
+    assert "autoattack" not in {row["metric"] for row in rows}  # which nobody ran
     assert {row["published_mean"] for row in rows} == {""}
     print(f"\n{done.stdout.splitlines()[-2]} {minutes:.1f} min")
