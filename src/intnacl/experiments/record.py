@@ -39,8 +39,9 @@ def write(results: Path, plan: Plan, *, scale: str, overrides: Mapping[str, Any]
             marks += [f"{key}={value}" for key, value in sorted(overrides.items()) if key not in UNMARKED]
             key = " ".join([table.name, *marks])
             cells = [[_cell(runs) for runs in row] for row in plan.cells[table.name]]
-            former = record["tables"].get(key, {"cells": []})["cells"]
-            cells = _joined(former, cells, record["jobs"], results)
+            former = record["tables"].get(key)
+            if former:
+                cells = _joined(former["cells"], cells, record["jobs"], results)
             record["tables"][key] = {**asdict(table), "settings": marks, "cells": cells}
         write_file(results / NAME, json.dumps(record, ensure_ascii=False).encode())
 
@@ -92,8 +93,9 @@ def _joined(former: Cells, new: Cells, jobs: Mapping[str, Any], results: Path) -
     key = cache(lambda name: training_key(config(name)))
     done = cache(lambda name: finished(results, name))
     known: dict[str, dict[str, str]] = {}
-    for name, seed in ((name, seed) for row in former for cell in row for seed, name in cell.items()):
-        known.setdefault(key(name), {})[seed] = name
+    for cell in (cell for row in former for cell in row):
+        for seed, name in cell.items():
+            known.setdefault(key(name), {})[seed] = name
 
     def newer(old: str, new: str) -> str:
         return old if done(old) and not done(new) and _alike(config(old), config(new)) else new
