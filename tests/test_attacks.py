@@ -2,6 +2,7 @@
 
 import contextlib
 from copy import deepcopy
+from functools import partial
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 from digits_model import digits, held_out, trained_model
 from intnacl.attacks import adversarial_view, cross_entropy, fgsm, input_gradient, pgd
 from intnacl.encoders import EncoderConfig, build_model
-from intnacl.errors import InputError
+from intnacl.errors import InputError, InputWarning
 from intnacl.training.distributed import wrap_ddp
 
 EPS = 0.05
@@ -285,6 +286,7 @@ def test_zero_start_is_deterministic_and_one_big_step_is_fgsm(model, batch):
     torch.testing.assert_close(ours[right], fgsm(model, x, y, EPS)[right], rtol=0, atol=1e-7)
 
 
+@pytest.mark.filterwarnings("ignore:the attacked model is in train mode")
 def test_model_and_gradients_are_untouched(model, batch):
     model.train()
     frozen = model[0].body[1].eval()
@@ -335,6 +337,25 @@ def test_logits_that_are_not_numbers_are_an_error_and_no_success(attack):
     scale_B1 = torch.tensor([[1.0], [torch.nan], [torch.nan], [torch.nan]])
     with pytest.raises(InputError, match=r"NaN for 3 of 4 images.*diverged"):
         attack(lambda x: x.flatten(1) * scale_B1, torch.rand(4, 3, 2, 2), torch.zeros(4).long())
+
+
+@pytest.mark.parametrize("layer", [nn.BatchNorm1d(192), nn.Dropout()])
+@pytest.mark.parametrize("attack", [fgsm, partial(pgd, step_size=0.01, steps=2, restarts=1)])
+def test_a_model_in_train_mode_is_told(attack, layer):
+    x, y = torch.rand(16, 3, 8, 8), torch.arange(16) % 4
+    model = nn.Sequential(nn.Flatten(), layer, nn.Linear(192, 4)).train()
+    with pytest.warns(InputWarning, match=r"train mode \(layer '1' first\).*model.eval\(\)"):
+        attack(model, x, y, eps=0.01)
+    model.eval()
+    attack(model, x, y, eps=0.01)  # warnings are errors here
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("attack", [fgsm, partial(pgd, step_size=0.01, steps=2, restarts=1)])
+def test_pixels_of_half_precision_are_an_error(model, batch, attack, dtype):
+    x, y = batch
+    with pytest.raises(InputError, match=f"{dtype}.*float32 pixels"):
+        attack(model.to(dtype), x.to(dtype), y, eps=0.002)
 
 
 def test_input_gradient_is_the_derivative():

@@ -1,5 +1,6 @@
 """Batch norm by groups of views: equal to torch's on each group, eager and compiled."""
 
+from collections.abc import Callable
 from copy import deepcopy
 
 import pytest
@@ -75,6 +76,14 @@ def test_the_form_for_the_compiler_keeps_its_variance_when_the_mean_is_ten_devia
     torch.testing.assert_close(_all_groups(x, [norm]), expected, rtol=1e-3, atol=1e-3)
 
 
+def test_the_form_for_the_compiler_keeps_its_variance_about_any_mean_that_it_has_seen() -> None:
+    norm = layer(((1, False),)).float()
+    x = torch.randn(64, C, 8, 8) + 3000
+    norm.running_mean.copy_(x.mean((0, 2, 3)) + 1)
+    expected = F.batch_norm(x.double(), None, None, norm.weight.double(), norm.bias.double(), True).float()
+    torch.testing.assert_close(_all_groups(x, [norm]), expected, rtol=1e-3, atol=1e-3)
+
+
 def test_eval_mode_is_plain_batch_norm_of_the_clean_set() -> None:
     norm = layer(((1, False), (1, False))).eval()
     x = torch.randn(6, C, 5, 5, dtype=torch.float64)
@@ -100,6 +109,24 @@ def test_convert_replaces_every_batch_norm_and_arrange_reaches_all() -> None:
     assert net[1].groups == net[2][0].groups == ((1, False), (1, True))
     remove_norms(bare := nn.Sequential(nn.BatchNorm2d(4)))
     assert isinstance(bare[0], nn.Identity)
+
+
+def test_a_batch_norm_that_is_used_twice_stays_one() -> None:
+    shared = nn.BatchNorm2d(4)
+    net = nn.Sequential(shared, nn.ReLU(), shared, nn.Sequential(shared), nn.BatchNorm2d(4))
+    convert(net)
+    assert isinstance(net[0], ViewBatchNorm)
+    assert net[0] is net[2] is net[3][0]
+    assert net[4] is not net[0]
+    before = list(net.modules())
+    convert(net)
+    assert list(net.modules()) == before  # nor are they, or those inside them, converted again
+
+
+@pytest.mark.parametrize("change", [convert, remove_norms])
+def test_a_batch_norm_alone_is_an_error(change: Callable[[nn.Module], None]) -> None:
+    with pytest.raises(InputError, match="Sequential"):
+        change(nn.BatchNorm2d(4))
 
 
 @pytest.mark.parametrize("kind", [nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm])

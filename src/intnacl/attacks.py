@@ -4,10 +4,11 @@ Shapes: B samples, C classes; x: (B, 3, H, W) pixels in [0, 1]; y: (B,) labels. 
 logits (B, C), so its normalisation is its own business and eps always counts in pixels.
 
 The attacks differentiate with respect to x alone: parameters' `.grad`, the model's mode and the caller's
-grad mode stay as they were. They run in the dtype of x with autocast off, because half precision rounds small
-input gradients to zero and so reports robustness that is not there.
+grad mode stay as they were. They run in the dtype of x, float32 or float64, with autocast off, because half
+precision rounds small input gradients to zero and so reports robustness that is not there.
 """
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
@@ -15,8 +16,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
 
-from intnacl.errors import InputError, check_floats
+from intnacl.errors import InputError, InputWarning, check_floats
 from intnacl.losses.integrated import IntNaClLoss
 
 Model = Callable[[Tensor], Tensor]
@@ -49,6 +52,7 @@ def fgsm(
     per sample, or to their mean or sum: the sign is the same.
     """
     _check_inputs(x, y, eps)
+    _warn_of_train_mode(model)
     if clamp:
         _check_box(x)
     return along(x, gradient_sign(model, x, y, loss=loss), eps, clamp=clamp)
@@ -96,6 +100,7 @@ def pgd(
     than a batch at a time: each step then fills its batches with those that still stand.
     """
     _check_inputs(x, y, eps)
+    _warn_of_train_mode(model)
     _check_box(x)
     _check_schedule(step_size, steps, restarts)
     if batch_size is not None and batch_size < 1:
@@ -188,9 +193,27 @@ def plain_gradients(device: torch.device) -> Iterator[None]:
 
 def _check_inputs(x: Tensor, y: Tensor, eps: float) -> None:
     check_floats("attacks need", x)
+    if x.dtype.itemsize < 4:
+        raise InputError(
+            f"x has dtype {x.dtype}, whose rounding would leave the ball of a small eps: give float32 pixels "
+            "and let the model convert them."
+        )
     if len(x) != len(y):
         raise InputError(f"{len(x)} images but {len(y)} labels; attacks need one label per image.")
     check_eps(eps)
+
+
+def _warn_of_train_mode(model: Model) -> None:
+    """Warn where a sample's logits depend on the rest of its batch or on chance: robustness is overrated."""
+    parts = model.named_modules() if isinstance(model, nn.Module) else ()
+    moving = [name for name, part in parts if part.training and isinstance(part, _BatchNorm | _DropoutNd)]
+    if moving:
+        warnings.warn(
+            f"the attacked model is in train mode (layer {moving[0]!r} first): its accuracy under attack "
+            "comes out too high, and statistics of batch norm move. Call model.eval() first.",
+            InputWarning,
+            stacklevel=3,
+        )
 
 
 def _check_box(x: Tensor) -> None:

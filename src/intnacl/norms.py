@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from intnacl.errors import InputError
+from intnacl.losses.gather import sum_over_ranks
 
 Groups = tuple[tuple[int, bool], ...]
 """Runs of views that share statistics: (number of views, whether they are adversarial)."""
@@ -142,21 +143,22 @@ def _built_in(x: Tensor, layer: nn.BatchNorm2d, training: bool = True) -> Tensor
 def _all_groups(x: Tensor, layers: list[nn.BatchNorm2d]) -> Tensor:
     """All groups at once, for the compiler: one reduction and one pass over x, however many groups.
 
-    var = E x² − (E x)² in float32: exact enough for what convolutions without bias give, and faster than two
-    passes or Welford's recurrence.
+    var = E (x − r)² − (E x − r)² in float32, with r the running mean, so that a large mean does not cancel
+    the digits of a small variance; faster than two passes or Welford's recurrence.
     """
     size = (len(layers), -1, *x.shape[1:])
     axes = (1, *range(3, x.ndim + 1))
     column = (len(layers), 1, x.shape[1], *[1] * (x.ndim - 2))
-    weight_GC, bias_GC = (
-        torch.stack([getattr(layer, name) for layer in layers]) for name in ("weight", "bias")
+    weight_GC, bias_GC, near_GC = (
+        torch.stack([getattr(layer, name) for layer in layers]) for name in ("weight", "bias", "running_mean")
     )
-    wide = x.view(size).to(weight_GC.dtype)
-    mean_GC = wide.mean(axes)
-    var_GC = (wide.square().mean(axes) - mean_GC.square()).clamp(min=0)
-    _update(layers, mean_GC.detach(), var_GC.detach(), x.numel() // (len(layers) * x.shape[1]))
+    shifted = x.view(size).to(weight_GC.dtype) - near_GC.view(column)
+    mean_GC = shifted.mean(axes)
+    var_GC = (shifted.square().mean(axes) - mean_GC.square()).clamp(min=0)
+    count = x.numel() // (len(layers) * x.shape[1])
+    _update(layers, (near_GC + mean_GC).detach(), var_GC.detach(), count)
     scale_GC = weight_GC * (var_GC + layers[0].eps).rsqrt()
-    y = wide * scale_GC.view(column) + (bias_GC - mean_GC * scale_GC).view(column)
+    y = shifted * scale_GC.view(column) + (bias_GC - mean_GC * scale_GC).view(column)
     return y.to(x.dtype).view(x.shape)
 
 
@@ -175,7 +177,8 @@ def convert(
     """Replace every batch norm below `module` by a `ViewBatchNorm`, if it is none already.
 
     It has ε, momentum, γ, β and statistics of the old one, for both sets, and the activation that timm's end
-    in. `momentum` is that of the layers for adversarial views; a `SyncBatchNorm` stays synchronised.
+    in. `momentum` is that of the layers for adversarial views; a `SyncBatchNorm` stays synchronised, and one
+    that is used in several places stays one.
     """
     _replace(module, lambda old: _view_norm(old, adversarial, momentum, sync))
 
@@ -186,13 +189,19 @@ def remove_norms(module: nn.Module) -> None:
 
 
 def _replace(module: nn.Module, new: Callable[[_BatchNorm], nn.Module]) -> None:
-    for name, child in module.named_children():
-        if isinstance(child, ViewBatchNorm):
-            continue
-        if isinstance(child, _BatchNorm):
-            setattr(module, name, new(child))
-        else:
-            _replace(child, new)
+    if isinstance(module, _BatchNorm) and not isinstance(module, ViewBatchNorm):
+        raise InputError(
+            "the module is a batch norm itself, which cannot be replaced: put it in a Sequential."
+        )
+    parts = list(module.modules())
+    done = {
+        part for layer in parts if isinstance(layer, ViewBatchNorm) for part in (layer, layer.adversarial)
+    }
+    new_of = {old: new(old) for old in parts if isinstance(old, _BatchNorm) and old not in done}
+    for part in parts:
+        for name, child in part._modules.items():  # named_children() passes over a child's second name
+            if child in new_of:
+                setattr(part, name, new_of[child])
 
 
 def _view_norm(old: _BatchNorm, adversarial: bool, momentum: float, sync: bool) -> ViewBatchNorm:
@@ -261,15 +270,13 @@ def use_kernels(module: nn.Module, on: bool) -> None:
 
 def _over_ranks(x: Tensor, layer: nn.BatchNorm2d) -> Tensor:
     """Batch norm whose mean and variance are those of all ranks' rows; gradients flow through both."""
-    from torch.distributed.nn.functional import all_reduce
-
     axes = [axis for axis in range(x.ndim) if axis != 1]
     column = [1, -1] + [1] * (x.ndim - 2)
     wide = x.to(layer.weight.dtype)
     count = dist.get_world_size() * x.numel() // x.shape[1]
-    mean_C = all_reduce(wide.sum(axes)) / count  # type: ignore[no-untyped-call]
+    mean_C = sum_over_ranks(wide.sum(axes)) / count
     centred = wide - mean_C.view(column)
-    var_C = all_reduce(centred.square().sum(axes)) / count  # type: ignore[no-untyped-call]
+    var_C = sum_over_ranks(centred.square().sum(axes)) / count
     _update([layer], mean_C.detach()[None], var_C.detach()[None], count)
     y: Tensor = centred * (layer.weight * (var_C + layer.eps).rsqrt()).view(column) + layer.bias.view(column)
     return y.to(x.dtype)

@@ -123,6 +123,19 @@ def test_normalizing_makes_the_length_of_features_irrelevant(features):
     assert not torch.allclose(plain.weight, raw.weight, atol=1e-2)
 
 
+@pytest.mark.parametrize("solver", ["adam", "lbfgs"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_features_of_half_precision_are_probed_in_float32(features, dtype, solver):
+    train, train_labels, test, test_labels = features
+    config = ProbeConfig(solver=solver, epochs=5, max_iter=5)
+    half = train.to(dtype), train_labels, test.to(dtype), test_labels
+    linear, found = fit(*half, config)
+    wide, expected = fit(half[0].float(), train_labels, half[2].float(), test_labels, config)
+    assert linear.weight.dtype == torch.float32
+    assert torch.equal(linear.weight, wide.weight)
+    assert found == expected
+
+
 def test_lbfgs_reaches_a_lower_loss_than_adam(features):
     train, labels = features[:2]
 

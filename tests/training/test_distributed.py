@@ -28,7 +28,7 @@ HERE = Path(__file__).parent
 def train_on_two(folder: Path, *settings: str) -> list[dict[str, torch.Tensor]]:
     """The weights that each of two processes ends with."""
     environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo"}
-    command = [sys.executable, str(HERE / "two_ranks.py")]
+    command = [sys.executable, "-W", "error", str(HERE / "two_ranks.py")]
     processes = [
         subprocess.Popen([*command, str(rank), "2", str(folder), *settings], env=environment)
         for rank in range(2)

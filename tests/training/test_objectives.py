@@ -227,6 +227,15 @@ def test_parts_that_fail_to_compile_stay_plain_the_model_without_its_kernels(
     assert supervised().groups() == [("views",), ("logits",)]
 
 
+@pytest.mark.parametrize(("dtype", "eps"), [(torch.bfloat16, 0.005), (torch.float16, 0.0005)])
+def test_an_adversary_that_the_views_would_round_away_is_refused(dtype: torch.dtype, eps: float) -> None:
+    adversary = AdversaryConfig(eps=eps)
+    with pytest.raises(InputError, match=f"adversary.eps={eps} .* train.precision=fp32"):
+        contrastive("adv", dtype=dtype, adversary=adversary)
+    contrastive("adv", adversary=adversary)
+    contrastive("simclr", dtype=dtype, adversary=adversary)  # attacks nothing
+
+
 def test_several_ranks_gather_and_bring_a_halo_for_mixing() -> None:
     assert contrastive(world=2).halo == 2
     assert contrastive(world=2).loss.config.gather

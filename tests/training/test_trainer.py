@@ -90,6 +90,20 @@ def dropping() -> Contrastive:
     return objective
 
 
+@pytest.mark.parametrize("before", [False, True])
+def test_cudnns_search_is_the_callers_again(
+    tmp_path: Path, before: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", before)
+    seen = []
+    made = trainer(
+        tmp_path, monitor=lambda encoder: seen.append(torch.backends.cudnn.benchmark) or {}, epochs=1
+    )
+    run(made)
+    assert seen == [True]
+    assert torch.backends.cudnn.benchmark == before
+
+
 def test_dropout_too_is_a_function_of_seed_and_step(tmp_path: Path) -> None:
     whole, watched = trainer(tmp_path / "whole", dropping()), trainer(tmp_path / "pieces", dropping())
     run(whole)

@@ -115,6 +115,8 @@ def fit(
     """
     config = config or ProbeConfig()
     check_finite(train_NF, test_TF)
+    # In half precision, Adam's small updates would be lost.
+    train_NF, test_TF = (x.to(torch.promote_types(x.dtype, torch.float32)) for x in (train_NF, test_TF))
     if config.normalize:
         train_NF, test_TF = F.normalize(train_NF, dim=1), F.normalize(test_TF, dim=1)
     shift_F, scale_F = _moments(train_NF) if config.standardize else _identity(train_NF)

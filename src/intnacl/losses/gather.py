@@ -1,4 +1,4 @@
-"""Embeddings of all ranks, with gradients that flow back to the rank that made them.
+"""Embeddings and sums of all ranks, with gradients that flow back to the rank that made them.
 
 Shapes: B images on this rank, D embedding size, G = B × world size images on all ranks.
 """
@@ -39,6 +39,30 @@ def batch_mean(values: Tensor, gather: bool) -> Tensor:
         dist.all_reduce(mean)
         mean = mean / world_size()
     return mean
+
+
+def sum_over_ranks(values: Tensor) -> Tensor:
+    """The sum of all ranks' values, which have one shape."""
+    total: Tensor = _AllSum.apply(values)
+    return total
+
+
+class _AllSum(torch.autograd.Function):
+    """Forward: the sum. Backward: that of the gradients, since a rank's values are in every rank's sum."""
+
+    @staticmethod
+    def forward(values: Tensor) -> Tensor:
+        total = values.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(total)
+        return total
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor]:
+        return (sum_over_ranks(grad),)
 
 
 class _AllGather(torch.autograd.Function):

@@ -125,6 +125,11 @@ class Contrastive(Objective):
         self.loss = IntNaClLoss(**vars(loss) | {"gather": world > 1})
         self.needed = self.loss.views_needed
         adversarial = self.needed.adversarial > 0
+        if adversarial and adversary.eps < torch.finfo(view_dtype).eps:
+            raise InputError(
+                f"adversary.eps={adversary.eps!r} is lost in the rounding of {view_dtype} views: set "
+                f"train.precision=fp32, or take {torch.finfo(view_dtype).eps:.4f} or more."
+            )
         self.model: ContrastiveModel = build_model(
             encoder, image_size=image_size, adversarial=adversarial, seed=seed
         )

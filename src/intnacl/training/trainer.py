@@ -150,10 +150,16 @@ class Trainer:
         )  # fmt: skip
 
     def run(self, stop: Stop, journal: Journal) -> str | None:
-        """Train to the end (None) or until told to stop (the reason); go on from the newest checkpoint."""
-        device = self.here.device
-        with torch.random.fork_rng([device] if device.type == "cuda" else []):  # the caller's stays as it was
-            return self._run(stop, journal)
+        """Train to the end (None) or until told to stop (the reason); go on from the newest checkpoint.
+
+        The caller's random numbers and settings of torch stay as they were.
+        """
+        device, search = self.here.device, torch.backends.cudnn.benchmark
+        try:
+            with torch.random.fork_rng([device] if device.type == "cuda" else []):
+                return self._run(stop, journal)
+        finally:
+            torch.backends.cudnn.benchmark = search
 
     def _run(self, stop: Stop, journal: Journal) -> str | None:
         self._resume(journal)
