@@ -314,6 +314,13 @@ def test_a_contrastive_batch_of_one_is_refused_by_its_setting(tmp_path: Path) ->
         run(tmp_path / "run", train__batch_size=1)
 
 
+def test_images_that_are_not_square_are_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / "wide.npz", images=np.zeros((32, 8, 10, 3), dtype=np.uint8))
+    with pytest.raises(InputError, match="8×10 images, but encoders are for square ones"):
+        run(tmp_path / "run", dataset=f"npz:{tmp_path / 'wide.npz'}")
+    assert not (tmp_path / "run").exists()
+
+
 def test_opening_twice_writes_once(tmp_path: Path) -> None:
     open_folder(tmp_path / "a" / "b", config())
     before = (tmp_path / "a" / "b" / "config.json").stat().st_mtime_ns

@@ -238,6 +238,8 @@ def _check_numbers(what: str, values: Tensor) -> None:
 
 def check_eps(eps: float) -> None:
     """Raise unless eps is a radius in pixel units, 0 ≤ eps ≤ 1."""
+    if isinstance(eps, str):
+        raise InputError(f"eps={eps!r} is a text: give a number, such as 8 / 255 without quotes.")
     if not 0 <= eps <= 1:
         raise InputError(
             f"eps={eps!r} is out of range; it counts in pixels in [0, 1], so 8/255 is {8 / 255:.4f}."

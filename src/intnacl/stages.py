@@ -110,7 +110,7 @@ def _train(config: RunConfig, folder: Path, here: Ranks, stop: Stop) -> str | No
 
 def build_objective(config: RunConfig, train: Dataset, here: Ranks) -> Objective:
     """The model and the way from a batch to its loss."""
-    side = train.images.shape[-1]
+    side = image_side(train)
     dtype = DTYPES[config.train.precision]
     if config.objective == "supervised":
         if train.labels is None:
@@ -125,6 +125,17 @@ def build_objective(config: RunConfig, train: Dataset, here: Ranks) -> Objective
         config.loss, config.encoder, config.augment, config.adversary,
         image_size=side, seed=config.seed, world=here.world, view_dtype=dtype,
     )  # fmt: skip
+
+
+def image_side(train: Dataset) -> int:
+    """The side of the images that an encoder is to be trained on."""
+    height, width = train.images.shape[2:]
+    if height != width:
+        raise InputError(
+            f"dataset {train.name!r} has {height}×{width} images, but encoders are for square ones: resize "
+            "or crop them, or give them as folder:PATH, which does so."
+        )
+    return width
 
 
 def open_folder(folder: Path, config: RunConfig) -> bool:

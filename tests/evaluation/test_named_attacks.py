@@ -61,6 +61,9 @@ def test_mistakes_are_errors():
         named_attack("pgd_tune", 0.1)
     with pytest.raises(InputError, match="eps=2"):
         named_attack("fgsm", 2)
+    for name in ("pgd", "pgd_tuned"):
+        with pytest.raises(InputError, match=r"eps='8/255' is a text: .* without quotes"):
+            named_attack(name, "8/255")
     with pytest.raises(InputError, match="images=0"):
         named_attack("fgsm", 0.1, images=0)
     with pytest.raises(InputError, match="method='cw'"):

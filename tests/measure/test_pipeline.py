@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from intnacl.errors import InputError
+from intnacl.errors import InputError, InputWarning
 from intnacl.evaluation import knn
 from intnacl.evaluation.named_attacks import AttackConfig
 from intnacl.measure import pipeline, run
@@ -160,9 +160,43 @@ def test_images_of_another_size_are_refused_before_training(tmp_path: Path) -> N
     images, labels = np.zeros((4, 16, 16, 3), np.uint8), np.arange(4)
     for split in ("train", "test"):
         np.savez(tmp_path / f"{split}.npz", images=images, labels=labels)
-    with pytest.raises(InputError, match="has 16×16 images, but the encoder was trained on 8×8"):
+    with pytest.raises(InputError, match="has 16×16 train images, but the encoder is trained on 8×8"):
         run(config(**{"evaluation.transfer": (f"npz:{tmp_path}",)}), tmp_path / "run", HERE, Stop())
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("train", "test", "message"),
+    [
+        ((8, 8), (12, 12), "has 12×12 test images, but the encoder is trained on 8×8"),
+        ((8, 10), (8, 10), "has 8×10 images, but encoders are for square ones"),
+    ],
+)
+def test_arrays_of_other_shapes_are_refused_before_training(
+    tmp_path: Path, train: tuple[int, int], test: tuple[int, int], message: str
+) -> None:
+    name = write_arrays(tmp_path / "own.npz", train=train, test=test)
+    with pytest.raises(InputError, match=message):
+        run(config(dataset=name), tmp_path / "run", HERE, Stop())
+    assert not (tmp_path / "run").exists()
+
+
+def test_classes_without_training_images_are_told_before_training(tmp_path: Path) -> None:
+    name = write_arrays(tmp_path / "own.npz", test_classes=7)
+    with pytest.warns(InputWarning, match=r"3 of its classes have test images but no .* \(4, 5, 6\)"):
+        pipeline.check(config(dataset=name))
+    pipeline.check(config(dataset=write_arrays(tmp_path / "all.npz")))  # warnings are errors here
+
+
+def write_arrays(
+    path: Path, *, train: tuple[int, int] = (8, 8), test: tuple[int, int] = (8, 8), test_classes: int = 4
+) -> str:
+    """An `npz:` data set of black images, with 4 classes for training; its name."""
+    np.savez(
+        path, train_images=np.zeros((16, *train, 3), np.uint8), train_labels=np.arange(16) % 4,
+        test_images=np.zeros((16, *test, 3), np.uint8), test_labels=np.arange(16) % test_classes,
+    )  # fmt: skip
+    return f"npz:{path}"
 
 
 def test_unlabelled_images_are_refused_before_training(tmp_path: Path) -> None:

@@ -93,7 +93,9 @@ def test_images_of_another_size(tmp_path: Path, size: tuple[int, int]) -> None:
         f"{split}_{k}": v for split in ("train", "test") for k, v in (("images", images), ("labels", labels))
     }
     np.savez(tmp_path / "other.npz", **splits)
-    told = f"has {size[0]}×{size[1]} images, but the encoder was trained on 8×8: choose a data set of that"
+    told = (
+        f"has {size[0]}×{size[1]} train images, but the encoder is trained on 8×8: choose a data set of that"
+    )
     with pytest.raises(InputError, match=told):
         load_labelled(config(), f"npz:{tmp_path / 'other.npz'}", 8)
 

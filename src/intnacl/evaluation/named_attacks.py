@@ -48,6 +48,7 @@ class AttackConfig:
 def named_attack(name: str, eps: float, /, **overrides: Any) -> AttackConfig:
     """A row of ATTACKS at this eps, with single settings replaced."""
     check_choice("attack", name, ATTACKS)
+    check_eps(eps)
     return replace(ATTACKS[name](eps), **overrides)
 
 

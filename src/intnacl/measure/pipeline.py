@@ -1,17 +1,19 @@
 """A whole run: pretrain, then measure what its configuration asks for, in stages that can be resumed."""
 
+import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
 from intnacl.config import RunConfig
-from intnacl.errors import InputError
+from intnacl.data import Dataset
+from intnacl.errors import InputError, InputWarning
 from intnacl.evaluation.autoattack import check_targets, require_autoattack
 from intnacl.measure.parts import Part
 from intnacl.measure.probes import run_knn, run_probe
 from intnacl.measure.robust import plans, run_attacks, stage_name
 from intnacl.measure.subject import Subject, load_labelled, open_subject
-from intnacl.stages import pretrain
+from intnacl.stages import image_side, pretrain
 from intnacl.training.distributed import Ranks
 from intnacl.training.stopping import Stop
 from intnacl.weights import ENCODER
@@ -56,11 +58,27 @@ def check(config: RunConfig) -> None:
     if not wanted.eps:
         raise InputError("evaluation.eps is empty: give at least one radius, such as 0.002.")
     plans(wanted)
-    _, test = load_labelled(config, config.dataset, None)
-    tests = [test, *(load_labelled(config, name, test.images.shape[-1])[1] for name in wanted.transfer)]
+    own = load_labelled(config, config.dataset, None)
+    pairs = [own, *(load_labelled(config, name, image_side(own[0])) for name in wanted.transfer)]
+    for train, test in pairs:
+        _warn_of_new_classes(train, test)
     if "autoattack" in wanted.attacks:
         require_autoattack()
-        check_targets(min(len(test.classes) for test in tests))
+        check_targets(min(len(test.classes) for _, test in pairs))
+
+
+def _warn_of_new_classes(train: Dataset, test: Dataset) -> None:
+    assert train.labels is not None
+    assert test.labels is not None
+    new = sorted(set(test.labels.tolist()) - set(train.labels.tolist()))
+    if new:
+        names = ", ".join(test.classes[label] for label in new[:5])
+        warnings.warn(
+            f"dataset {test.name!r}: {len(new)} of its classes have test images but no training images "
+            f"({names}{', …' * (len(new) > 5)}), so that these count as wrong.",
+            InputWarning,
+            stacklevel=2,
+        )
 
 
 def _stages(subject: Subject) -> Iterator[tuple[str, Callable[[], Part]]]:

@@ -14,7 +14,7 @@ from intnacl.encoders import Encoder
 from intnacl.errors import InputError
 from intnacl.evaluation.features import check_pair, extract
 from intnacl.evaluation.precision import exact_float32
-from intnacl.stages import read_config
+from intnacl.stages import image_side, read_config
 from intnacl.training.checkpoint import CHECKPOINTS, saved
 from intnacl.weights import ENCODER, from_pretrained, read_header
 
@@ -88,8 +88,9 @@ def open_subject(folder: Path, device: torch.device, root: Path | None = None) -
 
 
 def load_labelled(config: RunConfig, name: str, image_size: int | None) -> tuple[Dataset, Dataset]:
-    """Both splits of a data set, with labels, one list of classes, and images of the encoder's size."""
-    train, test = (_labelled(_load_fitting(config, name, split, image_size)) for split in ("train", "test"))
+    """Both splits of a data set, with labels, one list of classes, and images of one size, the encoder's."""
+    train = _labelled(_load_fitting(config, name, "train", image_size))
+    test = _labelled(_load_fitting(config, name, "test", image_size or image_side(train)))
     if train.classes != test.classes:
         missing = sorted(set(train.classes) ^ set(test.classes))
         raise InputError(
@@ -113,7 +114,7 @@ def _load_fitting(config: RunConfig, name: str, split: str, image_size: int | No
     height, width = dataset.images.shape[2:]
     if image_size is not None and (height, width) != (image_size, image_size):
         raise InputError(
-            f"dataset {dataset.name!r} has {height}×{width} images, but the encoder was trained on "
+            f"dataset {dataset.name!r} has {height}×{width} {split} images, but the encoder is trained on "
             f"{image_size}×{image_size}: choose a data set of that size, or folder:PATH, which is resized."
         )
     return dataset
