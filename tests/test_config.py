@@ -150,6 +150,17 @@ def test_unknown_presets_and_recipes_get_a_suggestion(arguments: dict, near: str
         resolve(**arguments)
 
 
+@pytest.mark.parametrize("key", ["dataset", "evaluation.transfer"])
+def test_data_sets_are_known_before_they_are_loaded(key: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="dataset='cifar1O' is unknown; did you mean 'cifar10'"):
+        resolve({key: "cifar1O"})
+    with pytest.raises(InputError, match="write 'folder:PATH'"):
+        resolve({key: "folder"})
+    with pytest.raises(InputError, match=f"is a path: write 'folder:{tmp_path}'"):
+        resolve({key: str(tmp_path)})
+    resolve({key: f"folder:{tmp_path}"})
+
+
 def test_values_are_checked_by_their_owners() -> None:
     for key, value in {"loss.lam": "2", "train.epochs": "0", "adversary.eps": "9", "objective": "x"}.items():
         with pytest.raises(InputError, match=value):

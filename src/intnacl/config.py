@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from intnacl.data.datasets import check_name
 from intnacl.data.draws import check_seed
 from intnacl.data.recipes import RECIPES as AUGMENTATIONS
 from intnacl.data.recipes import AugmentConfig
@@ -80,6 +81,8 @@ class RunConfig:
     def __post_init__(self) -> None:
         check_choice("objective", self.objective, ("contrastive", "supervised"))
         check_seed(self.seed)
+        for name in (self.dataset, *self.evaluation.transfer):
+            check_name(name)
 
 
 # How the recipes read what the paper leaves open, so that its figures come out (docs/reproduction.md).

@@ -10,7 +10,7 @@ from cyclopts import Parameter, Token, convert
 from intnacl.errors import InputError
 from intnacl.values import number
 
-MANY = Parameter(consume_multiple=True, negative=(), show_default=False)  # --seeds 0 1 2
+MANY = Parameter(consume_multiple=1, negative=(), show_default=False)  # --seeds 0 1 2: one or more
 
 
 def _numbers(kind: Any, tokens: Sequence[Token]) -> Any:

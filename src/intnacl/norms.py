@@ -143,20 +143,22 @@ def _built_in(x: Tensor, layer: nn.BatchNorm2d, training: bool = True) -> Tensor
 def _all_groups(x: Tensor, layers: list[nn.BatchNorm2d]) -> Tensor:
     """All groups at once, for the compiler: one reduction and one pass over x, however many groups.
 
-    var = E (x − r)² − (E x − r)² in float32, with r the running mean, so that a large mean does not cancel
-    the digits of a small variance; faster than two passes or Welford's recurrence.
+    var = E (x − r)² − (E x − r)² in float32, with r a channel's first value, so that a large mean does not
+    cancel the digits of a small variance; faster than two passes or Welford's recurrence.
     """
     size = (len(layers), -1, *x.shape[1:])
     axes = (1, *range(3, x.ndim + 1))
     column = (len(layers), 1, x.shape[1], *[1] * (x.ndim - 2))
-    weight_GC, bias_GC, near_GC = (
-        torch.stack([getattr(layer, name) for layer in layers]) for name in ("weight", "bias", "running_mean")
+    weight_GC, bias_GC = (
+        torch.stack([getattr(layer, name) for layer in layers]) for name in ("weight", "bias")
     )
-    shifted = x.view(size).to(weight_GC.dtype) - near_GC.view(column)
+    wide = x.view(size).to(weight_GC.dtype)
+    first_GC = wide[:, 0].reshape(len(layers), x.shape[1], -1)[:, :, 0].detach()
+    shifted = wide - first_GC.view(column)
     mean_GC = shifted.mean(axes)
     var_GC = (shifted.square().mean(axes) - mean_GC.square()).clamp(min=0)
     count = x.numel() // (len(layers) * x.shape[1])
-    _update(layers, (near_GC + mean_GC).detach(), var_GC.detach(), count)
+    _update(layers, (first_GC + mean_GC).detach(), var_GC.detach(), count)
     scale_GC = weight_GC * (var_GC + layers[0].eps).rsqrt()
     y = shifted * scale_GC.view(column) + (bias_GC - mean_GC * scale_GC).view(column)
     return y.to(x.dtype).view(x.shape)

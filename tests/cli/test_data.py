@@ -57,6 +57,7 @@ def test_datasets_show_draws_the_views_that_training_takes(monkeypatch: pytest.M
 def test_datasets_show_names_wrong_wishes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for words, message in {
         ("--eps", "8"): r"eps=8\.0 is out of range",
+        ("--rows", "100000"): "rows=100000 must be a whole number from 1 to 250",
         ("--rows", "1", "--mixed", "0"): "one image has no adversarial view",
         ("--run", str(tmp_path)): r"encoder\.safetensors does not exist",
     }.items():

@@ -1,6 +1,7 @@
 """The program: it shows its commands at once, and its ends are clear."""
 
 import errno
+import shlex
 import subprocess
 import sys
 
@@ -94,6 +95,10 @@ def test_an_error_for_the_user_is_one_line(
         ("prob", "`intnacl --help` shows how."),
         ("run --epochs 1.5", "--epochs: '1.5' is not a whole number. `intnacl run --help` shows how."),
         ("knn RUN --k 2.0", "--k: '2.0' is not a whole number. `intnacl knn --help` shows how."),
+        ("reproduce --table main --seeds --dry-run",
+         "--seeds requires at least 1 element. Got 0. `intnacl reproduce --help` shows how."),
+        ("run --out=", "--out= has no value: is it a variable of the shell that is not set?"),
+        ("run --out '' --epochs 1", "--out has no value: is it a variable of the shell that is not set?"),
         ("reproduce --seeds 0 1.5", "'1.5' is not a whole number. `intnacl reproduce --help` shows how."),
         ("datasets show digits --rows 0.5",
          "--rows: '0.5' is not a whole number. `intnacl datasets show --help` shows how."),
@@ -102,7 +107,7 @@ def test_an_error_for_the_user_is_one_line(
 def test_wrong_words_are_one_line_with_a_remedy(
     words: str, line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["intnacl", *words.split()])
+    monkeypatch.setattr(sys, "argv", ["intnacl", *shlex.split(words)])
     monkeypatch.setattr(program, "_set_up_warnings", lambda: None)
     with pytest.raises(SystemExit) as ended:
         main()

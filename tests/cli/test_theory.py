@@ -55,6 +55,26 @@ def test_an_out_that_cannot_be_a_folder_is_named_before_anything_is_measured(
             app([command, "--out", str(out)])
 
 
+@pytest.mark.parametrize(
+    ("command", "drawing", "shown"),
+    [
+        ("nca --dataset iris", "draw_spaces", "NCA, scikit-learn"),
+        ("bounds --draws 100", "draw_bounds", "mean Δ"),
+    ],
+)
+def test_what_was_measured_is_shown_where_it_cannot_be_written(
+    command: str, drawing: str, shown: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    def _fail(*_: object) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(f"intnacl.theory.figures.{drawing}", _fail)
+    with pytest.raises(PermissionError):
+        app([*command.split(), "--out", str(tmp_path)])
+    assert shown in capsys.readouterr().out
+
+
 def test_bounds_refuses_a_seed_that_no_generator_takes() -> None:
     with pytest.raises(InputError, match=f"seed={2**64} must lie in"):
         app(["bounds", "--seed", str(2**64)])

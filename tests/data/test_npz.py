@@ -109,7 +109,7 @@ def test_class_names_of_other_types(file: Path, names: npt.NDArray[np.str_]) -> 
         ({"images": pixels(2, 5, 5, 3), "labels": np.array([0, -1])}, "a label is -1; classes count from 0"),
         ({"images": pixels(2, 5, 5, 3), "labels": np.array([0.0, 1.0])}, "labels are float64"),
         ({"images": pixels(2, 5, 5, 3), "labels": np.array([0, 20261115])}, "label 20261115 is no class"),
-        ({"x": pixels(2, 5, 5, 3)}, "holds no train split: save 'train_images'"),
+        ({"x": pixels(2, 5, 5, 3)}, "holds no train split, only x: save 'images'"),
         ({"images": np.array([{}, {}])}, r"damaged or no \.npz file .*allow_pickle"),
     ],
 )
@@ -121,7 +121,7 @@ def test_wrong_arrays_are_named(file: Path, arrays: dict[str, npt.NDArray[np.uin
 
 def test_a_file_without_a_test_split_says_so(file: Path) -> None:
     np.savez(file, images=pixels(2, 5, 5, 3))
-    with pytest.raises(InputError, match=r"set\.npz holds no test split: save .*'test_images'"):
+    with pytest.raises(InputError, match=r"set\.npz holds no test split, only images: save .*'test_images'"):
         get(file, "test")
 
 

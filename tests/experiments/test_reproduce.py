@@ -194,7 +194,10 @@ def test_a_time_limit_ends_in_how_to_go_on(capsys: Output, tmp_path: Path) -> No
 
 def test_seeds() -> None:
     assert seeds_of(3, ()) == (0, 1, 2)
-    assert seeds_of(5, (4, 2, 4)) == (4, 2)
+    assert seeds_of(None, ()) == (0, 1, 2, 3, 4)
+    assert seeds_of(None, (4, 2, 4)) == (4, 2)
+    with pytest.raises(InputError, match="--trials 5 and --seeds exclude each other"):
+        seeds_of(5, (4, 2))
     for trials in (0, -1, 1001, 2**64):
         with pytest.raises(InputError, match=f"trials={trials} must be a whole number from 1 to 1,000"):
             seeds_of(trials, ())

@@ -406,6 +406,13 @@ def test_views_may_be_stacked_or_generated(nacl: str, name: str) -> None:
     assert loss(z0, z1, **{name: (z for z in others)}) == expected
 
 
+def test_none_is_no_views() -> None:
+    loss, (z0, z1) = IntNaClLoss(), views(2)
+    assert loss(z0, z1, extra=None, mixed=None, adversarial=None) == loss(z0, z1)
+    with pytest.raises(InputError, match="mixed: 0 views given, 1 needed"):
+        IntNaClLoss(nacl="mixnca", num_positives=2)(z0, z1, mixed=None)
+
+
 @pytest.mark.parametrize(("nacl", "name"), [("nca", "extra"), ("mixnca", "mixed")])
 def test_a_view_that_is_in_no_list_is_not_taken_for_many(nacl: str, name: str) -> None:
     z0, z1, other = views(3)

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from intnacl.config import from_dict
-from intnacl.measure.parts import all_parts
-from intnacl.measure.probes import run_probe
+from intnacl.measure.parts import all_parts, part_path
+from intnacl.measure.probes import probe_settings, run_knn, run_probe
 from intnacl.measure.result import SLOW, Measured, collect, write_result
 from intnacl.measure.robust import plan, run_attacks
 from intnacl.measure.subject import open_subject
@@ -151,11 +151,30 @@ def test_attacks_that_do_not_tell_their_images_count(tmp_path: Path) -> None:
     assert sorted(collect(subject)["attacks"], key=str) == sorted(before, key=str)
 
 
-def test_attacks_on_other_images_than_the_probes_do_not_count(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("kind", "key"), [("attack", "attacks"), ("knn", "knn"), ("probe", "probes")])
+def test_measurements_on_other_images_than_the_probes_do_not_count(
+    tmp_path: Path, kind: str, key: str
+) -> None:
     subject = measured(tmp_path)
-    for path in (subject.folder / "parts").glob("attack-*.json"):
-        path.write_text(path.read_text().replace('"test": "', '"test": "other'))
-    assert collect(subject)["attacks"] == []
+    run_probe(subject, "digits", replace(subject.config.probe, solver="lbfgs"))
+    settings = probe_settings(subject, "digits", subject.config.probe)
+    before, own = collect(subject), part_path(subject.folder, "probe", settings)
+    for path in (subject.folder / "parts").glob(f"{kind}-*.json"):
+        if path != own:
+            path.write_text(path.read_text().replace('"test": "', '"test": "other'))
+    after = collect(subject)
+    assert len(before[key]) > len(after[key]) == (1 if kind == "probe" else 0)
+    assert {name: after[name] for name in ("attacks", "knn", "probes") if name != key} == {
+        name: before[name] for name in ("attacks", "knn", "probes") if name != key
+    }
+    (warning,) = set(after["warnings"]) - set(before["warnings"])
+    assert warning.startswith("digits: what was measured on other images or labels")
+
+
+def test_what_was_measured_before_any_probe_counts(tmp_path: Path) -> None:
+    subject = trained(tmp_path)
+    run_knn(subject, "digits")
+    assert len(collect(subject)["knn"]) == 1
 
 
 def test_the_machine_is_that_of_the_runs_own_probe(tmp_path: Path) -> None:

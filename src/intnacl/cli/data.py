@@ -103,9 +103,11 @@ def show_dataset(
     from intnacl.config import resolve
     from intnacl.data import load
     from intnacl.data.aside import disk_errors
-    from intnacl.data.gallery import draw_gallery, view_columns
+    from intnacl.data.gallery import MOST, draw_gallery, view_columns
+    from intnacl.errors import check_count
     from intnacl.previews import adversarial_columns, trained_encoder, untrained_model
 
+    check_count("rows", rows, 1, MOST)
     named = {} if augment is None else {"augment": augment}
     config = resolve({"dataset": name} | named).augment
     dataset = load(name, split, root, size=size, strict=strict)

@@ -17,7 +17,7 @@ def reproduce(
     all_: Annotated[bool, Parameter(name="--all", negative=())] = False,
     list_: Annotated[bool, Parameter(name="--list", negative=())] = False,
     dry_run: Annotated[bool, Parameter(negative=())] = False,
-    trials: int = 5,
+    trials: int | None = None,
     seeds: Annotated[tuple[int, ...], MANY] = (),
     scale: str = "paper",
     config: Path | None = None,
@@ -62,7 +62,7 @@ def reproduce(
     dry_run
         Print the configurations of the runs, one JSON object per line.
     trials
-        Number of seeds: 0, 1, …
+        Number of seeds: 0, 1, …; by default 5, as in the paper.
     seeds
         Use exactly these seeds.
     scale

@@ -8,6 +8,7 @@ import errno
 import os
 import sys
 import warnings
+from itertools import pairwise
 from typing import TextIO
 
 from cyclopts import App, CycloptsError, UnknownOptionError, UnusedCliTokensError
@@ -41,6 +42,7 @@ def main() -> None:
 
     _set_up_warnings()
     try:
+        _check_words(sys.argv[1:])
         app(print_error=False, exit_on_error=False)
     except CycloptsError as error:
         print(f"intnacl: {_mistake(error)}", file=sys.stderr)
@@ -67,6 +69,16 @@ def main() -> None:
         place = f"{error.filename}: " if error.filename else ""
         print(f"intnacl: {place}{error.strerror}: take another place (--out, --root).", file=sys.stderr)
         sys.exit(1)
+
+
+def _check_words(words: list[str]) -> None:
+    """Raise where a value is empty: as a path, it would be the current folder."""
+    from intnacl.errors import InputError
+
+    for flag, value in pairwise(["", *words]):
+        if not value or (value.startswith("--") and value.endswith("=")):
+            named = value or flag or "the command"
+            raise InputError(f"{named} has no value: is it a variable of the shell that is not set?")
 
 
 def _mistake(error: CycloptsError) -> str:

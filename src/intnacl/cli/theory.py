@@ -68,9 +68,9 @@ def nca(
     _make_folder(out)
     spaces = learn_spaces(X, y, config)
     figures = measure(spaces, y)
+    _print_rows(f"{dataset}: {len(X)} points, leave-one-out", figures)
     draw_spaces(spaces, figures, y, out / "nca.png")
     write_json({"config": asdict(config), "spaces": figures}, out / "nca.json")
-    _print_rows(f"{dataset}: {len(X)} points, leave-one-out", figures)
     print(f"written: {out / 'nca.json'}, {out / 'nca.png'}")
 
 
@@ -132,13 +132,13 @@ def bounds(
     )
     _make_folder(out)
     measured = sweep(config)
-    draw_bounds(measured, out / "bounds.png")
-    write_json({"config": asdict(config), **measured}, out / "bounds.json")
     for name in ("n", "m", "M"):
         title = f"deviation from the unbiased loss over {name}, measured and bounded"
         _print_rows(title, _chosen(measured[name], name, DEVIATION), digits=4)
     title = "inside the O(·) of Theorems B.4 and 3.1: constants unknown, only ratios count"
     _print_rows(title, _chosen(measured["order"], "M", ORDER), digits=4)
+    draw_bounds(measured, out / "bounds.png")
+    write_json({"config": asdict(config), **measured}, out / "bounds.json")
     print(f"written: {out / 'bounds.json'}, {out / 'bounds.png'}")
 
 

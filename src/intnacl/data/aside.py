@@ -75,8 +75,8 @@ def disk_errors(path: Path) -> Iterator[None]:
             raise
         reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
         raise InputError(
-            f"{path} could not be written: {reason}. What was saved before is whole: make room or mend the "
-            "permissions, then run the same command again to go on."
+            f"{path} could not be written: {reason}. Whatever was saved before is whole: make room or mend "
+            "the permissions and run the same command again, or choose another place with --out."
         ) from error
 
 

@@ -147,6 +147,18 @@ def is_at_path(name: str) -> bool:
     return ":" in name
 
 
+def check_name(name: str) -> None:
+    """Raise unless `name` is a key of `DATASETS`, followed by `:PATH` for one's own images."""
+    kind, _, path = name.partition(":")
+    if kind not in DATASETS and Path(name).expanduser().exists():
+        raise InputError(f"dataset={name!r} is a path: write 'folder:{name}', or parquet: or npz: before it.")
+    check_choice("dataset", kind, DATASETS)
+    if DATASETS[kind].takes_path != bool(path):
+        raise InputError(
+            f"dataset={name!r}: write {kind + ':PATH' if DATASETS[kind].takes_path else kind!r}."
+        )
+
+
 def load(
     name: str = "digits",
     split: str = "train",
@@ -164,16 +176,11 @@ def load(
     warning; `strict` makes them an error. `.names` are the paths of a folder's images, in the same order.
     `download=False` never touches the network.
     """
-    kind, _, path = name.partition(":")
-    if kind not in DATASETS and Path(name).expanduser().exists():
-        raise InputError(f"dataset={name!r} is a path: write 'folder:{name}', or parquet: or npz: before it.")
-    check_choice("dataset", kind, DATASETS)
+    check_name(name)
     check_choice("split", split, SPLITS)
-    entry = DATASETS[kind]
-    if entry.takes_path != bool(path):
-        raise InputError(f"dataset={name!r}: write {kind + ':PATH' if entry.takes_path else kind!r}.")
-    if size is not None and size < 1:
-        raise InputError(f"size={size} is no image's side: give 1 or more, such as 32.")
+    kind, _, path = name.partition(":")
+    if size is not None and (not isinstance(size, int) or size < 1):
+        raise InputError(f"size={size!r} is no image's side: give 1 or more, such as 32.")
     request = Request(
         split=split,
         root=Path(root).expanduser() if root is not None else default_root(),
@@ -181,7 +188,7 @@ def load(
         size=size,
         download=download,
     )
-    return _checked(name, request, entry.load(request), strict)
+    return _checked(name, request, DATASETS[kind].load(request), strict)
 
 
 def _checked(name: str, request: Request, loaded: ImageSet, strict: bool) -> Dataset:

@@ -19,7 +19,10 @@ import torch
 from intnacl.data.images import ImageSet, Request, numbered_classes
 from intnacl.errors import InputError
 
-REMEDY = "save 'train_images' and 'test_images' in it, or give a folder with train.npz and test.npz"
+REMEDY = (
+    "save 'images' (for training alone) or 'train_images' and 'test_images' in it, or give a folder with "
+    "train.npz and test.npz"
+)
 
 
 def load_npz(request: Request) -> ImageSet:
@@ -27,7 +30,7 @@ def load_npz(request: Request) -> ImageSet:
     assert request.path is not None
     places = _places(request.path)
     if request.split not in places:
-        raise InputError(f"{request.path} holds no {request.split} split: {REMEDY}.")
+        raise InputError(f"{request.path} holds no {request.split} split{_found(request.path)}: {REMEDY}.")
     path, prefix = places[request.split]
     images = _channels_first(_array(path, f"{prefix}images"), path)
     labels = _labels(path, prefix, len(images))
@@ -44,6 +47,11 @@ def _places(path: Path) -> dict[str, tuple[Path, str]]:
     if "images" in names:
         return {"train": (path, "")}
     return {split: (path, f"{split}_") for split in ("train", "test") if f"{split}_images" in names}
+
+
+def _found(path: Path) -> str:
+    """What is there instead."""
+    return "" if path.is_dir() else f", only {', '.join(_names(path)) or 'nothing'}"
 
 
 def _names(path: Path) -> list[str]:

@@ -50,6 +50,7 @@ def evaluate(
     `warnings`, sentences about figures that should not be trusted.
     """
     check_images(images, labels)
+    _check_attacks(attacks)
     warnings = _mode_warnings(classifier)
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))
     with _judging(classifier, device):
@@ -132,6 +133,14 @@ def _is_above(row: dict[str, Any], other: dict[str, Any]) -> bool:
 
 def _at(row: dict[str, Any]) -> str:
     return f"{row['accuracy']:.1f} % at eps {row['eps']:.4g}"
+
+
+def _check_attacks(attacks: Sequence[AttackConfig]) -> None:
+    listed = not isinstance(attacks, AttackConfig)
+    if not listed or not all(isinstance(attack, AttackConfig) for attack in attacks):
+        raise InputError(
+            f"attacks={attacks!r}: give a list of attacks, such as [named_attack('pgd_tuned', 8 / 255)]."
+        )
 
 
 def _check_classifier(classifier: nn.Module, x: Tensor, labels: Tensor) -> None:

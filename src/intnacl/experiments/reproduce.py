@@ -22,6 +22,8 @@ from intnacl.experiments.tables import Column, Row, Table
 from intnacl.training.distributed import read_device
 from intnacl.training.stopping import Stop
 
+TRIALS = 5  # the paper's
+
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
@@ -57,10 +59,13 @@ class Request:
         return universe if whole else pick(universe, self.tables)
 
 
-def seeds_of(trials: int, seeds: Sequence[int]) -> tuple[int, ...]:
-    """The seeds that are named, else 0, 1, … for so many trials."""
+def seeds_of(trials: int | None, seeds: Sequence[int]) -> tuple[int, ...]:
+    """The seeds that are named, else 0, 1, … for so many trials, by default the paper's."""
+    if seeds and trials is not None:
+        raise InputError(f"--trials {trials} and --seeds exclude each other: name the seeds alone.")
     if seeds:
         return tuple(dict.fromkeys(seeds))
+    trials = TRIALS if trials is None else trials
     check_count("trials", trials, high=1000)
     return tuple(range(trials))
 

@@ -145,8 +145,8 @@ class IntNaClLoss(nn.Module):
         z0: Tensor,
         z1: Tensor,
         *,
-        extra: Sequence[Tensor] = (),
-        mixed: Sequence[Tensor] = (),
+        extra: Sequence[Tensor] | None = None,
+        mixed: Sequence[Tensor] | None = None,
         adversarial: Tensor | None = None,
     ) -> Tensor:
         """The loss of a batch, a scalar; every view is (B, D) and is normalised inside."""
@@ -157,8 +157,8 @@ class IntNaClLoss(nn.Module):
         z0: Tensor,
         z1: Tensor,
         *,
-        extra: Sequence[Tensor] = (),
-        mixed: Sequence[Tensor] = (),
+        extra: Sequence[Tensor] | None = None,
+        mixed: Sequence[Tensor] | None = None,
         adversarial: Tensor | None = None,
     ) -> dict[str, Tensor]:
         """The loss and its two terms: {"nacl", "robust", "loss"}, where loss = nacl + α·robust."""
@@ -261,7 +261,9 @@ class IntNaClLoss(nn.Module):
             )
 
 
-def _listed(name: str, views: Sequence[Tensor]) -> tuple[Tensor, ...]:
+def _listed(name: str, views: Sequence[Tensor] | None) -> tuple[Tensor, ...]:
+    if views is None:
+        return ()
     if isinstance(views, Tensor) and views.ndim == 2:  # its rows would count as views
         raise InputError(f"{name} is one view of shape {tuple(views.shape)}: give a list, [{name}].")
     return tuple(views)

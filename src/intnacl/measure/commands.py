@@ -16,7 +16,7 @@ from intnacl.measure.embedding import draw_neighbours, write_features
 from intnacl.measure.page import attacked_images, best_rows, write_result_and_page
 from intnacl.measure.parts import Part, file_name
 from intnacl.measure.probes import run_hcl_probe, run_knn, run_probe
-from intnacl.measure.result import collect
+from intnacl.measure.result import Measured, collect, left_out_warnings
 from intnacl.measure.robust import attack_warnings, plans, run_attacks, stage_name
 from intnacl.measure.subject import Subject, open_subject
 from intnacl.measure.tables import print_attacks, print_probes, print_table, print_warnings, shown
@@ -42,7 +42,7 @@ def probe_command(
     if curves:
         name = "-".join(["probe", *([] if protocol == "run" else [protocol]), *map(file_name, curves)])
         _save(draw_probe(curves), run / f"{name}.png")
-    write_result_and_page(subject)
+    _finish(subject)
     return parts
 
 
@@ -57,7 +57,7 @@ def knn_command(
         parts.append(run_knn(subject, name, k))
     rows = [[p.settings["dataset"], str(p.figures["k"]), shown(p.figures["accuracy"])] for p in parts]
     print_table("weighted kNN on frozen features, percent", ["data set", "k", "accuracy"], rows)
-    write_result_and_page(subject)
+    _finish(subject)
     return parts
 
 
@@ -84,7 +84,7 @@ def attack_command(
         print_attacks(name, rows)
         print_warnings(attack_warnings(parts))
         _draw_attacks(subject, name, radii[-1])
-    write_result_and_page(subject)
+    _finish(subject)
 
 
 def embed_command(
@@ -105,6 +105,12 @@ def embed_command(
         picture = out.with_suffix(".png")
         draw_neighbours(features_NF, images, picture)
         print(f"written: {picture}")
+
+
+def _finish(subject: Subject) -> None:
+    """Bring the result and its page up to date, and say what they leave out."""
+    print_warnings(left_out_warnings(Measured(subject)))
+    write_result_and_page(subject)
 
 
 def _announce(stage: str) -> None:

@@ -18,30 +18,33 @@ ROW = ("name", "eps", "steps", "step_size", "restarts", "images", "accuracy", "c
 
 
 class Measured:
-    """What is known of an encoder so far: its parts and the last record of its training, read once."""
+    """What is known of an encoder so far: its parts and the last record of its training, read once.
+
+    Parts on other images than those of the run's probe are `left_out`.
+    """
 
     def __init__(self, subject: Subject) -> None:
         self.subject, config = subject, plain(asdict(subject.config.probe))
-        self.parts = {
-            kind: [p for p in all_parts(subject.folder, kind) if p.settings["encoder"] == subject.checksum]
-            for kind in KINDS
-        }
+        parts = [part for kind in KINDS for part in all_parts(subject.folder, kind)]
+        parts = [part for part in parts if part.settings["encoder"] == subject.checksum]
         self.trained = last_record(subject.folder / LOG) or {}
-        own = [part for part in self.parts["probe"] if part.settings["probe"] == config]
+        own = [part for part in parts if part.kind == "probe" and part.settings["probe"] == config]
         self.probes = {part.settings["dataset"]: part for part in own}  # under the run's protocol
-        self.attacks = [part for part in self.parts["attack"] if self._is_of_probed(part)]
+        self.left_out = [part for part in parts if not self._is_of_probed(part)]
+        self.parts = {kind: [p for p in parts if p.kind == kind and self._is_of_probed(p)] for kind in KINDS}
 
-    def _is_of_probed(self, attack: Part) -> bool:
+    def _is_of_probed(self, part: Part) -> bool:
         """Whether it is on the images of the run's probe, if both tell which they were."""
-        probe = self.probes.get(attack.settings["dataset"])
-        probed = probe.figures["checksums"] if probe else None
-        return bool(attack.figures.get("checksums", probed) == probed)
+        probe = self.probes.get(part.settings["dataset"])
+        if probe is None or "checksums" not in part.figures:
+            return True
+        return bool(part.figures["checksums"] == probe.figures["checksums"])
 
     def is_whole(self, name: str) -> bool:
         """Whether all that the configuration asks for on this data set is there."""
         planned = robust.plans(self.subject.config.evaluation)
         asked = {digest(plain(asdict(attack))) for attacks in planned for attack in attacks}
-        parts = [part for part in self.attacks if part.settings["dataset"] == name]
+        parts = [part for part in self.parts["attack"] if part.settings["dataset"] == name]
         done = {digest(attack) for part in parts for attack in part.settings["attacks"]}
         return name in self.probes and asked <= done
 
@@ -80,7 +83,7 @@ def _collect(found: Measured) -> dict[str, Any]:
             _figures(part) | {"protocol": kind, "probe": part.settings["probe"]}
             for kind in ("probe", "hcl_probe") for part in found.parts[kind]
         ],
-        "warnings": _training_warnings(found) + _attack_warnings(found),
+        "warnings": _training_warnings(found) + _attack_warnings(found) + left_out_warnings(found),
         "time_s": _times(found),
         "protocol": _protocol(found),
         "config": to_dict(read_config(found.subject.folder)),  # not with another root of today's
@@ -103,7 +106,7 @@ def _accuracy(measured: Measured, name: str, rows: list[dict[str, Any]]) -> dict
 def _attack_rows(found: Measured) -> list[dict[str, Any]]:
     """Every attack and worst case, one row for the same settings."""
     rows: dict[str, dict[str, Any]] = {}
-    for part in found.attacks:
+    for part in found.parts["attack"]:
         for figures in (*part.figures["attacks"], *part.figures["worst_case"]):
             row = {"dataset": part.settings["dataset"]} | {key: figures[key] for key in ROW}
             if row["name"] == "worst_case":
@@ -115,9 +118,19 @@ def _attack_rows(found: Measured) -> list[dict[str, Any]]:
 def _attack_warnings(found: Measured) -> list[str]:
     """By data set, since accuracy is compared from eps to eps, and these are parts of their own."""
     parts: dict[str, list[Part]] = {}
-    for part in found.attacks:
+    for part in found.parts["attack"]:
         parts.setdefault(part.settings["dataset"], []).append(part)
     return [f"{name}: {warning}" for name, some in parts.items() for warning in robust.attack_warnings(some)]
+
+
+def left_out_warnings(found: Measured) -> list[str]:
+    """One sentence for each data set whose images or labels are not the same in all measurements."""
+    names = dict.fromkeys(part.settings["dataset"] for part in found.left_out)
+    return [
+        f"{name}: what was measured on other images or labels than the run's own probe is left out; "
+        "`intnacl probe RUN` and the commands that measured it bring all to the images of today."
+        for name in names
+    ]
 
 
 def _training_warnings(found: Measured) -> list[str]:
@@ -148,7 +161,7 @@ def _protocol(found: Measured) -> dict[str, Any]:
     """How the figures came about, in full."""
     config, own = found.subject.config, found.probes.get(found.subject.config.dataset)
     measured = [part for kind in ("probe", "knn", "attack") for part in found.parts[kind]]
-    attacks = {digest(a): a for part in found.attacks for a in part.settings["attacks"]}
+    attacks = {digest(a): a for part in found.parts["attack"] for a in part.settings["attacks"]}
     return {
         "dataset": config.dataset,
         "checksums": {name: part.figures["checksums"] for name, part in found.probes.items()},

@@ -68,8 +68,9 @@ class Subject:
             return extract(self.encoder, images.images, batch_size=FEATURE_BATCH, device=self.device)
 
 
-def open_subject(folder: Path, device: torch.device, root: Path | None = None) -> Subject:
+def open_subject(folder: str | Path, device: torch.device, root: Path | None = None) -> Subject:
     """The finished run of a folder; `root` is where data sets are now, if not where it was trained."""
+    folder = Path(folder)
     config, path = read_config(folder), folder / ENCODER
     if root is not None:
         config = replace(config, root=str(root))
