@@ -5,6 +5,8 @@ import json
 import os
 import pickle
 import shutil
+import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import Future
@@ -259,6 +261,21 @@ def test_one_is_written_at_a_time_and_old_ones_go(tmp_path: Path, monkeypatch: p
         writer.save(example(3), best=1)
     assert gate.steps == [1, 2, 3]
     assert steps(tmp_path) == [1, 3]  # the best and the last
+
+
+def test_python_may_end_as_soon_as_the_writer_has(tmp_path: Path) -> None:
+    """A thread that still frees its tensors when the interpreter ends would abort the process."""
+    code = f"""
+import torch
+from pathlib import Path
+from intnacl.training.checkpoint import Checkpoint, Writer
+model = {{str(i): torch.zeros(8) for i in range(4000)}}
+with Writer(Path({str(tmp_path)!r}), keep=1) as writer:
+    writer.save(Checkpoint(step=1, model=model, optimizer={{"state": model}}, info={{}}), None)
+"""
+    for _ in range(3):
+        ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        assert ended.returncode == 0, ended.stderr
 
 
 def test_a_failed_write_is_told_at_the_next_look_or_at_the_end(

@@ -48,7 +48,7 @@ class Writer:
 
     def __init__(self, folder: Path, keep: int) -> None:
         self.folder, self.keep = folder, keep
-        self._last: Future[None] | None = None
+        self._last: tuple[Future[None], Thread] | None = None
 
     def __enter__(self) -> "Writer":
         return self
@@ -69,18 +69,21 @@ class Writer:
             self.folder.mkdir(parents=True, exist_ok=True)  # now: whoever looks next sees that it has begun
         done: Future[None] = Future()
         arguments = (_copied(vars(checkpoint)), best, done)
-        Thread(target=self._write, args=arguments, name="checkpoint", daemon=True).start()
-        self._last = done  # only now: nobody would end one whose thread did not start
+        thread = Thread(target=self._write, args=arguments, name="checkpoint", daemon=True)
+        thread.start()
+        self._last = done, thread  # only now: nobody would end one whose thread did not start
 
     def check(self) -> None:
         """Raise if the last one could not be written; one that is still being written is no news."""
-        if self._last and self._last.done():
+        if self._last and self._last[0].done():
             self.wait()
 
     def wait(self) -> None:
         """Until the last one is on the disk; raise if it could not be written."""
         if self._last:
-            error = self._last.exception()  # an interrupt while it waits leaves the rest as it is
+            done, thread = self._last
+            error = done.exception()  # an interrupt while it waits leaves the rest as it is
+            thread.join()  # else Python might end while it still frees its tensors, which aborts the process
             self._last = None
             if error:
                 raise error
