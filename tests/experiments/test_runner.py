@@ -14,6 +14,7 @@ from grids import grid_file, jobs
 
 from intnacl.errors import InputError
 from intnacl.experiments.attempts import TRIES, failure, finished, run_folder
+from intnacl.experiments.lock import hold
 from intnacl.experiments.progress import Progress
 from intnacl.experiments.runner import (
     WorkerStop,
@@ -62,6 +63,37 @@ def test_failed_runs_are_listed_while_others_go_on(tmp_path: Path) -> None:
     assert noted is not None
     assert noted["given_up"]
     assert str(tmp_path / "nowhere") in noted["error"]
+
+
+def test_a_run_waits_where_another_is_about_to_train_its_encoder(tmp_path: Path) -> None:
+    (first,), (twin,), (other,) = jobs(), jobs(**{"probe.max_iter": 5}), jobs(**{"augment.strength": 0.1})
+    session = new_session(tmp_path, [first, twin, other], None)
+    assert session.free_jobs() == [first, other]
+    stop = Stop()
+
+    def _look() -> None:
+        stop.reason = "time" if finished(tmp_path, other.name) else None
+
+    with hold(run_folder(tmp_path, first.name), "elsewhere") as mine:
+        assert mine
+        work(session, "cpu", stop=stop, look=_look)
+        assert not run_folder(tmp_path, twin.name).exists()
+    work(session, "cpu", stop=Stop())
+    assert session.open_jobs() == []
+    assert "takes the encoder of" in (run_folder(tmp_path, twin.name) / "output.txt").read_text()
+
+
+@pytest.mark.parametrize("how", ["trained", "given up"])
+def test_nobody_waits_for_an_encoder_that_is_there_or_will_not_come(tmp_path: Path, how: str) -> None:
+    (first,), (twin,) = jobs(), jobs(**{"probe.max_iter": 5})
+    session, folder = new_session(tmp_path, [first, twin], None), run_folder(tmp_path, first.name)
+    folder.mkdir(parents=True)
+    if how == "trained":
+        (folder / "encoder.safetensors").touch()
+    else:
+        noted = {"error": "x", "tries": {}, "given_up": [session.name]}
+        (folder / "failure.json").write_text(json.dumps(noted))
+    assert session.free_jobs() == ([first, twin] if how == "trained" else [twin])
 
 
 def test_a_time_limit_stops(tmp_path: Path) -> None:

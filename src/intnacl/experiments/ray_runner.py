@@ -41,7 +41,7 @@ def device_of(address: str, device: str) -> str:
 
 
 def run_on_ray(session: Session, address: str, device: str, *, stop: Stop, progress: Progress) -> None:
-    """Submit every run; those that wait for a parent or are busy elsewhere are submitted again.
+    """Submit every run as soon as it is free; those that are busy elsewhere are submitted again.
 
     One that fails again and again and leaves no word of it in the results folder, because its machine cannot
     write there, is given up.
@@ -53,9 +53,8 @@ def run_on_ray(session: Session, address: str, device: str, *, stop: Stop, progr
     while not stop.due():
         progress.update()
         at_work = {job.name for job in pending.values()}
-        left = session.open_jobs()
-        names = {job.name for job in left}
-        for job in left:
+        names = {job.name for job in session.open_jobs()}
+        for job in session.free_jobs():
             if job.name not in at_work and job.parent not in names and failed[job.name] < TRIES + 2:
                 pending[task.remote(job, session, device)] = job
         if not pending:

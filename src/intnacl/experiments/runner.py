@@ -11,17 +11,20 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import torch
 
 from intnacl.errors import InputError, check_count
-from intnacl.experiments.attempts import TRIES, attempt, finished, given_up
+from intnacl.experiments.attempts import TRIES, attempt, finished, given_up, run_folder
+from intnacl.experiments.naming import encoder_key
 from intnacl.experiments.plan import Job
 from intnacl.experiments.progress import Progress
 from intnacl.training.distributed import read_device
 from intnacl.training.stopping import Stop
+from intnacl.weights import ENCODER
 
 POLL_S = 0.5
 MOST_WORKERS = 1024
@@ -51,6 +54,21 @@ class Session:
             if not finished(self.results, job.name) and not given_up(self.results, job.name, self.name)
         ]
 
+    def free_jobs(self) -> list[Job]:
+        """Those of the open ones that need not wait for another to train the encoder that both end with."""
+        free, awaited = [], set[str]()
+        for job in self.open_jobs():
+            key = self._keys[job.name]
+            if key not in awaited:
+                free.append(job)
+            if not (run_folder(self.results, job.name) / ENCODER).exists():
+                awaited.add(key)
+        return free
+
+    @cached_property
+    def _keys(self) -> dict[str, str]:
+        return {job.name: encoder_key(job.config) for job in self.jobs}
+
 
 def new_session(results: Path, jobs: Sequence[Job], max_minutes: float | None) -> Session:
     """Begin: failures of earlier sessions are forgotten."""
@@ -77,11 +95,11 @@ class WorkerStop(Stop):
 def work(session: Session, device: str, *, stop: Stop, look: Callable[[], None] = lambda: None) -> None:
     """Do runs until none is left or it is time to stop; `look` is called between runs."""
     while not stop.due():
-        left = session.open_jobs()
+        free = session.free_jobs()
         look()
-        if not left:
+        if not free:
             return
-        for job in left:
+        for job in free:
             outcome = attempt(job, session.results, device=device, stop=stop, session=session.name)
             if stop.due() or outcome in ("finished", "failed"):
                 break  # look again from the top: what came free may go first
