@@ -314,6 +314,15 @@ def test_a_contrastive_batch_of_one_is_refused_by_its_setting(tmp_path: Path) ->
         run(tmp_path / "run", train__batch_size=1)
 
 
+def test_a_batch_too_small_for_its_mixed_views_is_refused_before_any_update(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mixed = {"loss__nacl": "mixnca", "loss__num_positives": 5}
+    with pytest.raises(InputError, match=r"train\.batch_size=4 .* 4 others: take 5 or more, or a smaller"):
+        run(tmp_path / "run", train__batch_size=4, **mixed)
+    assert "updates to go" not in capsys.readouterr().out
+
+
 def test_images_that_are_not_square_are_refused(tmp_path: Path) -> None:
     np.savez(tmp_path / "wide.npz", images=np.zeros((32, 8, 10, 3), dtype=np.uint8))
     with pytest.raises(InputError, match="8×10 images, but encoders are for square ones"):

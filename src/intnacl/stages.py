@@ -119,12 +119,19 @@ def build_objective(config: RunConfig, train: Dataset, here: Ranks) -> Objective
             len(train.classes), config.encoder, config.augment,
             image_size=side, seed=config.seed, view_dtype=dtype,
         )  # fmt: skip
-    if config.train.batch_size < 2:
-        raise InputError(f"train.batch_size={config.train.batch_size} has no negatives: take 2 or more.")
-    return Contrastive(
+    size = config.train.batch_size
+    if size < 2:
+        raise InputError(f"train.batch_size={size} has no negatives: take 2 or more.")
+    objective = Contrastive(
         config.loss, config.encoder, config.augment, config.adversary,
         image_size=side, seed=config.seed, world=here.world, view_dtype=dtype,
     )  # fmt: skip
+    if size <= (mixed := objective.needed.mixed):
+        raise InputError(
+            f"train.batch_size={size} has too few images to mix each with {mixed} others: take {mixed + 1} "
+            f"or more, or a smaller loss.num_positives than {config.loss.num_positives}."
+        )
+    return objective
 
 
 def image_side(train: Dataset) -> int:
