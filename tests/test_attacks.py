@@ -346,8 +346,9 @@ def test_a_model_in_train_mode_is_told(attack, layer):
     model = nn.Sequential(nn.Flatten(), layer, nn.Linear(192, 4)).train()
     with pytest.warns(InputWarning, match=r"train mode \(layer '1' first\).*model.eval\(\)"):
         attack(model, x, y, eps=0.01)
-    model.eval()
-    attack(model, x, y, eps=0.01)  # warnings are errors here
+    attack(model.eval(), x, y, eps=0.01)  # warnings are errors here
+    idle = nn.Sequential(nn.Flatten(), nn.Dropout(0.0), nn.Linear(192, 4))
+    attack(idle, x, y, eps=0.01)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

@@ -158,7 +158,10 @@ def test_data_sets_are_known_before_they_are_loaded(key: str, tmp_path: Path) ->
         resolve({key: "folder"})
     with pytest.raises(InputError, match=f"is a path: write 'folder:{tmp_path}'"):
         resolve({key: str(tmp_path)})
-    resolve({key: f"folder:{tmp_path}"})
+    config = resolve({key: f"folder:{tmp_path}"})
+    record = to_dict(config)
+    record["dataset"] = "svhn"  # of another version: only loading it is impossible
+    assert from_dict(record).dataset == "svhn"
 
 
 def test_values_are_checked_by_their_owners() -> None:

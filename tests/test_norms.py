@@ -116,6 +116,16 @@ def test_a_batch_norm_that_is_used_twice_stays_one() -> None:
     assert list(net.modules()) == before  # nor are they, or those inside them, converted again
 
 
+def test_what_is_inside_a_batch_norm_goes_with_it() -> None:
+    class Double(nn.BatchNorm2d):
+        def __init__(self) -> None:
+            super().__init__(4)
+            self.auxiliary = nn.BatchNorm2d(4, momentum=None)  # which could not be converted
+
+    convert(net := nn.Sequential(Double()))
+    assert isinstance(net[0], ViewBatchNorm)
+
+
 @pytest.mark.parametrize("change", [convert, remove_norms])
 def test_a_batch_norm_alone_is_an_error(change: Callable[[nn.Module], None]) -> None:
     with pytest.raises(InputError, match="Sequential"):

@@ -206,11 +206,15 @@ def _check_inputs(x: Tensor, y: Tensor, eps: float) -> None:
 def _warn_of_train_mode(model: Model) -> None:
     """Warn where a sample's logits depend on the rest of its batch or on chance: robustness is overrated."""
     parts = model.named_modules() if isinstance(model, nn.Module) else ()
-    moving = [name for name, part in parts if part.training and isinstance(part, _BatchNorm | _DropoutNd)]
+    moving = [
+        name
+        for name, part in parts
+        if part.training and (isinstance(part, _BatchNorm) or (isinstance(part, _DropoutNd) and part.p > 0))
+    ]
     if moving:
         warnings.warn(
-            f"the attacked model is in train mode (layer {moving[0]!r} first): its accuracy under attack "
-            "comes out too high, and statistics of batch norm move. Call model.eval() first.",
+            f"the attacked model is in train mode (layer {moving[0]!r} first), where an image's logits "
+            "change from batch to batch: accuracy under attack comes out too high. Call model.eval() first.",
             InputWarning,
             stacklevel=3,
         )
@@ -277,7 +281,7 @@ def adversarial_view(
     if steps < 1:
         raise InputError(f"steps={steps!r} must be at least 1.")
     criterion = criterion or IntNaClLoss()
-    step_size = eps if steps == 1 else 2 * eps / steps
+    step_size = view_step(eps, steps)
     fixed: Tensor | None = None
     with torch.inference_mode(False), _without_parameter_gradients(encoder):
         x = x.clone() if x.is_inference() else x.detach()  # those of inference mode never get a gradient
@@ -291,6 +295,11 @@ def adversarial_view(
             fixed = z if fixed is None else fixed
             moved = (moved + step_size * gradient.sign()).clamp(x - eps, x + eps)
     return moved.clamp(0, 1) if clamp else moved
+
+
+def view_step(eps: float, steps: int) -> float:
+    """The size of a step of the training view."""
+    return eps if steps == 1 else 2 * eps / steps
 
 
 def _gradient_and_embedding(

@@ -81,8 +81,6 @@ class RunConfig:
     def __post_init__(self) -> None:
         check_choice("objective", self.objective, ("contrastive", "supervised"))
         check_seed(self.seed)
-        for name in (self.dataset, *self.evaluation.transfer):
-            check_name(name)
 
 
 # How the recipes read what the paper leaves open, so that its figures come out (docs/reproduction.md).
@@ -151,6 +149,8 @@ def resolve(
     base = _override(RunConfig(recipe=recipe), RECIPES[recipe])
     config = _override(_override(base, loss | from_file), given)
     config = config if _same_recipe(base, config) else replace(config, recipe="custom")
+    for name in (config.dataset, *config.evaluation.transfer):
+        check_name(name)
     return replace(config, train=config.train.on(device)) if device else config
 
 

@@ -196,10 +196,9 @@ def _replace(module: nn.Module, new: Callable[[_BatchNorm], nn.Module]) -> None:
             "the module is a batch norm itself, which cannot be replaced: put it in a Sequential."
         )
     parts = list(module.modules())
-    done = {
-        part for layer in parts if isinstance(layer, ViewBatchNorm) for part in (layer, layer.adversarial)
-    }
-    new_of = {old: new(old) for old in parts if isinstance(old, _BatchNorm) and old not in done}
+    norms = [part for part in parts if isinstance(part, _BatchNorm)]
+    inside = {part for norm in norms for part in norm.modules() if part is not norm}
+    new_of = {old: new(old) for old in norms if old not in inside and not isinstance(old, ViewBatchNorm)}
     for part in parts:
         for name, child in part._modules.items():  # named_children() passes over a child's second name
             if child in new_of:

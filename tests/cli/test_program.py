@@ -97,8 +97,11 @@ def test_an_error_for_the_user_is_one_line(
         ("knn RUN --k 2.0", "--k: '2.0' is not a whole number. `intnacl knn --help` shows how."),
         ("reproduce --table main --seeds --dry-run",
          "--seeds requires at least 1 element. Got 0. `intnacl reproduce --help` shows how."),
-        ("run --out=", "--out= has no value: is it a variable of the shell that is not set?"),
-        ("run --out '' --epochs 1", "--out has no value: is it a variable of the shell that is not set?"),
+        ("run --out=", "--out= is empty: is it a variable of the shell that is not set?"),
+        ("run --out '' --epochs 1",
+         "the value of --out is empty: is it a variable of the shell that is not set?"),
+        ("probe ''", "an argument is empty: is it a variable of the shell that is not set?"),
+        ("report --out=x== --set=evaluation.transfer=", "`intnacl report --help` shows how."),  # not empty
         ("reproduce --seeds 0 1.5", "'1.5' is not a whole number. `intnacl reproduce --help` shows how."),
         ("datasets show digits --rows 0.5",
          "--rows: '0.5' is not a whole number. `intnacl datasets show --help` shows how."),

@@ -114,6 +114,11 @@ def test_wrong_requests_say_what_is_right(pets: Path, tmp_path: Path) -> None:
         load("digits", size=32)
     with pytest.raises(InputError, match=r"size=0"):
         load(f"folder:{pets}", size=0)
+    with pytest.raises(InputError, match=r"size='8'"):
+        load(f"folder:{pets}", size="8")
+    assert load(f"folder:{pets}", size=np.int64(8)).images.shape[-1] == 8
+    with pytest.raises(InputError, match="no such user"):
+        load("folder:~nobody-of-this-name/pets")
     with pytest.raises(
         InputError, match=r"cifar-10-batches-py is not in .*save it as .*cifar-10-python\.tar\.gz"
     ):

@@ -134,6 +134,7 @@ def test_features_of_half_precision_are_probed_in_float32(features, dtype, solve
     assert linear.weight.dtype == torch.float32
     assert torch.equal(linear.weight, wide.weight)
     assert found == expected
+    assert Classifier(nn.Flatten(), linear)(half[2][:3]).dtype == torch.float32
 
 
 def test_lbfgs_reaches_a_lower_loss_than_adam(features):

@@ -234,7 +234,8 @@ def test_bad_data_are_errors(model, data):
         evaluate(model, data[0] / 255, data[1], [])
     with pytest.raises(InputError, match="unlabelled"):
         evaluate(model, data[0], torch.full_like(data[1], -1), [])
-    for attacks in (["fgsm"], "fgsm", named_attack("fgsm", 0.1)):
+    fgsm = named_attack("fgsm", 0.1)
+    for attacks in (["fgsm"], "fgsm", fgsm, (attack for attack in [fgsm]), None):
         with pytest.raises(InputError, match=r"give a list of attacks, such as \[named_attack"):
             evaluate(model, *data, attacks)
 

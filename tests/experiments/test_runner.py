@@ -68,7 +68,7 @@ def test_failed_runs_are_listed_while_others_go_on(tmp_path: Path) -> None:
 def test_a_run_waits_where_another_is_about_to_train_its_encoder(tmp_path: Path) -> None:
     (first,), (twin,), (other,) = jobs(), jobs(**{"probe.max_iter": 5}), jobs(**{"augment.strength": 0.1})
     session = new_session(tmp_path, [first, twin, other], None)
-    assert session.free_jobs() == [first, other]
+    assert session.free_jobs(session.open_jobs()) == [first, other]
     stop = Stop()
 
     def _look() -> None:
@@ -93,7 +93,7 @@ def test_nobody_waits_for_an_encoder_that_is_there_or_will_not_come(tmp_path: Pa
     else:
         noted = {"error": "x", "tries": {}, "given_up": [session.name]}
         (folder / "failure.json").write_text(json.dumps(noted))
-    assert session.free_jobs() == ([first, twin] if how == "trained" else [twin])
+    assert session.free_jobs(session.open_jobs()) == ([first, twin] if how == "trained" else [twin])
 
 
 def test_a_time_limit_stops(tmp_path: Path) -> None:

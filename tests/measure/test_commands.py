@@ -8,8 +8,10 @@ import pytest
 
 from intnacl.errors import InputError
 from intnacl.evaluation import robustness
+from intnacl.measure import run
 from intnacl.measure.commands import attack_command, knn_command, probe_command
-from tiny_run import measured, trained, write_images
+from intnacl.training.stopping import Stop
+from tiny_run import HERE, config, measured, trained, write_images
 
 
 def test_probe_draws_its_curve_and_keeps_the_figures(
@@ -56,6 +58,27 @@ def test_knn_prints_its_accuracy(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert last.split() == ["digits", "7", f"{part.figures['accuracy']:.2f}"]
     with pytest.raises(InputError, match="k=2000 neighbours of 1442"):
         knn_command(trained(tmp_path / "other").folder, (), 2000, "cpu")
+
+
+def test_a_measurement_on_other_images_says_what_the_result_leaves_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = write_images(tmp_path / "images")
+    settings = {"dataset": name, "size": 8, "train.batch_size": 4, "encoder.name": "small"}
+    assert run(config(**settings), tmp_path / "run", HERE, Stop()) is None
+    (tmp_path / "images" / "test" / "cat" / "0.png").unlink()
+    capsys.readouterr()
+    knn_command(tmp_path / "run", [], 3, "cpu")
+    assert f"warning: {name}: what was measured on other images" in capsys.readouterr().out
+    before = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert any("other images" in warning for warning in before["warnings"])
+    probe_command(tmp_path / "run", [], "run", None, "cpu")
+    assert "warning: result.json stays as it was" in capsys.readouterr().out
+    assert json.loads((tmp_path / "run" / "result.json").read_text()) == before
+    assert run(config(**settings), tmp_path / "run", HERE, Stop()) is None
+    after = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert after["protocol"]["images"][name] == {"train": 12, "test": 11}
+    assert not any("other images" in warning for warning in after["warnings"])
 
 
 def test_attack_probes_first_draws_and_warns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

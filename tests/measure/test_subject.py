@@ -25,6 +25,11 @@ def test_it_holds_the_trained_encoder_and_its_size(tmp_path: Path) -> None:
     assert torch.isfinite(subject.encoder(test.images[:4] / 255)).all()
 
 
+def test_a_folder_may_be_a_text(tmp_path: Path) -> None:
+    subject = trained(tmp_path)
+    assert open_subject(str(subject.folder), CPU).checksum == subject.checksum
+
+
 def test_data_sets_may_have_moved_since(tmp_path: Path) -> None:
     run = trained(tmp_path).folder
     with pytest.raises(InputError, match=f"{tmp_path / 'moved'}"):

@@ -227,12 +227,18 @@ def test_parts_that_fail_to_compile_stay_plain_the_model_without_its_kernels(
     assert supervised().groups() == [("views",), ("logits",)]
 
 
-@pytest.mark.parametrize(("dtype", "eps"), [(torch.bfloat16, 0.005), (torch.float16, 0.0005)])
-def test_an_adversary_that_the_views_would_round_away_is_refused(dtype: torch.dtype, eps: float) -> None:
-    adversary = AdversaryConfig(eps=eps)
-    with pytest.raises(InputError, match=f"adversary.eps={eps} .* train.precision=fp32"):
+@pytest.mark.parametrize(
+    ("dtype", "eps", "steps"),
+    [(torch.bfloat16, 0.0019, 1), (torch.bfloat16, 0.015, 20), (torch.float16, 0.0002, 1)],
+)
+def test_an_adversary_that_the_views_would_round_away_is_refused(
+    dtype: torch.dtype, eps: float, steps: int
+) -> None:
+    adversary = AdversaryConfig(eps=eps, steps=steps)
+    with pytest.raises(InputError, match=rf"adversary.eps={eps} in {steps} step.* train.precision=fp32"):
         contrastive("adv", dtype=dtype, adversary=adversary)
-    contrastive("adv", adversary=adversary)
+    contrastive("adv", adversary=adversary)  # in float32
+    contrastive("adv", dtype=dtype, adversary=AdversaryConfig(eps=1.4 * eps, steps=steps))
     contrastive("simclr", dtype=dtype, adversary=adversary)  # attacks nothing
 
 

@@ -6,6 +6,7 @@ so that `--help` answers at once.
 
 import errno
 import os
+import re
 import sys
 import warnings
 from itertools import pairwise
@@ -75,10 +76,10 @@ def _check_words(words: list[str]) -> None:
     """Raise where a value is empty: as a path, it would be the current folder."""
     from intnacl.errors import InputError
 
-    for flag, value in pairwise(["", *words]):
-        if not value or (value.startswith("--") and value.endswith("=")):
-            named = value or flag or "the command"
-            raise InputError(f"{named} has no value: is it a variable of the shell that is not set?")
+    for before, word in pairwise(["", *words]):
+        if not word or re.fullmatch(r"--[\w-]+=", word):
+            named = word or (f"the value of {before}" if before.startswith("--") else "an argument")
+            raise InputError(f"{named} is empty: is it a variable of the shell that is not set?")
 
 
 def _mistake(error: CycloptsError) -> str:

@@ -76,7 +76,7 @@ def disk_errors(path: Path) -> Iterator[None]:
         reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
         raise InputError(
             f"{path} could not be written: {reason}. Whatever was saved before is whole: make room or mend "
-            "the permissions and run the same command again, or choose another place with --out."
+            "the permissions and run the same command again."
         ) from error
 
 

@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from numbers import Integral
 from pathlib import Path
 
 import torch
@@ -150,13 +151,21 @@ def is_at_path(name: str) -> bool:
 def check_name(name: str) -> None:
     """Raise unless `name` is a key of `DATASETS`, followed by `:PATH` for one's own images."""
     kind, _, path = name.partition(":")
-    if kind not in DATASETS and Path(name).expanduser().exists():
+    if name and kind not in DATASETS and _at_home(name).exists():
         raise InputError(f"dataset={name!r} is a path: write 'folder:{name}', or parquet: or npz: before it.")
     check_choice("dataset", kind, DATASETS)
     if DATASETS[kind].takes_path != bool(path):
         raise InputError(
             f"dataset={name!r}: write {kind + ':PATH' if DATASETS[kind].takes_path else kind!r}."
         )
+
+
+def _at_home(path: str | Path) -> Path:
+    """The path with ~ as the user's home."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise InputError(f"{path}: this system has no such user.") from None
 
 
 def load(
@@ -179,13 +188,13 @@ def load(
     check_name(name)
     check_choice("split", split, SPLITS)
     kind, _, path = name.partition(":")
-    if size is not None and (not isinstance(size, int) or size < 1):
+    if size is not None and (not isinstance(size, Integral) or size < 1):
         raise InputError(f"size={size!r} is no image's side: give 1 or more, such as 32.")
     request = Request(
         split=split,
-        root=Path(root).expanduser() if root is not None else default_root(),
-        path=Path(path).expanduser() if path else None,
-        size=size,
+        root=_at_home(root) if root is not None else default_root(),
+        path=_at_home(path) if path else None,
+        size=None if size is None else int(size),
         download=download,
     )
     return _checked(name, request, DATASETS[kind].load(request), strict)

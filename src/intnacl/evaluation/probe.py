@@ -71,7 +71,7 @@ class Classifier(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits of a batch of pixels."""
-        features = self.encoder(x)
+        features = self.encoder(x).to(self.linear.weight.dtype)
         logits: Tensor = self.linear(F.normalize(features, dim=1) if self.normalize else features)
         return logits
 

@@ -136,7 +136,7 @@ def _at(row: dict[str, Any]) -> str:
 
 
 def _check_attacks(attacks: Sequence[AttackConfig]) -> None:
-    listed = not isinstance(attacks, AttackConfig)
+    listed = isinstance(attacks, Sequence)
     if not listed or not all(isinstance(attack, AttackConfig) for attack in attacks):
         raise InputError(
             f"attacks={attacks!r}: give a list of attacks, such as [named_attack('pgd_tuned', 8 / 255)]."

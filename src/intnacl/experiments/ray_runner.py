@@ -53,9 +53,10 @@ def run_on_ray(session: Session, address: str, device: str, *, stop: Stop, progr
     while not stop.due():
         progress.update()
         at_work = {job.name for job in pending.values()}
-        names = {job.name for job in session.open_jobs()}
-        for job in session.free_jobs():
-            if job.name not in at_work and job.parent not in names and failed[job.name] < TRIES + 2:
+        left = session.open_jobs()
+        names = {job.name for job in left}
+        for job in session.free_jobs(job for job in left if failed[job.name] < TRIES + 2):
+            if job.name not in at_work and job.parent not in names:
                 pending[task.remote(job, session, device)] = job
         if not pending:
             break

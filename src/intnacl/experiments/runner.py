@@ -9,7 +9,7 @@ import os
 import sys
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from multiprocessing.process import BaseProcess
@@ -54,10 +54,10 @@ class Session:
             if not finished(self.results, job.name) and not given_up(self.results, job.name, self.name)
         ]
 
-    def free_jobs(self) -> list[Job]:
-        """Those of the open ones that need not wait for another to train the encoder that both end with."""
+    def free_jobs(self, left: Iterable[Job]) -> list[Job]:
+        """Those that need not wait for an earlier one to train the encoder that both end with."""
         free, awaited = [], set[str]()
-        for job in self.open_jobs():
+        for job in left:
             key = self._keys[job.name]
             if key not in awaited:
                 free.append(job)
@@ -95,11 +95,11 @@ class WorkerStop(Stop):
 def work(session: Session, device: str, *, stop: Stop, look: Callable[[], None] = lambda: None) -> None:
     """Do runs until none is left or it is time to stop; `look` is called between runs."""
     while not stop.due():
-        free = session.free_jobs()
+        left = session.open_jobs()
         look()
-        if not free:
+        if not left:
             return
-        for job in free:
+        for job in session.free_jobs(left):
             outcome = attempt(job, session.results, device=device, stop=stop, session=session.name)
             if stop.due() or outcome in ("finished", "failed"):
                 break  # look again from the top: what came free may go first

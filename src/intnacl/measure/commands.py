@@ -16,7 +16,7 @@ from intnacl.measure.embedding import draw_neighbours, write_features
 from intnacl.measure.page import attacked_images, best_rows, write_result_and_page
 from intnacl.measure.parts import Part, file_name
 from intnacl.measure.probes import run_hcl_probe, run_knn, run_probe
-from intnacl.measure.result import Measured, collect, left_out_warnings
+from intnacl.measure.result import RESULT, Measured, collect, left_out_warnings
 from intnacl.measure.robust import attack_warnings, plans, run_attacks, stage_name
 from intnacl.measure.subject import Subject, open_subject
 from intnacl.measure.tables import print_attacks, print_probes, print_table, print_warnings, shown
@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PROTOCOLS = ("run", "quick", "clae", "hcl")
+STALE = (
+    f"{RESULT} stays as it was: not all that the run asks for is measured on these images. The run's own "
+    "`intnacl run` does that."
+)
 EPS_CURVE = (0.002, 0.004, 0.008, 0.016, 8 / 255, 0.032)  # where no eps is named
 
 
@@ -110,7 +114,8 @@ def embed_command(
 def _finish(subject: Subject) -> None:
     """Bring the result and its page up to date, and say what they leave out."""
     print_warnings(left_out_warnings(Measured(subject)))
-    write_result_and_page(subject)
+    if not write_result_and_page(subject) and (subject.folder / RESULT).exists():
+        print_warnings([STALE])
 
 
 def _announce(stage: str) -> None:

@@ -4,6 +4,7 @@ from dataclasses import asdict
 from typing import Any
 
 from intnacl.config import to_dict
+from intnacl.data.datasets import is_at_path
 from intnacl.measure import robust
 from intnacl.measure.parts import Part, all_parts, digest, plain, write_json
 from intnacl.measure.subject import FEATURE_BATCH, Subject
@@ -126,9 +127,10 @@ def _attack_warnings(found: Measured) -> list[str]:
 def left_out_warnings(found: Measured) -> list[str]:
     """One sentence for each data set whose images or labels are not the same in all measurements."""
     names = dict.fromkeys(part.settings["dataset"] for part in found.left_out)
+    again = "measure it again, after the run's own `intnacl run`"
     return [
-        f"{name}: what was measured on other images or labels than the run's own probe is left out; "
-        "`intnacl probe RUN` and the commands that measured it bring all to the images of today."
+        f"{name}: what was measured on other images or labels than the run's own probe is left out: "
+        f"{again if is_at_path(name) else 'measure it again with the --root of then'}."
         for name in names
     ]
 

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from intnacl.attacks import adversarial_view
+from intnacl.attacks import adversarial_view, view_step
 from intnacl.data import draws
 from intnacl.data.augment import augment
 from intnacl.data.recipes import AugmentConfig
@@ -125,10 +125,11 @@ class Contrastive(Objective):
         self.loss = IntNaClLoss(**vars(loss) | {"gather": world > 1})
         self.needed = self.loss.views_needed
         adversarial = self.needed.adversarial > 0
-        if adversarial and adversary.eps < torch.finfo(view_dtype).eps:
+        # Half the distance of neighbouring numbers just below 1: a bright pixel does not feel less.
+        if adversarial and view_step(adversary.eps, adversary.steps) < torch.finfo(view_dtype).eps / 4:
             raise InputError(
-                f"adversary.eps={adversary.eps!r} is lost in the rounding of {view_dtype} views: set "
-                f"train.precision=fp32, or take {torch.finfo(view_dtype).eps:.4f} or more."
+                f"adversary.eps={adversary.eps!r} in {adversary.steps} step(s) is lost in the rounding of "
+                f"{view_dtype} views: set train.precision=fp32, or take fewer or larger steps."
             )
         self.model: ContrastiveModel = build_model(
             encoder, image_size=image_size, adversarial=adversarial, seed=seed
