@@ -91,7 +91,7 @@ def test_the_parts_of_a_run_are_read_once(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(
         "intnacl.measure.result.all_parts", lambda folder, kind: seen.append(kind) or all_parts(folder, kind)
     )
-    assert write_result_and_page(subject)
+    assert write_result_and_page(Measured(subject))
     assert seen == list(KINDS)
 
 

@@ -113,8 +113,9 @@ def embed_command(
 
 def _finish(subject: Subject) -> None:
     """Bring the result and its page up to date, and say what they leave out."""
-    print_warnings(left_out_warnings(Measured(subject)))
-    if not write_result_and_page(subject) and (subject.folder / RESULT).exists():
+    found = Measured(subject)
+    print_warnings(left_out_warnings(found))
+    if not write_result_and_page(found) and (subject.folder / RESULT).exists():
         print_warnings([STALE])
 
 

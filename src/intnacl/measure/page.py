@@ -28,12 +28,11 @@ PAGE = "report.html"
 OWN = "the run's own"  # a probe under the run's protocol
 
 
-def write_result_and_page(subject: Subject) -> bool:
+def write_result_and_page(found: Measured) -> bool:
     """Write result and page if everything that the configuration asks for is measured; returns whether."""
-    found = Measured(subject)
     result = write_result(found)
     if result is not None:
-        write_file(subject.folder / PAGE, render(found, result).encode())
+        write_file(found.subject.folder / PAGE, render(found, result).encode())
     return result is not None
 
 

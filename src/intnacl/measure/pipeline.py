@@ -38,6 +38,7 @@ def run(config: RunConfig, folder: Path, here: Ranks, stop: Stop, say: Say = lam
 def measure(subject: Subject, stop: Stop, say: Say = lambda text: None) -> str | None:
     """Measure what the configuration of a trained run asks for, then write its result and its page."""
     from intnacl.measure.page import write_result_and_page
+    from intnacl.measure.result import Measured
 
     for name, stage in _stages(subject):
         if stop.due():
@@ -47,7 +48,7 @@ def measure(subject: Subject, stop: Stop, say: Say = lambda text: None) -> str |
             say(f"{name}: {part.time_s:.1f} s")
     if stop.reason is not None:
         return stop.reason
-    whole = write_result_and_page(subject)
+    whole = write_result_and_page(Measured(subject))
     assert whole, f"{subject.folder}: all stages are done, but not all is measured"
     return None
 
