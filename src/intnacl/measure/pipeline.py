@@ -11,6 +11,7 @@ from intnacl.errors import InputError, InputWarning
 from intnacl.evaluation.autoattack import check_targets, require_autoattack
 from intnacl.measure.parts import Part
 from intnacl.measure.probes import run_knn, run_probe
+from intnacl.measure.result import Measured
 from intnacl.measure.robust import plans, run_attacks, stage_name
 from intnacl.measure.subject import Subject, load_labelled, open_subject
 from intnacl.stages import image_side, pretrain
@@ -38,7 +39,6 @@ def run(config: RunConfig, folder: Path, here: Ranks, stop: Stop, say: Say = lam
 def measure(subject: Subject, stop: Stop, say: Say = lambda text: None) -> str | None:
     """Measure what the configuration of a trained run asks for, then write its result and its page."""
     from intnacl.measure.page import write_result_and_page
-    from intnacl.measure.result import Measured
 
     for name, stage in _stages(subject):
         if stop.due():
