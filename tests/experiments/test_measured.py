@@ -12,7 +12,7 @@ from made_up import fill, result_of, shifted
 
 from intnacl.config import differences, resolve
 from intnacl.experiments import published
-from intnacl.experiments.attempts import FAILURE, run_folder
+from intnacl.experiments.attempts import FAILURE, finished, run_folder
 from intnacl.experiments.grid import PAPER, pick
 from intnacl.experiments.measured import Cell, collect, command, figure, pooled
 from intnacl.experiments.plan import Plan, make_plan
@@ -108,6 +108,21 @@ def test_results_meet_their_published_values(tmp_path: Path) -> None:
     assert len(cells) == 108
     assert {round(cell.difference or 0.0, 9) for cell in cells} == {-1.0}
     assert {run.status for run in runs.values()} == {"finished"}
+
+
+def test_a_loss_has_the_same_seeds_in_every_table(tmp_path: Path) -> None:
+    """What another table asked for counts here too once it is done, and is not missing here before."""
+    fill(tmp_path, _paper(("3",), [1]), shifted())
+    more = _paper(("main",), [0, 1, 2])
+    fill(tmp_path, more, shifted(), skip=lambda job: job.config.seed == 2 or finished(tmp_path, job.name))
+    table3, main = collect(tmp_path)[0]
+    intnacl = next(i for i, row in enumerate(table3.rows) if row["group"] == "MIXNCA(g2, λ = 0.5, α = 1)")
+    here, there = table3.cells[intnacl + 4][0], main.cells[4][0]
+    assert (main.rows[4]["label"], table3.rows[intnacl + 4]["label"]) == ("IntNaCl", "M = 5")
+    assert here.values == there.values
+    assert list(here.values) == ["0", "1"]
+    assert (here.status, there.status) == ("measured", "partly")
+    assert list(table3.cells[intnacl + 1][0].values) == ["1"]  # M = 2 is in no other table
 
 
 def test_missing_and_failed_cells_are_told_apart(tmp_path: Path) -> None:

@@ -7,14 +7,16 @@ of our n trials and s_p of the paper's 5; a single trial has no deviation and ad
 import math
 import shlex
 import statistics
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from intnacl.config import FREE, RunConfig, flatten, from_dict, resolve, to_dict
 from intnacl.experiments import published, record
 from intnacl.experiments.attempts import failure, read_result, run_folder
+from intnacl.experiments.naming import run_name
 from intnacl.experiments.setting import choices, departures
 from intnacl.measure.result import RESULT
 
@@ -149,7 +151,22 @@ def collect(results: Path) -> tuple[list[View], dict[str, Run]]:
     cells = [cell for table in kept["tables"].values() for row in table["cells"] for cell in row]
     shown = {name for cell in cells for name in cell.values()}
     runs = {name: _run(results, name, job) for name, job in kept["jobs"].items() if name in shown}
-    return [_view(key, table, runs) for key, table in kept["tables"].items()], runs
+    trials = _trials(runs.values())
+    return [_view(key, table, runs, trials) for key, table in kept["tables"].items()], runs
+
+
+def _trials(runs: Iterable[Run]) -> dict[str, dict[str, Run]]:
+    """The finished runs that are alike but for their seeds, by seed: `_setting` -> seed -> run."""
+    found: dict[str, dict[str, Run]] = defaultdict(dict)
+    for run in runs:
+        if run.result is not None:
+            found[_setting(run.config)][str(run.config.seed)] = run
+    return found
+
+
+def _setting(config: RunConfig) -> str:
+    """Equal for runs that differ in their seeds alone."""
+    return run_name(replace(config, seed=0))
 
 
 def _run(results: Path, name: str, job: Mapping[str, Any]) -> Run:
@@ -177,9 +194,17 @@ def command(config: RunConfig, folder: Path) -> str:
     return shlex.join([*words, *(["--set", *flags] if flags else [])])
 
 
-def _view(key: str, table: Mapping[str, Any], runs: Mapping[str, Run]) -> View:
+def _view(
+    key: str, table: Mapping[str, Any], runs: Mapping[str, Run], trials: Mapping[str, dict[str, Run]]
+) -> View:
+    def cell(seeds: Mapping[str, str], column: Mapping[str, Any]) -> Cell:
+        asked = {seed: runs[name] for seed, name in seeds.items()}
+        config = next(iter(asked.values())).config
+        every = trials.get(_setting(config), {}) | asked  # also the seeds that another table asked for
+        return cell_of(dict(sorted(every.items(), key=lambda item: int(item[0]))), config, column)
+
     cells = [
-        [_cell(seeds, column, runs) for seeds, column in zip(row, table["columns"], strict=True)]
+        [cell(seeds, column) for seeds, column in zip(row, table["columns"], strict=True)]
         for row in table["cells"]
     ]
     every = [run for row in cells for cell in row for run in cell.runs.values()]
@@ -202,11 +227,6 @@ def _shown(table: Mapping[str, Any], cells: list[list[Cell]]) -> list[int]:
         if table["figure"] or not column["optional"] or any(row[j].values for row in cells)
     ]
     return wanted or list(range(len(columns)))
-
-
-def _cell(seeds: Mapping[str, str], column: Mapping[str, Any], runs: Mapping[str, Run]) -> Cell:
-    chosen = {seed: runs[name] for seed, name in sorted(seeds.items(), key=lambda item: int(item[0]))}
-    return cell_of(chosen, next(iter(chosen.values())).config, column)
 
 
 def cell_of(runs: dict[str, Run], config: RunConfig, column: Mapping[str, Any]) -> Cell:
