@@ -81,12 +81,13 @@ def note(runs: list[Run]) -> str:
     when = days[0] if days[0] == days[-1] else f"{days[0]} to {days[-1]}"
     return (
         "CIFAR-100, ResNet-18, 100 epochs, a linear probe on frozen features; percent of the "
-        f"{images(found, 'pgd')} test images (AutoAttack: of {images(found, 'autoattack')}), "
+        f"{images(found, 'pgd')} test images (AutoAttack: of {images(found, 'autoattack')}, where "
+        "differences below 4 points say little), "
         "attacks at ε = 0.002 in pixels of [0, 1]; PGD is the paper's (10 steps, 2 starts), PGD tuned "
         "takes 40 steps; minutes are those of all updates, without compilation, kNN and checkpoints, of the "
         f"fastest seed that had the GPU to itself (the paper's, on its machine: {training_times()}). Mean ± "
         "standard deviation over the seeds, in brackets the paper's mean of five trials; "
-        f"–: not measured yet. Measured on one {' and one '.join(made)}, {when}."
+        f"–: not measured yet. Each run on one {' or one '.join(made)}, {when}."
     )
 
 

@@ -69,7 +69,9 @@ def test_more_seeds_tell_more_and_their_spread_counts() -> None:
                     for name, f in (("Debiased+HardNeg", 30.0), ("IntCl", 31.0))]  # fmt: skip
     wild = alone + [run(name, seed, both(f, f + 18)) for seed, f in enumerate((0, 30, 60), 1)
                     for name in ("Debiased+HardNeg", "IntCl")]  # fmt: skip
-    told = [verdict(runs, LIFTS)[1][0].told for runs in (calm, alone, wild)]
+    lifts = [verdict(runs, LIFTS)[1][0] for runs in (calm, alone, wild)]
+    assert [lift.seeds for lift in lifts] == [(4, 4), (1, 1), (4, 4)]
+    told = [lift.told for lift in lifts]
     assert told == sorted(told)
     assert told[0] < told[1] / 2 + 1e-9
     assert [verdict(runs, LIFTS)[0] for runs in (alone, wild)] == ["does not hold", "within chance"]
@@ -138,8 +140,9 @@ def test_a_comparison_in_words() -> None:
         told=0.5,
         paper=2.0,
         told_from_paper=0.6,
+        seeds=(3, 1),
     )
-    assert str(made) == "A over B, CIFAR-10 under FGSM: −1.23 ± 0.50 (paper +2.00)"
+    assert str(made) == "A over B, CIFAR-10 under FGSM: −1.23 ± 0.50 (n = 3 and 1; paper +2.00)"
     assert str(replace(made, measured=None, paper=None)) == "A over B, CIFAR-10 under FGSM: missing"
 
 
