@@ -120,7 +120,7 @@ def test_dropout_too_is_a_function_of_seed_and_step(tmp_path: Path) -> None:
 def test_every_step_draws_dropout_of_its_own(tmp_path: Path) -> None:
     made, drawn = trainer(tmp_path), []
     with torch.random.fork_rng():
-        for made._step in (0, 1):
+        for made.standing.step in (0, 1):
             made._seed_layers()
             drawn.append(torch.rand(4))
     assert not torch.equal(*drawn)
@@ -444,7 +444,8 @@ def test_pauses_are_timed_apart_from_updates(tmp_path: Path, monkeypatch: pytest
     clock, save = itertools.count(step=1e-3), checkpoints.Writer.save
     later = [0.0]
     fake = SimpleNamespace(monotonic=lambda: next(clock) + later[0])
-    monkeypatch.setattr("intnacl.training.trainer.time", fake)
+    for module in ("trainer", "standing"):
+        monkeypatch.setattr(f"intnacl.training.{module}.time", fake)
 
     def wait(seconds: float) -> None:
         later[0] += seconds
@@ -474,7 +475,7 @@ def test_training_goes_on_while_a_checkpoint_is_written(
 
     def one_step(self: Trainer) -> Tensor:
         weights.append(next(self.objective.model.parameters()).detach().clone())
-        if self._step == 1:
+        if self.standing.step == 1:
             trained.set()
         return step(self)
 
@@ -500,7 +501,7 @@ def test_a_checkpoint_that_cannot_be_written_ends_training_soon(
     monkeypatch.setattr(made, "_save_is_due", lambda _: next(due, False))  # once, and not again
     with pytest.raises(InputError, match="no space left"):
         run(made)
-    assert made._step < 1000
+    assert made.standing.step < 1000
 
 
 def test_a_run_that_diverges_where_nothing_could_be_saved_says_so(

@@ -5,10 +5,8 @@ from a checkpoint needs the weights, the optimiser's state and the step, and end
 """
 
 import hashlib
-import math
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -20,9 +18,10 @@ from intnacl.data.batches import batch_indices, rank_rows, steps_per_epoch
 from intnacl.errors import InputError, check_choice
 from intnacl.training import checkpoint as checkpoints
 from intnacl.training.distributed import Ranks, any_rank, largest, mean_over_ranks, wrap_ddp
-from intnacl.training.journal import SPENT, Journal
+from intnacl.training.journal import Journal
 from intnacl.training.objectives import Objective
 from intnacl.training.optimizers import OptimizerConfig, build_optimizer, rate_at, set_rate
+from intnacl.training.standing import Standing
 from intnacl.training.steps import DTYPES, Stepper
 from intnacl.training.stopping import Stop
 
@@ -139,10 +138,7 @@ class Trainer:
         self.optimizer = build_optimizer(objective.model, config, here.device)
         if here.world > 1:
             objective.distribute(lambda module: wrap_ddp(module, here.device))
-        self.rows, self._step, self._compiled = rows, 0, False
-        self._spent = dict.fromkeys(SPENT, 0.0)  # by every process that went on with the run
-        self._sums: dict[str, float] = {}  # of the current epoch's terms
-        self._best: tuple[float, int] | None = None  # score and step
+        self.rows, self.standing, self._compiled = rows, Standing(), False
         labels = labels.to(here.device) if labels is not None else None
         self.stepper = Stepper(
             objective, self.optimizer, images.to(here.device), labels, rows,
@@ -163,7 +159,7 @@ class Trainer:
 
     def _run(self, stop: Stop, journal: Journal) -> str | None:
         self._resume(journal)
-        if self._step < self.steps:
+        if self.standing.step < self.steps:
             self._compile(journal)
         with self.writer:
             return self._loop(stop, journal)
@@ -172,16 +168,16 @@ class Trainer:
 
     def _loop(self, stop: Stop, journal: Journal) -> str | None:
         saved_at = time.monotonic()
-        while self._step < self.steps:
+        while self.standing.step < self.steps:
             self._chunk(stop, journal)
             self.writer.check()
             minutes = (time.monotonic() - saved_at) / 60
             ending = stop.shared(lambda number: largest(number, self.here))
-            if ending or self._step == self.steps or self._save_is_due(minutes):
-                with self._spending("pausing"):
+            if ending or self.standing.step == self.steps or self._save_is_due(minutes):
+                with self.standing.spending("pausing"):
                     self._save()
                 saved_at = time.monotonic()
-            if ending and self._step < self.steps:
+            if ending and self.standing.step < self.steps:
                 return stop.reason
         return None
 
@@ -189,52 +185,47 @@ class Trainer:
         """Make the update as fast as the machine allows, which a user should not take for a standstill."""
         if self.config.compile:
             journal.say("compiling the update, which can take a minute or two; kernels are cached")
-        with self._spending("compiling"):
+        with self.standing.spending("compiling"):
             way = self.stepper.prepare(
                 compiled=bool(self.config.compile),
                 graph=bool(self.config.cuda_graph) and self.here.world == 1,
                 say=journal.say,
             )
         self._compiled = way.compiled
-        journal.say(f"{self.steps - self._step} updates to go, {self.config.precision}, {way}")
-
-    @contextmanager
-    def _spending(self, what: str) -> Iterator[None]:
-        begun = time.monotonic()
-        yield
-        self._spent[what] += time.monotonic() - begun
+        journal.say(f"{self.steps - self.standing.step} updates to go, {self.config.precision}, {way}")
 
     def _chunk(self, stop: Stop, journal: Journal) -> None:
         """Updates up to the next look at the losses: some steps, never beyond the epoch."""
-        start, begun = self._step, time.monotonic()
+        start, begun = self.standing.step, time.monotonic()
         end = min(start + CHECK, (start // self.updates + 1) * self.updates)
         if self.config.save_steps:
             end = min(end, (start // self.config.save_steps + 1) * self.config.save_steps)
         history: list[Tensor] = []
-        while self._step < end:
+        while self.standing.step < end:
             history.append(self._one_step().clone())
             if self.here.world == 1 and (stop.due() or time.monotonic() - begun > PATIENCE):
                 break
         terms_ST = mean_over_ranks(torch.stack(history), self.here).cpu()
         self._check_finite(terms_ST, start)
         elapsed = time.monotonic() - begun
-        self._spent["seconds"] += elapsed
-        for name, value in zip(self.stepper.names, terms_ST.double().sum(0).tolist(), strict=True):
-            self._sums[name] = self._sums.get(name, 0.0) + value
+        self.standing.spent["seconds"] += elapsed
+        self.standing.add(self._named(terms_ST.double().sum(0)))
         speed = len(history) * self.config.batch_size * self.config.accumulate / elapsed
-        means = dict(zip(self.stepper.names, terms_ST.mean(0).tolist(), strict=True))
-        journal.progress(self._step / self.updates, means, speed)
-        if self._step % self.updates == 0:
+        journal.progress(self.standing.step / self.updates, self._named(terms_ST.mean(0)), speed)
+        if self.standing.step % self.updates == 0:
             self._end_epoch(journal, speed)
 
+    def _named(self, terms_T: Tensor) -> dict[str, float]:
+        return dict(zip(self.stepper.names, terms_T.tolist(), strict=True))
+
     def _one_step(self) -> Tensor:
-        epoch, update = divmod(self._step, self.updates)
+        epoch, update = divmod(self.standing.step, self.updates)
         first = epoch * self.batches + update * self.config.accumulate  # batch of the run
         if self.config.warmup_epochs or self.config.schedule != "constant":
-            set_rate(self.optimizer, self._rate_at(self._step))
+            set_rate(self.optimizer, self._rate_at(self.standing.step))
         self._seed_layers()
         terms_T = self.stepper(self._indices(first), first)
-        self._step += 1
+        self.standing.step += 1
         return terms_T
 
     def _indices(self, first: int) -> Tensor:
@@ -251,21 +242,22 @@ class Trainer:
 
     def _seed_layers(self) -> None:
         """Layers that draw for themselves, as dropout does, draw a function of (seed, step, rank)."""
-        key = f"{self.seed} {self._step} {self.here.rank}".encode()
+        key = f"{self.seed} {self.standing.step} {self.here.rank}".encode()
         torch.manual_seed(int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "little"))
 
     def _check_finite(self, terms_ST: Tensor, start: int) -> None:
         bad_S = ~terms_ST.isfinite().all(1)
         if bad_S.any():
             place = int(bad_S.int().argmax())
-            values = dict(zip(self.stepper.names, terms_ST[place].tolist(), strict=True))
-            self._diverged(f"the loss is not finite at step {start + place}", start + place, str(values))
+            values = str(self._named(terms_ST[place]))
+            self._diverged(f"the loss is not finite at step {start + place}", start + place, values)
 
     def _check_weights(self) -> None:
         """Weights that are no longer numbers must not become a checkpoint."""
         bad = [name for name, p in self.objective.model.named_parameters() if not p.isfinite().all()]
         if bad:
-            self._diverged(f"weights are not finite after step {self._step - 1}", self._step - 1, bad[0])
+            last = self.standing.step - 1
+            self._diverged(f"weights are not finite after step {last}", last, bad[0])
 
     def _diverged(self, what: str, step: int, details: str) -> NoReturn:
         self.writer.wait()
@@ -278,45 +270,41 @@ class Trainer:
         )
 
     def _end_epoch(self, journal: Journal, speed: float) -> None:
-        epoch = self._step // self.updates
-        record: dict[str, Any] = {"epoch": epoch, "step": self._step}
-        record |= {name: total / self.updates for name, total in self._sums.items()}
-        record["lr"] = self._rate_at(self._step - 1)
+        epoch = self.standing.step // self.updates
+        record: dict[str, Any] = {"epoch": epoch, "step": self.standing.step}
+        record |= self.standing.end_epoch(self.updates)
+        record["lr"] = self._rate_at(self.standing.step - 1)
         every = self.config.monitor_epochs
         if self.monitor and every and (epoch % every == 0 or epoch == self.config.epochs) and self.here.main:
-            with self._spending("pausing"):
+            with self.standing.spending("pausing"):
                 record |= self.monitor(self.objective.encoder)
             self.objective.train()
-        self._sums = {}
-        self._remember_best(record)
+        # The best step is that of the highest kNN accuracy where it is watched, of the lowest loss otherwise.
+        self.standing.judge(record.get("knn") if self.monitor and every else -record["loss"])
         record |= {"images_per_s": round(speed, 1), "compiled": self._compiled}
-        journal.epoch(record | {what: round(seconds, 2) for what, seconds in self._spent.items()})
-
-    def _remember_best(self, record: dict[str, Any]) -> None:
-        """The best step by kNN accuracy where it is watched, by the loss otherwise."""
-        score = record.get("knn") if self.monitor and self.config.monitor_epochs else -record["loss"]
-        if score is not None and math.isfinite(score) and (self._best is None or score > self._best[0]):
-            self._best = (float(score), self._step)
+        journal.epoch(record | {what: round(seconds, 2) for what, seconds in self.standing.spent.items()})
 
     # ---- checkpoints -------------------------------------------------------------------------------------
 
     def _save_is_due(self, minutes: float) -> bool:
         every = self.config.save_steps
-        by_step = every is not None and self._step % every == 0
-        best_now = self.monitor is not None and self._best is not None and self._best[1] == self._step
+        by_step = every is not None and self.standing.step % every == 0
+        best_now = self.monitor is not None and self.standing.is_best
         return any_rank(by_step or best_now or minutes >= self.config.save_minutes, self.here)
 
     def _save(self) -> None:
         self._check_weights()
         if self.here.main:
-            info = self._spent | {"sums": self._sums, "best": self._best, "data": self.checksum}
+            info = self.standing.info() | {"data": self.checksum}
             optimizer = {
                 "state": self.optimizer.state_dict()["state"],
                 "scaler": self.stepper.scaler.state_dict(),
             }
             model = self.objective.model.state_dict()
-            whole = checkpoints.Checkpoint(step=self._step, model=model, optimizer=optimizer, info=info)
-            self.writer.save(whole, self._best[1] if self._best else None)
+            whole = checkpoints.Checkpoint(
+                step=self.standing.step, model=model, optimizer=optimizer, info=info
+            )
+            self.writer.save(whole, self.standing.best[1] if self.standing.best else None)
 
     def _resume(self, journal: Journal) -> None:
         found = checkpoints.newest(self.writer.folder, self.here.device)
@@ -330,10 +318,7 @@ class Trainer:
         groups = self.optimizer.state_dict()["param_groups"]
         self.optimizer.load_state_dict({"state": found.optimizer["state"], "param_groups": groups})
         self.stepper.scaler.load_state_dict(found.optimizer["scaler"])
-        self._step, self._sums = found.step, found.info["sums"]
-        self._spent = {what: found.info.get(what, 0.0) for what in SPENT}
-        best = found.info["best"]
-        self._best = (best[0], best[1]) if best else None
+        self.standing = Standing.at(found.step, found.info)
         journal.say(f"going on from step {found.step} of {self.steps}")
 
     def _check_shared(self, step: int) -> None:
