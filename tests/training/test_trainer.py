@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import shutil
 import threading
 import time
 from pathlib import Path
@@ -457,6 +458,31 @@ def test_pauses_are_timed_apart_from_updates(tmp_path: Path, monkeypatch: pytest
     first, second = records(tmp_path / "log.jsonl")
     assert [first["pausing"], second["pausing"]] == pytest.approx([10, 120], abs=0.1)
     assert 0 < second["seconds"] < 0.5
+
+
+def test_images_per_second_count_every_batch_of_an_update(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two batches of 16 images an update, which takes 4 seconds here."""
+    now, update = [0.0], Stepper.__call__
+    monkeypatch.setattr("intnacl.training.trainer.time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    def slowly(self: Stepper, *given: Any) -> Tensor:
+        now[0] += 4.0
+        return update(self, *given)
+
+    monkeypatch.setattr(Stepper, "__call__", slowly)
+    run(trainer(tmp_path, accumulate=2))
+    assert [row["images_per_s"] for row in records(tmp_path / "log.jsonl")] == [8.0, 8.0]
+
+
+def test_epochs_after_the_checkpoint_that_is_left_are_logged_once(tmp_path: Path) -> None:
+    run(trainer(tmp_path / "whole", epochs=3))
+    run(trainer(tmp_path / "run", epochs=3, save_steps=4, keep=3))
+    *_, last = checkpoints.saved(tmp_path / "run" / "checkpoints")
+    shutil.rmtree(last)
+    run(trainer(tmp_path / "run", epochs=3, save_steps=4, keep=3))
+    assert timeless(tmp_path / "run") == timeless(tmp_path / "whole")
 
 
 def test_training_goes_on_while_a_checkpoint_is_written(
