@@ -239,3 +239,16 @@ def test_one_value_a_channel_is_refused_with_the_remedy() -> None:
     with pytest.raises(InputError, match=r"one value a channel.*batch-size"):
         layer(torch.rand(1, 3, 1, 1))
     assert layer.eval()(torch.rand(1, 3, 1, 1)).isfinite().all()
+
+
+@pytest.mark.filterwarnings("default")  # the compiler has its own
+@pytest.mark.parametrize("compiled", [False, True])
+def test_one_value_a_group_and_channel_is_refused_compiled_or_not(compiled: bool) -> None:
+    """Two views of one image, each with statistics of its own, would get NaN."""
+    layer = ViewBatchNorm(3, adversarial=False, adversarial_momentum=0.1, sync=False)
+    layer.groups = ((1, False), (1, False))
+    forward = torch.compile(layer, backend="eager") if compiled else layer
+    with pytest.raises(InputError, match=r"one value a channel"):
+        forward(torch.rand(2, 3))
+    layer.groups = ((2, False),)
+    assert forward(torch.rand(2, 3)).isfinite().all(), "one group of two views has a variance"

@@ -78,6 +78,7 @@ class ViewBatchNorm(nn.BatchNorm2d):
             return _built_in(x, layers[0], training=False)
         if self._synced:
             return self._by_parts(x, layers, _over_ranks)
+        self._check_several(x)
         if (
             torch.compiler.is_compiling()
             and len(layers) > 1
@@ -97,10 +98,18 @@ class ViewBatchNorm(nn.BatchNorm2d):
 
     def _suits_kernels(self, x: Tensor) -> bool:
         fits = x.is_cuda and x.dtype in (torch.bfloat16, torch.float16, torch.float32)
-        # One value a view and channel has no variance, as torch's layers say in an error of their own.
+        # One value a view and channel has no variance, as `_check_several` says.
         several = x.numel() > x.shape[1] * sum(views for views, _ in self.groups)
         moves = self.training and self.momentum is not None  # else see `_normalized`
         return self.kernels and moves and not self._synced and fits and several and x.numel() < 2**31
+
+    def _check_several(self, x: Tensor) -> None:
+        views = [views for views, _ in self.groups]
+        if min(views) * x.numel() <= sum(views) * x.shape[1]:
+            raise InputError(
+                "batch norm gets one value a channel, which has no variance: raise --batch-size, or take a "
+                "smaller encoder or larger images."
+            )
 
     def _by_kernels(self, x: Tensor, relu: bool = False, shortcut: Tensor | None = None) -> Twice:
         from intnacl.fused_norm import norm_relu
@@ -130,11 +139,6 @@ def _relu(x: Tensor, shortcut: Tensor | None) -> Twice:
 
 
 def _built_in(x: Tensor, layer: nn.BatchNorm2d, training: bool = True) -> Tensor:
-    if training and x.numel() == x.shape[1]:
-        raise InputError(
-            "batch norm gets one value a channel, which has no variance: raise --batch-size, or take a "
-            "smaller encoder or larger images."
-        )
     momentum = layer.momentum or 0.0
     statistics = (layer.running_mean, layer.running_var)
     return F.batch_norm(x, *statistics, layer.weight, layer.bias, training, momentum, layer.eps)

@@ -1,5 +1,7 @@
 """Claims are judged by the right runs, with what their seeds can tell."""
 
+import math
+import statistics
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +12,7 @@ from intnacl.experiments.claims import CLAIMS, LOSSES, Difference, judge, measur
 from intnacl.experiments.grid import CIFAR
 from intnacl.experiments.measured import Run
 from intnacl.experiments.naming import canonical
+from intnacl.experiments.published import find
 
 Figures = dict[str, dict[str, float]]
 
@@ -61,6 +64,23 @@ def test_the_papers_own_difference_has_a_spread_too() -> None:
     assert lift.told_from_paper == pytest.approx(lift.told * ((2 / 20 + 2 / 5) / (2 / 20)) ** 0.5)
     assert lift.told < 9.02 - 8.6
     assert found == "holds"
+
+
+def test_what_chance_can_explain_is_twice_the_standard_error_of_the_difference() -> None:
+    """s of the figure over three seeds and over the paper's trials of every loss, n = 3 and 1."""
+    fgsm = {0: 29.0, 1: 30.0, 2: 31.5}
+    runs = [run("Debiased+HardNeg", seed, both(value, 48.0)) for seed, value in fgsm.items()]
+    lift = verdict([*runs, run("IntCl", 0, both(40.0, 60.0))], LIFTS)[1][0]
+    published = [
+        find(canonical(resolve({**CIFAR, **LOSSES[name]})), "cifar100", "fgsm", None) for name in LOSSES
+    ]
+    spreads = [value.sd for value in published if value is not None]
+    s = math.sqrt(
+        (2 * statistics.variance(fgsm.values()) + 4 * sum(sd**2 for sd in spreads)) / (2 + 4 * len(spreads))
+    )
+    assert len(spreads) > 5
+    assert lift.told == pytest.approx(2 * s * math.sqrt(1 / 3 + 1 / 1))
+    assert lift.told_from_paper == pytest.approx(2 * s * math.sqrt(1 / 3 + 1 / 1 + 2 / 5))
 
 
 def test_more_seeds_tell_more_and_their_spread_counts() -> None:

@@ -104,6 +104,10 @@ def test_each_rank_takes_its_own_gpu_and_a_missing_one_is_named(monkeypatch: pyt
     assert chosen == [torch.device("cuda", 3), torch.device("cuda", 1)]
     with pytest.raises(InputError, match=r"device='cuda:4': .* has 4 GPUs, cuda:0 to cuda:3"):
         pick_device("cuda", 4)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    assert pick_device("cuda", 1) == torch.device("cuda", 1)
+    with pytest.raises(InputError, match=r"device='cuda:1' is one GPU for all ranks.*CUDA_VISIBLE_DEVICES"):
+        pick_device("cuda:1", 0)
 
 
 @pytest.mark.parametrize(

@@ -315,6 +315,19 @@ def test_a_torch_without_compiler_is_passed_over(monkeypatch: pytest.MonkeyPatch
     assert "not supported on this platform" in lines[0]
 
 
+def test_one_of_several_ranks_takes_no_way_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others' trial updates would wait for messages that this one never sends."""
+
+    def missing(**_: object) -> object:
+        raise RuntimeError("no compiler on this machine")
+
+    made = stepper()
+    assert str(made.prepare(compiled=False, graph=False, say=pytest.fail, alone=False)) == "eager"
+    monkeypatch.setattr(torch, "compile", missing)
+    with pytest.raises(InputError, match=r"no compiler on this machine.*--set train\.compile=false"):
+        made.prepare(compiled=True, graph=False, say=pytest.fail, alone=False)
+
+
 @pytest.mark.parametrize(
     ("compiled", "working", "taken"),
     [

@@ -2,7 +2,11 @@
 
 import os
 import signal
+import sys
 import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
 
 import pytest
 
@@ -62,6 +66,36 @@ def test_a_second_signal_leaves_the_first_ones_cleaning_up_alone() -> None:
                 cleaned.append(True)
         assert cleaned
         assert stop.reason == "terminate"
+
+
+@pytest.mark.parametrize("place", range(3))
+def test_a_signal_as_such_work_ends_stays_inside(place: int) -> None:
+    """At the block's end, and at each line that follows it in `at_once`."""
+    ended, lines = [], []
+
+    def at_a_line(frame: FrameType, event: str, _: object) -> Callable[..., Any]:
+        if event == "line" and ended:
+            lines.append(frame.f_lineno)
+            if len(lines) == place:
+                os.kill(os.getpid(), signal.SIGTERM)
+        return at_a_line
+
+    def watched(frame: FrameType, event: str, _: object) -> Callable[..., Any] | None:
+        return at_a_line if frame.f_code.co_name == "at_once" else None
+
+    former = sys.gettrace()
+    with Stop() as stop:
+        sys.settrace(watched)
+        try:
+            with stop.at_once():
+                ended.append(True)
+                if place == 0:
+                    os.kill(os.getpid(), signal.SIGTERM)
+        finally:
+            sys.settrace(former)
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert stop.due()
+    assert len(lines) >= place, "the signal came"
 
 
 def test_errors_pass_through_work_that_ends_at_once() -> None:

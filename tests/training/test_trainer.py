@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import math
 import shutil
 import threading
 import time
@@ -22,7 +23,7 @@ from intnacl.training.journal import SPENT, TIMES, Journal, records
 from intnacl.training.objectives import Contrastive
 from intnacl.training.steps import Stepper, Way
 from intnacl.training.stopping import Stop
-from intnacl.training.trainer import DivergedError, TrainConfig, Trainer
+from intnacl.training.trainer import DivergedError, TrainConfig, Trainer, _resident
 
 
 class StopAfter(Stop):
@@ -249,13 +250,21 @@ def test_the_rate_of_each_epoch_is_logged(tmp_path: Path) -> None:
     assert 0 < rates[2] < 0.1
 
 
-def test_a_constant_rate_too_is_warmed_up(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"warmup_epochs": 0.5}, [0.2, 0.4, 0.4]),  # two of the four updates an epoch
+        ({"schedule": "cosine"}, [0.2 * (1 + math.cos(math.pi * step / 12)) for step in range(3)]),
+    ],
+    ids=["warm-up, then constant", "cosine without warm-up"],
+)
+def test_each_update_has_its_rate(tmp_path: Path, settings: dict[str, Any], expected: list[float]) -> None:
     rates = []
     for _ in range(3):
-        made = trainer(tmp_path, epochs=3, lr=0.4, warmup_epochs=0.5)
+        made = trainer(tmp_path, epochs=3, lr=0.4, **settings)
         run(made, StopAfter(0))  # an update each
         rates.append(float(made.optimizer.param_groups[0]["lr"]))
-    assert rates == pytest.approx([0.2, 0.4, 0.4]), "two of the four updates an epoch"
+    assert rates == pytest.approx(expected)
 
 
 def test_an_epochs_terms_are_the_means_of_its_updates(tmp_path: Path) -> None:
@@ -382,6 +391,7 @@ def test_the_way_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
         ({"monitor_epochs": -1}, r"train\.monitor_epochs=-1 must be 0 or more"),
         ({"save_minutes": float("nan")}, r"train\.save_minutes=nan"),
         ({"precision": "fp8"}, r"train\.precision='fp8' is unknown"),
+        ({"lr": -1.0}, r"train\.lr=-1\.0"),
     ],
 )
 def test_bad_settings_are_named(settings: dict, message: str) -> None:
@@ -528,6 +538,25 @@ def test_a_checkpoint_that_cannot_be_written_ends_training_soon(
     with pytest.raises(InputError, match="no space left"):
         run(made)
     assert made.standing.step < 1000
+
+
+def test_statistics_that_are_no_numbers_do_not_become_a_checkpoint(tmp_path: Path) -> None:
+    made = trainer(tmp_path, contrastive("simclr"))
+    (statistics, *_) = (b for name, b in made.objective.model.named_buffers() if "running_var" in name)
+    statistics.fill_(torch.nan)
+    with pytest.raises(DivergedError, match=r"not finite after step .*running_var"):
+        run(made)
+    assert steps(tmp_path) == []
+
+
+def test_images_that_do_not_fit_on_the_device_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_room(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 200.00 GiB")
+
+    images = torch.zeros(4096, 3, 96, 96, dtype=torch.uint8)
+    monkeypatch.setattr(Tensor, "to", no_room)
+    with pytest.raises(InputError, match=r"the 4,096 images take 0\.1 GiB on cpu.*smaller ones"):
+        _resident(images, torch.device("cpu"))
 
 
 def test_a_run_that_diverges_where_nothing_could_be_saved_says_so(

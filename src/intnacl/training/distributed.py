@@ -86,6 +86,11 @@ def pick_device(name: str, local_rank: int = 0) -> torch.device:
             raise InputError(
                 f"device={name!r}: this machine has no GPU that torch can use; take --device cpu."
             )
+        if device.index is not None and int(os.environ.get("LOCAL_WORLD_SIZE", "1")) > 1:
+            raise InputError(
+                f"device={name!r} is one GPU for all ranks of this machine: take --device cuda, and choose "
+                "GPUs by CUDA_VISIBLE_DEVICES."
+            )
         index = local_rank if device.index is None else device.index
         count = torch.cuda.device_count()
         if index >= count:

@@ -78,14 +78,23 @@ class Stepper:
         assert self._captured_T is not None
         return self._captured_T
 
-    def prepare(self, *, compiled: bool, graph: bool, say: Callable[[str], None]) -> Way:
-        """Take the fastest way that works; if it is not the first, say why that one is passed over."""
+    def prepare(self, *, compiled: bool, graph: bool, say: Callable[[str], None], alone: bool = True) -> Way:
+        """Take the fastest way that works; if it is not the first, say why that one is passed over.
+
+        Of several ranks (not `alone`) none may take another way than the rest: a trial on some of them alone
+        would pair its messages with others' updates.
+        """
         # Shapes never change, so that the fastest convolutions are worth finding.
         torch.backends.cudnn.benchmark = True
         first, *others = self._ways(compiled, graph and self.images.is_cuda and self.precision != "fp16")
         reason = self._failure(first)
         if reason is None:
             return first
+        if not alone:
+            raise InputError(
+                f'"{first}" fails on this rank ({reason}), and all ranks must update in the same way: '
+                "--set train.compile=false."
+            )
         way = next(way for way in others if self._failure(way) is None)
         say(f'"{first}" fails here ({reason}): going on with "{way}".')
         return way

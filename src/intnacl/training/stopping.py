@@ -51,6 +51,7 @@ class Stop:
         self._waits = False
         try:
             yield
+            self._waits = True  # here too: a signal just before `finally` would leave this method
         except _NowError:
             pass
         finally:

@@ -41,7 +41,8 @@ class TrainConfig(OptimizerConfig):
     accumulate: int = 1
     """Batches per update; each batch supplies its own negatives."""
     precision: str = "auto"
-    """bf16, fp16, fp32 or fp64; auto: bf16 on GPUs that compute in it (NVIDIA's since Ampere), else fp32."""
+    """bf16, fp16, fp32 or fp64; auto: bf16 on GPUs that compute in it (NVIDIA's since Ampere), else fp32, in
+    which GPUs compute convolutions in TF32 unless torch is told not to."""
     compile: bool | None = None
     """Whether the step is compiled; None: on a GPU."""
     cuda_graph: bool | None = None
@@ -53,7 +54,7 @@ class TrainConfig(OptimizerConfig):
     save_steps: int | None = None
     """Also save after this many updates; None: off."""
     keep: int = 2
-    """How many recent checkpoints to keep, in addition to the best by kNN."""
+    """How many recent checkpoints to keep, in addition to the best by kNN, or by loss where that is off."""
     tensorboard: bool = False
     """Whether the log is written for TensorBoard too."""
 
@@ -84,6 +85,17 @@ def _usual_precision(device: torch.device) -> str:
         return "fp32"
     old = torch.cuda.is_available() and torch.cuda.get_device_capability(device) < (8, 0)
     return "fp32" if old else "bf16"
+
+
+def _resident(images: Tensor, device: torch.device) -> Tensor:
+    """All images on the device, where they stay."""
+    try:
+        return images.to(device)
+    except torch.OutOfMemoryError as error:
+        raise InputError(
+            f"out of memory: the {len(images):,} images take {images.nbytes / 2**30:.1f} GiB on {device}, "
+            "more than it has free. Take fewer or smaller ones (--set size for those that are resized)."
+        ) from error
 
 
 def check_data(folder: Path, before: str | None, now: str | None, count: int) -> None:
@@ -141,7 +153,7 @@ class Trainer:
         self.rows, self.standing, self._compiled = rows, Standing(), False
         labels = labels.to(here.device) if labels is not None else None
         self.stepper = Stepper(
-            objective, self.optimizer, images.to(here.device), labels, rows,
+            objective, self.optimizer, _resident(images, here.device), labels, rows,
             batches=config.accumulate, precision=config.precision, clip=config.clip,
         )  # fmt: skip
 
@@ -190,6 +202,7 @@ class Trainer:
                 compiled=bool(self.config.compile),
                 graph=bool(self.config.cuda_graph) and self.here.world == 1,
                 say=journal.say,
+                alone=self.here.world == 1,
             )
         self._compiled = way.compiled
         journal.say(f"{self.steps - self.standing.step} updates to go, {self.config.precision}, {way}")
@@ -253,8 +266,10 @@ class Trainer:
             self._diverged(f"the loss is not finite at step {start + place}", start + place, values)
 
     def _check_weights(self) -> None:
-        """Weights that are no longer numbers must not become a checkpoint."""
-        bad = [name for name, p in self.objective.model.named_parameters() if not p.isfinite().all()]
+        """Weights and statistics that are no longer numbers must not become a checkpoint."""
+        bad = [
+            name for name, value in self.objective.model.state_dict().items() if not value.isfinite().all()
+        ]
         if bad:
             last = self.standing.step - 1
             self._diverged(f"weights are not finite after step {last}", last, bad[0])
