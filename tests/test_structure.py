@@ -11,9 +11,9 @@ SRC = ROOT / "src" / "intnacl"
 # The reading order. A part may import from itself and from the parts before it, never from a later one.
 ORDER = [
     "errors", "losses", "theory", "data", "norm_kernels", "fused_norm", "norms", "stem_kernels", "fused_stem",
-    "resnets", "encoders", "weights", "attacks", "cuda_graph", "training", "evaluation", "values", "config",
-    "unused", "previews", "monitor", "stages", "measure", "export", "bench", "experiments", "flags",
-    "commands", "__init__", "cli", "__main__",
+    "resnets", "encoders", "weights", "adversary", "attacks", "cuda_graph", "training", "evaluation",
+    "values", "config", "unused", "previews", "monitor", "stages", "measure", "export", "bench",
+    "experiments", "flags", "commands", "__init__", "cli", "__main__",
 ]  # fmt: skip
 MODULES = sorted(SRC.rglob("*.py"))
 

@@ -19,10 +19,10 @@ from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
-from intnacl.errors import InputError, InputWarning, check_floats
-from intnacl.losses.integrated import IntNaClLoss
+from intnacl.adversary import Model
+from intnacl.adversary import adversarial_view as adversarial_view  # stands here for users, beside the others
+from intnacl.errors import InputError, InputWarning, check_eps, check_floats
 
-Model = Callable[[Tensor], Tensor]
 Loss = Callable[[Tensor, Tensor], Tensor]
 
 
@@ -240,95 +240,8 @@ def _check_numbers(what: str, values: Tensor) -> None:
         )
 
 
-def check_eps(eps: float) -> None:
-    """Raise unless eps is a radius in pixel units, 0 ≤ eps ≤ 1."""
-    if isinstance(eps, str):
-        raise InputError(f"eps={eps!r} is a text: give a number, such as 8 / 255 without quotes.")
-    if not 0 <= eps <= 1:
-        raise InputError(
-            f"eps={eps!r} is out of range; it counts in pixels in [0, 1], so 8/255 is {8 / 255:.4f}."
-        )
-
-
 def _check_schedule(step_size: float, steps: int, restarts: int) -> None:
     if not step_size >= 0:
         raise InputError(f"step_size={step_size!r} must not be negative; eps / 4 is a good choice.")
     if steps < 1 or restarts < 1:
         raise InputError(f"steps={steps!r} and restarts={restarts!r} must both be at least 1.")
-
-
-def adversarial_view(
-    encoder: Model,
-    x: Tensor,
-    eps: float,
-    *,
-    steps: int = 1,
-    random_start: Tensor | None = None,
-    criterion: IntNaClLoss | None = None,
-    clamp: bool = False,
-) -> Tensor:
-    """The training view x_adv: `steps` sign steps from x that maximise the SimCLR loss of (x, x_adv).
-
-    x_adv = x + eps·sign ∇ L(z, f(x_adv)) with z = f(x) held fixed, f the encoder as it stands (in the
-    adversarial batch norm, train mode) and L the `criterion`, if it is not to be SimCLR at t = 0.5. Several
-    steps are of 2·eps / steps each and stay in the ball. The first gradient is taken at x +
-    eps·`random_start` (numbers in [−1, 1], shape of x), or at x itself. The default leaves the box [0, 1]
-    where it must, as the reference does. Parameters get no gradient, and none of their hooks fires, so that
-    a surrounding DDP does not notice.
-    """
-    check_floats("attacks need", x)
-    check_eps(eps)
-    if steps < 1:
-        raise InputError(f"steps={steps!r} must be at least 1.")
-    criterion = criterion or IntNaClLoss()
-    step_size = view_step(eps, steps)
-    fixed: Tensor | None = None
-    with torch.inference_mode(False), _without_parameter_gradients(encoder):
-        x = x.clone() if x.is_inference() else x.detach()  # those of inference mode never get a gradient
-        moved = x if random_start is None else x + eps * random_start
-        if random_start is not None:
-            with torch.no_grad():
-                fixed = encoder(x)
-        for _ in range(steps):
-            # From x itself, one forward pass gives both embeddings.
-            gradient, z = _gradient_and_embedding(encoder, moved, fixed, criterion)
-            fixed = z if fixed is None else fixed
-            moved = (moved + step_size * gradient.sign()).clamp(x - eps, x + eps)
-    return moved.clamp(0, 1) if clamp else moved
-
-
-def view_step(eps: float, steps: int) -> float:
-    """The size of a step of the training view."""
-    return eps if steps == 1 else 2 * eps / steps
-
-
-def _gradient_and_embedding(
-    encoder: Model, x: Tensor, fixed: Tensor | None, criterion: IntNaClLoss
-) -> tuple[Tensor, Tensor]:
-    """∇ₓ of the criterion between `fixed` (f(x) itself if None) and f(x), up to a scale, and f(x).
-
-    The criterion's mean over B rows makes gradients so small that float16 rounds some to zero; a power of two
-    about B puts that right and changes no bit in other types.
-    """
-    with torch.enable_grad():
-        x = x.detach().requires_grad_()
-        z: Tensor = encoder(x)
-        if not isinstance(z, Tensor):
-            raise InputError(f"encoder returns a {type(z).__name__}: wrap it to return its embeddings alone.")
-        loss = criterion(z.detach() if fixed is None else fixed, z)
-        (gradient,) = torch.autograd.grad(loss * 2 ** len(x).bit_length(), x)
-    return gradient, z.detach()
-
-
-@contextmanager
-def _without_parameter_gradients(encoder: Model) -> Iterator[None]:
-    """Parameters of a module need no gradient inside the block: nothing is computed or kept for them."""
-    parameters = encoder.parameters() if isinstance(encoder, nn.Module) else ()
-    wanted = [parameter for parameter in parameters if parameter.requires_grad]
-    for parameter in wanted:
-        parameter.requires_grad_(False)
-    try:
-        yield
-    finally:
-        for parameter in wanted:
-            parameter.requires_grad_(True)

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from intnacl.adversary import AdversaryConfig
 from intnacl.data.datasets import check_name
 from intnacl.data.draws import check_seed
 from intnacl.data.recipes import RECIPES as AUGMENTATIONS
@@ -24,7 +25,6 @@ from intnacl.encoders import EncoderConfig
 from intnacl.errors import InputError, check_choice
 from intnacl.evaluation.probe import ProbeConfig
 from intnacl.losses.integrated import PRESETS, LossConfig
-from intnacl.training.objectives import AdversaryConfig
 from intnacl.training.optimizers import OptimizerConfig
 from intnacl.training.trainer import TrainConfig
 from intnacl.values import typed

@@ -57,6 +57,16 @@ def check_floats(who: str, x: "Tensor") -> None:
         raise InputError(f"x has dtype {x.dtype}; {who} float pixels in [0, 1]: divide uint8 images by 255.")
 
 
+def check_eps(eps: float) -> None:
+    """Raise unless eps is a radius in pixel units, 0 ≤ eps ≤ 1."""
+    if isinstance(eps, str):
+        raise InputError(f"eps={eps!r} is a text: give a number, such as 8 / 255 without quotes.")
+    if not 0 <= eps <= 1:
+        raise InputError(
+            f"eps={eps!r} is out of range; it counts in pixels in [0, 1], so 8/255 is {8 / 255:.4f}."
+        )
+
+
 def missing_extra(package: str, extra: str, purpose: str) -> InputError:
     """The error for an optional package that is not installed."""
     return InputError(f"{purpose} needs {package}: pip install 'intnacl[{extra}]'")

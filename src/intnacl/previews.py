@@ -7,7 +7,7 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
-from intnacl.attacks import adversarial_view
+from intnacl.adversary import adversarial_view
 from intnacl.config import resolve
 from intnacl.encoders import ContrastiveModel, Encoder, build_model
 from intnacl.errors import InputError

@@ -5,10 +5,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import fields
 from typing import Any
 
+from intnacl.adversary import AdversaryConfig
 from intnacl.config import RunConfig
 from intnacl.errors import InputWarning
 from intnacl.losses.integrated import LossConfig
-from intnacl.training.objectives import AdversaryConfig
 
 LOSS = tuple(f"loss.{field.name}" for field in fields(LossConfig))
 ADVERSARY = tuple(f"adversary.{field.name}" for field in fields(AdversaryConfig))

@@ -6,12 +6,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from intnacl.adversary import AdversaryConfig
 from intnacl.data.recipes import AugmentConfig
 from intnacl.encoders import EncoderConfig
 from intnacl.losses.integrated import PRESETS, LossConfig
 from intnacl.training.distributed import Ranks
 from intnacl.training.journal import Journal
-from intnacl.training.objectives import AdversaryConfig, Contrastive
+from intnacl.training.objectives import Contrastive
 from intnacl.training.stopping import Stop
 from intnacl.training.trainer import Monitor, TrainConfig, Trainer
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from pieces import contrastive, labelled_images
 
-from intnacl.attacks import adversarial_view
+from intnacl.adversary import AdversaryConfig, adversarial_view
 from intnacl.data.augment import augment
 from intnacl.data.batches import STREAM
 from intnacl.data.recipes import AugmentConfig
@@ -17,7 +17,7 @@ from intnacl.errors import InputError
 from intnacl.losses.integrated import PRESETS, IntNaClLoss, LossConfig
 from intnacl.training import objectives
 from intnacl.training.halves import HalfWeights
-from intnacl.training.objectives import AdversaryConfig, Objective, Supervised
+from intnacl.training.objectives import Objective, Supervised
 
 ROWS, STEP = torch.arange(8), torch.tensor(5)
 

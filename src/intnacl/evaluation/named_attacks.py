@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from intnacl.attacks import check_eps, fgsm, pgd
-from intnacl.errors import InputError, check_choice
+from intnacl.attacks import fgsm, pgd
+from intnacl.errors import InputError, check_choice, check_eps
 from intnacl.evaluation.autoattack import autoattack
 
 

@@ -4,50 +4,24 @@ Shapes: B images of this rank's batch (after h halo rows, see `data.views`), C×
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from intnacl.attacks import adversarial_view, view_step
+from intnacl.adversary import AdversaryConfig, adversarial_view, view_step
 from intnacl.data import draws
 from intnacl.data.augment import augment
 from intnacl.data.recipes import AugmentConfig
 from intnacl.data.views import Views, make_views
 from intnacl.encoders import ContrastiveModel, Encoder, EncoderConfig, build_model
-from intnacl.errors import InputError, check_choice
-from intnacl.losses.integrated import CHOICES, IntNaClLoss, LossConfig
+from intnacl.errors import InputError
+from intnacl.losses.integrated import IntNaClLoss, LossConfig
 from intnacl.resnets import fuse
 from intnacl.training.halves import HalfWeights
 
 START = 0xFFFFFFFE  # in the generator's place of the view: the stream of the adversary's random starts
-
-
-@dataclass(frozen=True, kw_only=True)
-class AdversaryConfig:
-    """The adversarial training view (used when the loss has alpha > 0)."""
-
-    eps: float = 0.015
-    """Radius in pixels of [0, 1]."""
-    steps: int = 1
-    """Number of sign steps; if several, each of size 2·eps / steps."""
-    random_start: bool = False
-    """Whether the first gradient is taken at a random point of the ball."""
-    clamp: bool = False
-    """Whether the view is kept in [0, 1]."""
-    negatives: str = "g0"
-    """The estimator of the loss that the view maximises; g0: SimCLR's, as the paper writes."""
-
-    def __post_init__(self) -> None:
-        check_choice("adversary negatives", self.negatives, CHOICES["negatives"])
-        if not 0 < self.eps <= 1:
-            raise InputError(
-                f"adversary eps={self.eps!r} must be above 0 and at most 1: it counts in pixels."
-            )
-        if self.steps < 1:
-            raise InputError(f"adversary steps={self.steps!r} must be 1 or more.")
 
 
 class Objective(nn.Module):

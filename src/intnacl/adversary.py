@@ -1,0 +1,118 @@
+"""The adversarial view that an encoder is trained on, and its settings.
+
+Shapes: B images, x: (B, 3, H, W) pixels in [0, 1], z: (B, D) embeddings.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from intnacl.errors import InputError, check_choice, check_eps, check_floats
+from intnacl.losses.integrated import CHOICES, IntNaClLoss
+
+Model = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdversaryConfig:
+    """The adversarial training view (used when the loss has alpha > 0)."""
+
+    eps: float = 0.015
+    """Radius in pixels of [0, 1]."""
+    steps: int = 1
+    """Number of sign steps; if several, each of size 2·eps / steps."""
+    random_start: bool = False
+    """Whether the first gradient is taken at a random point of the ball."""
+    clamp: bool = False
+    """Whether the view is kept in [0, 1]."""
+    negatives: str = "g0"
+    """The estimator of the loss that the view maximises; g0: SimCLR's, as the paper writes."""
+
+    def __post_init__(self) -> None:
+        check_choice("adversary negatives", self.negatives, CHOICES["negatives"])
+        if not 0 < self.eps <= 1:
+            raise InputError(
+                f"adversary eps={self.eps!r} must be above 0 and at most 1: it counts in pixels."
+            )
+        if self.steps < 1:
+            raise InputError(f"adversary steps={self.steps!r} must be 1 or more.")
+
+
+def adversarial_view(
+    encoder: Model,
+    x: Tensor,
+    eps: float,
+    *,
+    steps: int = 1,
+    random_start: Tensor | None = None,
+    criterion: IntNaClLoss | None = None,
+    clamp: bool = False,
+) -> Tensor:
+    """The training view x_adv: `steps` sign steps from x that maximise the SimCLR loss of (x, x_adv).
+
+    x_adv = x + eps·sign ∇ L(z, f(x_adv)) with z = f(x) held fixed, f the encoder as it stands (in the
+    adversarial batch norm, train mode) and L the `criterion`, if it is not to be SimCLR at t = 0.5. Several
+    steps are of 2·eps / steps each and stay in the ball. The first gradient is taken at x +
+    eps·`random_start` (numbers in [−1, 1], shape of x), or at x itself. The default leaves the box [0, 1]
+    where it must, as the reference does. Parameters get no gradient, and none of their hooks fires, so that
+    a surrounding DDP does not notice.
+    """
+    check_floats("attacks need", x)
+    check_eps(eps)
+    if steps < 1:
+        raise InputError(f"steps={steps!r} must be at least 1.")
+    criterion = criterion or IntNaClLoss()
+    step_size = view_step(eps, steps)
+    fixed: Tensor | None = None
+    with torch.inference_mode(False), _without_parameter_gradients(encoder):
+        x = x.clone() if x.is_inference() else x.detach()  # those of inference mode never get a gradient
+        moved = x if random_start is None else x + eps * random_start
+        if random_start is not None:
+            with torch.no_grad():
+                fixed = encoder(x)
+        for _ in range(steps):
+            # From x itself, one forward pass gives both embeddings.
+            gradient, z = _gradient_and_embedding(encoder, moved, fixed, criterion)
+            fixed = z if fixed is None else fixed
+            moved = (moved + step_size * gradient.sign()).clamp(x - eps, x + eps)
+    return moved.clamp(0, 1) if clamp else moved
+
+
+def view_step(eps: float, steps: int) -> float:
+    """The size of a step of the training view."""
+    return eps if steps == 1 else 2 * eps / steps
+
+
+def _gradient_and_embedding(
+    encoder: Model, x: Tensor, fixed: Tensor | None, criterion: IntNaClLoss
+) -> tuple[Tensor, Tensor]:
+    """∇ₓ of the criterion between `fixed` (f(x) itself if None) and f(x), up to a scale, and f(x).
+
+    The criterion's mean over B rows makes gradients so small that float16 rounds some to zero; a power of two
+    about B puts that right and changes no bit in other types.
+    """
+    with torch.enable_grad():
+        x = x.detach().requires_grad_()
+        z: Tensor = encoder(x)
+        if not isinstance(z, Tensor):
+            raise InputError(f"encoder returns a {type(z).__name__}: wrap it to return its embeddings alone.")
+        loss = criterion(z.detach() if fixed is None else fixed, z)
+        (gradient,) = torch.autograd.grad(loss * 2 ** len(x).bit_length(), x)
+    return gradient, z.detach()
+
+
+@contextmanager
+def _without_parameter_gradients(encoder: Model) -> Iterator[None]:
+    """Parameters of a module need no gradient inside the block: nothing is computed or kept for them."""
+    parameters = encoder.parameters() if isinstance(encoder, nn.Module) else ()
+    wanted = [parameter for parameter in parameters if parameter.requires_grad]
+    for parameter in wanted:
+        parameter.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for parameter in wanted:
+            parameter.requires_grad_(True)
