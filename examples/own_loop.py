@@ -34,7 +34,9 @@ encoder = nn.Sequential(
 model = nn.Sequential(encoder, nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 64))
 convert(model)  # adversarial views get batch norms of their own
 optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
-loss = IntNaClLoss.preset(args.preset)  # the paper's formula; `intnacl run` adds weight="relative"
+# ŵ over its mean, as in `intnacl run`: ŵ itself, the preset's own, leaves mixed views hardly any weight.
+weight = {"weight": "relative"} if args.preset == "intnacl" else {}
+loss = IntNaClLoss.preset(args.preset, **weight)
 _, extra, mixed, adversarial = loss.views_needed
 further = {"extra": extra, "mixed": mixed, "lam": loss.config.lam}
 digits = AugmentConfig(crop_scale=(0.3, 1.0), flip_p=0.0, strength=0.5)  # a mirrored 2 is no digit

@@ -134,6 +134,19 @@ def test_typos_get_a_suggestion(key: str, near: str) -> None:
         resolve({key: "1"})
 
 
+@pytest.mark.parametrize(
+    ("key", "meant"),
+    [
+        ("lr", "'train.lr' or 'probe.lr'"),
+        ("epoch", "'train.epochs' or 'probe.epochs'"),
+        ("stepz", "'adversary.steps'"),
+    ],
+)
+def test_a_setting_without_its_part_is_taken_for_those_of_its_name(key: str, meant: str) -> None:
+    with pytest.raises(InputError, match=f"setting='{key}' is unknown; did you mean {meant}"):
+        resolve({key: "1"})
+
+
 def test_a_recipe_among_the_settings_is_applied_not_only_named() -> None:
     assert resolve({"recipe": "tinyimagenet", "dataset": "cifar100"}) == resolve(
         {"dataset": "cifar100"}, recipe="tinyimagenet"

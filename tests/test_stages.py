@@ -106,9 +106,27 @@ def test_another_configuration_is_refused_with_the_difference(finished: Path) ->
     assert str(caught.value) == (
         f"{finished} holds a run with another configuration:\n"
         "  seed: 0 -> 3\n  train.lr: 0.001 -> 0.5\n"
-        "Take another --out, or the settings it has."
+        f"Take another --out, such as {finished}-2, or the settings it has."
     )
     assert {path: path.stat().st_mtime_ns for path in finished.rglob("*")} == before
+
+
+def test_a_finished_run_with_more_to_measure_names_the_commands_for_it(finished: Path) -> None:
+    with pytest.raises(InputError, match=rf"eps.*\n.*`intnacl attack {finished} …`.*another --out"):
+        run(finished, evaluation__eps=(0.3,))
+
+
+def test_a_record_without_weights_is_not_trained_over(tmp_path: Path) -> None:
+    """As it is where weights are not kept: the same command would replace the figures."""
+    folder = tmp_path / "run"
+    run(folder)
+    (folder / "result.json").write_text("{}")
+    (folder / "encoder.safetensors").unlink()
+    shutil.rmtree(folder / "checkpoints")
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    with pytest.raises(InputError, match="record of a finished run without its weights: take another --out"):
+        run(folder)
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 
 
 def test_settings_that_change_nothing_may_change(finished: Path) -> None:

@@ -10,6 +10,7 @@ import tomllib
 import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
+from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -194,6 +195,16 @@ def settings() -> tuple[str, ...]:
     return tuple(key for key, _ in flatten(asdict(RunConfig())))
 
 
+def _check_setting(key: str) -> None:
+    """Raise unless `key` is a setting; one without its part, as lr, is taken for all of that name."""
+    last = {name: name.rpartition(".")[2] for name in settings()}
+    near = get_close_matches(key, last.values(), n=1)
+    meant = [repr(name) for name in last if near and last[name] == near[0]]
+    if key not in last and "." not in key and meant:
+        raise InputError(f"setting={key!r} is unknown; did you mean {' or '.join(meant)}?")
+    check_choice("setting", key, settings())
+
+
 def _override(config: RunConfig, changes: Mapping[str, Any]) -> RunConfig:
     """The configuration with dotted keys changed; each part is built, and so checked, once."""
     parts: dict[str, dict[str, Any]] = {}
@@ -202,7 +213,7 @@ def _override(config: RunConfig, changes: Mapping[str, Any]) -> RunConfig:
             check_choice("augment", value, AUGMENTATIONS)
             config = replace(config, augment=AUGMENTATIONS[value])
             continue
-        check_choice("setting", key, settings())
+        _check_setting(key)
         part, _, name = key.rpartition(".")
         owner = getattr(config, part) if part else config
         parts.setdefault(part, {})[name] = typed(value, typing.get_type_hints(type(owner))[name], key)

@@ -8,6 +8,7 @@ Shapes: V views of B images, C channels.
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
@@ -23,6 +24,7 @@ Groups = tuple[tuple[int, bool], ...]
 Twice = tuple[Tensor, Tensor]
 """One tensor under two names, for two users: where kernels allow it, their gradients meet at no cost."""
 Normalize = Callable[[Tensor, nn.BatchNorm2d], Tensor]
+M = TypeVar("M", bound=nn.Module)
 
 
 class ViewBatchNorm(nn.BatchNorm2d):
@@ -177,16 +179,15 @@ def _update(layers: list[nn.BatchNorm2d], mean_GC: Tensor, var_GC: Tensor, count
         layer.running_var.lerp_(var_C * count / (count - 1), layer.momentum or 0.0)
 
 
-def convert(
-    module: nn.Module, *, adversarial: bool = True, momentum: float = 0.01, sync: bool = False
-) -> None:
-    """Replace every batch norm below `module` by a `ViewBatchNorm`, if it is none already.
+def convert(module: M, *, adversarial: bool = True, momentum: float = 0.01, sync: bool = False) -> M:
+    """Replace every batch norm below `module` by a `ViewBatchNorm`, if it is none already; returns `module`.
 
     It has ε, momentum, γ, β and statistics of the old one, for both sets, and the activation that timm's end
     in. `momentum` is that of the layers for adversarial views; a `SyncBatchNorm` stays synchronised, and one
     that is used in several places stays one.
     """
     _replace(module, lambda old: _view_norm(old, adversarial, momentum, sync))
+    return module
 
 
 def remove_norms(module: nn.Module) -> None:

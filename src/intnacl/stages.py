@@ -19,7 +19,7 @@ from intnacl.data.datasets import Dataset, is_at_path
 from intnacl.errors import InputError
 from intnacl.losses.integrated import PRESETS, LossConfig
 from intnacl.monitor import build_monitor
-from intnacl.training.checkpoint import CHECKPOINTS
+from intnacl.training.checkpoint import CHECKPOINTS, saved
 from intnacl.training.curves import draw_curves
 from intnacl.training.distributed import Ranks, barrier
 from intnacl.training.journal import LOG, Journal
@@ -29,7 +29,7 @@ from intnacl.training.stopping import Stop
 from intnacl.training.trainer import Trainer, check_data
 from intnacl.weights import ENCODER, read_header, save_encoder
 
-CONFIG, CURVES = "config.json", "curves.png"
+CONFIG, CURVES, RESULT = "config.json", "curves.png", "result.json"
 
 
 def pretrain(config: RunConfig, folder: Path, here: Ranks, stop: Stop) -> str | None:
@@ -43,6 +43,8 @@ def pretrain(config: RunConfig, folder: Path, here: Ranks, stop: Stop) -> str | 
         if (folder / ENCODER).exists():
             _check_finished(config, folder)
             return None
+        if here.main:
+            _check_no_record(folder)
         try:
             with memory_errors():
                 reason = _train(config, folder, here, stop)
@@ -67,6 +69,14 @@ def _check_finished(config: RunConfig, folder: Path) -> None:
     except InputError:
         return
     check_data(folder, trained_on, train.checksum, len(train))
+
+
+def _check_no_record(folder: Path) -> None:
+    """Raise if a run was measured here and its weights are gone: training would replace what is left."""
+    if (folder / RESULT).exists() and not saved(folder / CHECKPOINTS):
+        raise InputError(
+            f"{folder} is the record of a finished run without its weights: take another --out to repeat it."
+        )
 
 
 @contextmanager
@@ -98,6 +108,7 @@ def _train(config: RunConfig, folder: Path, here: Ranks, stop: Stop) -> str | No
     with Journal(
         folder, epochs=config.train.epochs, active=here.main, tensorboard=config.train.tensorboard
     ) as journal:
+        journal.say(train.facts)
         reason = trainer.run(stop, journal)
     if reason is None and here.main:
         with disk_errors(folder / CURVES):
@@ -153,7 +164,7 @@ def open_folder(folder: Path, config: RunConfig) -> bool:
         if changed:
             raise InputError(
                 f"{folder} holds a run with another configuration:\n  " + "\n  ".join(changed)
-                + "\nTake another --out, or the settings it has."
+                + f"\n{_remedy(folder, changed)}"
             )  # fmt: skip
         return False
     if (folder / ENCODER).exists():
@@ -162,6 +173,14 @@ def open_folder(folder: Path, config: RunConfig) -> bool:
         )
     write_file(path, json.dumps(to_dict(config), indent=1).encode())
     return True
+
+
+def _remedy(folder: Path, changed: list[str]) -> str:
+    """For a run that was begun with other settings."""
+    if all(line.startswith(("evaluation.", "probe.")) for line in changed) and (folder / ENCODER).exists():
+        commands = f"`intnacl probe {folder} …`, `intnacl attack {folder} …`"
+        return f"To measure more on its encoder: {commands}. For a run of its own, take another --out."
+    return f"Take another --out, such as {folder}-2, or the settings it has."
 
 
 def _undo_unless_trained(folder: Path) -> None:

@@ -30,9 +30,9 @@ def test_pretrain_takes_flags_a_file_and_settings(tmp_path: Path) -> None:
     assert (config["train"]["lr"], config["loss"]["alpha"], config["loss"]["weight"]) == (0.002, 0.5, "one")
     assert (config["loss"]["temperature"], config["encoder"]["head"]) == (0.3, "hcl")
     lines = result.stdout.splitlines()
-    assert lines[0] == "3 updates to go, fp32, eager"
-    assert lines[1].startswith("epoch 1/1  nacl ")
-    assert lines[2] == f"done: {tmp_path / 'run' / 'encoder.safetensors'}"
+    assert lines[:2] == ["digits, train: 1,442 images, 8×8, 10 classes", "3 updates to go, fp32, eager"]
+    assert lines[2].startswith("epoch 1/1  nacl ")
+    assert lines[3] == f"done: {tmp_path / 'run' / 'encoder.safetensors'}"
     assert list((tmp_path / "run" / "tensorboard").glob("events.*"))
     assert (tmp_path / "run" / "curves.png").read_bytes().startswith(b"\x89PNG")
 

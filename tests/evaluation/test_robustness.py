@@ -209,6 +209,9 @@ def test_rising_accuracy_and_weak_iteration_are_warned_about():
     assert "fgsm: accuracy rises with eps, from 30.0 % at eps 0.005 to 50.0 % at eps 0.01" in warning
     (warning,) = accuracy_warnings([row("fgsm", 0.01, 50), row("pgd", 0.01, 55)])
     assert "pgd: 55.0 % at eps 0.01 is above FGSM's 50.0 %" in warning
+    assert "trust" not in warning
+    tuned = [row("fgsm", 0.01, 50), row("pgd", 0.01, 55), row("pgd_tuned", 0.01, 40)]
+    assert "trust pgd_tuned, whose steps suit this eps" in accuracy_warnings(tuned)[0]
     assert accuracy_warnings([row("fgsm", 0.01, 50), row("pgd", 0.01, 55, images=10)]) == []
     assert accuracy_warnings([row("pgd", 0.01, 50.0), row("pgd", 0.02, 50.4)]) == []
     few = [row("pgd", eps, 90, images=10) for eps in (0.01, 0.02)]  # between the radii of the others

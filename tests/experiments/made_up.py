@@ -11,7 +11,7 @@ from intnacl.experiments import published, record
 from intnacl.experiments.attempts import run_folder
 from intnacl.experiments.cost import SIZES
 from intnacl.experiments.plan import Job, Plan
-from intnacl.measure.result import RESULT
+from intnacl.stages import RESULT
 
 Accuracy = Callable[[Job, str, str], float]
 

@@ -108,6 +108,7 @@ def test_results_meet_their_published_values(tmp_path: Path) -> None:
     assert len(cells) == 108
     assert {round(cell.difference or 0.0, 9) for cell in cells} == {-1.0}
     assert {run.status for run in runs.values()} == {"finished"}
+    assert all("--out RUN" in run.command for run in runs.values()), "repeated beside the record, not over it"
 
 
 def test_a_loss_has_the_same_seeds_in_every_table(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from intnacl.experiments.attempts import FAILURE, run_folder
 from intnacl.experiments.lock import hold
 from intnacl.experiments.plan import Job
 from intnacl.experiments.progress import Progress, last_line, state_of
-from intnacl.measure.result import RESULT
+from intnacl.stages import RESULT
 
 
 def _fail(results: Path, job: Job, error: str, session: str = "now") -> None:

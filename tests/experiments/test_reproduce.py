@@ -257,12 +257,12 @@ def test_what_an_earlier_session_gave_up_is_not_this_ones_failure(capsys: Output
 
 def test_nothing_asked_for_is_refused() -> None:
     with pytest.raises(InputError, match="name a --table, or take --all"):
-        Request(overrides={}).chosen()
+        Request(overrides={}, out=Path("none")).chosen()
 
 
 def test_some_and_all_tables_at_once_are_refused() -> None:
     with pytest.raises(InputError, match="--table 2 figure1 and --all exclude each other"):
-        Request(overrides={}, tables=("2", "figure1"), everything=True).chosen()
+        Request(overrides={}, out=Path("none"), tables=("2", "figure1"), everything=True).chosen()
 
 
 @pytest.mark.slow

@@ -181,9 +181,12 @@ def test_arrays_of_other_shapes_are_refused_before_training(
     assert not (tmp_path / "run").exists()
 
 
-def test_classes_without_training_images_are_told_before_training(tmp_path: Path) -> None:
+def test_classes_with_images_in_one_split_alone_are_told_before_training(tmp_path: Path) -> None:
     name = write_arrays(tmp_path / "own.npz", test_classes=7)
     with pytest.warns(InputWarning, match=r"3 of its classes have test images but no .* \(4, 5, 6\)"):
+        pipeline.check(config(dataset=name))
+    name = write_arrays(tmp_path / "few.npz", test_classes=3)
+    with pytest.warns(InputWarning, match=r"1 of its classes have training images but no .* \(3\)"):
         pipeline.check(config(dataset=name))
     pipeline.check(config(dataset=write_arrays(tmp_path / "all.npz")))  # warnings are errors here
 

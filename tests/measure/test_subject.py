@@ -72,6 +72,9 @@ def test_a_run_without_an_encoder(tmp_path: Path) -> None:
         path.rename(tmp_path / path.name)
     with pytest.raises(InputError, match=r"has no encoder\.safetensors: train it first"):
         open_subject(folder, CPU)
+    (folder / "result.json").write_text("{}")
+    with pytest.raises(InputError, match=r"is a record without weights: repeat its run with another --out"):
+        open_subject(folder, CPU)
 
 
 def test_a_damaged_encoder(tmp_path: Path) -> None:

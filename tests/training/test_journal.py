@@ -197,3 +197,20 @@ def test_the_time_left_is_known_of_slow_steps_too(monkeypatch: pytest.MonkeyPatc
         now = 60 * update
         journal.progress(update / 10, {"loss": 1.0}, 4.0)
     assert journal._bar.tasks[0].time_remaining == 35 * 60, "an update a minute, 35 to go"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "told"),
+    [
+        (60.0, ""),
+        (1500.0, "about 25 minutes to go at this speed\n"),
+        (9e4, "about 25 hours to go at this speed\n"),
+    ],
+)
+def test_a_long_time_left_is_said_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], seconds: float, told: str
+) -> None:
+    with Journal(tmp_path, epochs=1) as journal:
+        journal.time_left(seconds)
+        journal.time_left(1e6)
+    assert capsys.readouterr().out == told

@@ -486,6 +486,23 @@ def test_images_per_second_count_every_batch_of_an_update(
     assert [row["images_per_s"] for row in records(tmp_path / "log.jsonl")] == [8.0, 8.0]
 
 
+def test_a_long_run_says_after_its_first_steps_how_long_it_will_take(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Eight updates of 500 seconds each; the losses are looked at after four, which are an epoch."""
+    now, update = [0.0], Stepper.__call__
+    monkeypatch.setattr("intnacl.training.trainer.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr("intnacl.training.trainer.PATIENCE", 1e9)
+
+    def slowly(self: Stepper, *given: Any) -> Tensor:
+        now[0] += 500.0
+        return update(self, *given)
+
+    monkeypatch.setattr(Stepper, "__call__", slowly)
+    run(trainer(tmp_path))
+    assert "about 33 minutes to go at this speed" in capsys.readouterr().out
+
+
 def test_epochs_after_the_checkpoint_that_is_left_are_logged_once(tmp_path: Path) -> None:
     run(trainer(tmp_path / "whole", epochs=3))
     run(trainer(tmp_path / "run", epochs=3, save_steps=4, keep=3))

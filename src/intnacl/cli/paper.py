@@ -8,6 +8,8 @@ from cyclopts import Parameter
 
 from intnacl.flags import MANY
 
+OUT = Path("runs/paper")  # the results folder where none is named
+
 
 def reproduce(
     *,
@@ -22,7 +24,7 @@ def reproduce(
     scale: str = "paper",
     config: Path | None = None,
     root: Path | None = None,
-    out: Path = Path("results"),
+    out: Path = OUT,
     device: str = "auto",
     workers: int | None = None,
     ray: str | None = None,
@@ -39,7 +41,7 @@ def reproduce(
     ```
     intnacl reproduce --list
     intnacl reproduce --list --table main                        # its rows
-    intnacl reproduce --table 2 figure1 --trials 5 --root ~/data --out results
+    intnacl reproduce --table 2 figure1 --trials 5 --root ~/data --out mine
     intnacl reproduce --all --scale tiny --trials 1 --out tiny   # digits
     intnacl reproduce --table main --row SimCLR IntCl --seeds 0 --max-minutes 120
     intnacl reproduce --table more_epochs --column "100 epochs" "200 epochs"
@@ -103,7 +105,7 @@ def reproduce(
         sys.exit(exit_code(reason) or int(failed > 0))
 
 
-def report(results: Path = Path("results"), *, out: Path | None = None) -> None:
+def report(results: Path = OUT, *, out: Path | None = None) -> None:
     """Write the report of a results folder: measured next to published values.
 
     Writes report.html (one self-contained page), report.md, report.tex, results.csv, and figures as
@@ -112,8 +114,8 @@ def report(results: Path = Path("results"), *, out: Path | None = None) -> None:
     **Examples**
 
     ```
-    intnacl report results
-    intnacl report results --out report
+    intnacl report
+    intnacl report mine --out report
     ```
 
     Parameters

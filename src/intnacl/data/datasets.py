@@ -31,7 +31,7 @@ from intnacl.errors import InputError, InputWarning, check_choice
 SPLITS = ("train", "test")
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Dataset(ImageSet):
     """One split of a data set, with `images`, `labels`, `classes`, `skipped` and `names` as in `ImageSet`."""
 
@@ -79,13 +79,20 @@ class Dataset(ImageSet):
             return [printable(self.names[i]) if self.names else f"no. {i}" for i in indices.tolist()]
         return [self.classes[label] for label in self.labels[indices].tolist()]
 
-    def summary(self) -> str:
-        """One line: what it is, and its checksum."""
+    def __repr__(self) -> str:
+        return f"<{self.facts}>"
+
+    @property
+    def facts(self) -> str:
+        """One line: what it is."""
         count, _, height, width = self.images.shape
         classes = f"{len(self.classes)} classes" if self.labels is not None else "unlabelled"
         broken = f", {len(self.skipped)} broken skipped" if self.skipped else ""
-        facts = f"{count:,} images, {height}×{width}, {classes}{broken}"
-        return f"{self.name}, {self.split}: {facts}; sha256 {self.checksum}"
+        return f"{self.name}, {self.split}: {count:,} images, {height}×{width}, {classes}{broken}"
+
+    def summary(self) -> str:
+        """One line: what it is, and its checksum."""
+        return f"{self.facts}; sha256 {self.checksum}"
 
 
 @dataclass(frozen=True, kw_only=True)

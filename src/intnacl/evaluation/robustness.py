@@ -123,7 +123,9 @@ def accuracy_warnings(rows: Sequence[dict[str, Any]]) -> list[str]:
         other = one_step.get((row["eps"], row["images"]))
         if other is not None and _is_above(row, other):
             gap = f"{_at(row)} is above FGSM's {_at(other)}"
-            found.append(f"{row['name']}: {gap}; iterating should not weaken an attack.")
+            tuned = any((one["name"], one["eps"]) == ("pgd_tuned", row["eps"]) for one in rows)
+            better = "; trust pgd_tuned, whose steps suit this eps" if tuned and row["name"] == "pgd" else ""
+            found.append(f"{row['name']}: {gap}; iterating should not weaken an attack{better}.")
     return found
 
 

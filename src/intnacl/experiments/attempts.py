@@ -20,7 +20,7 @@ from intnacl.experiments.lock import hold
 from intnacl.experiments.plan import Job
 from intnacl.experiments.reuse import inherit, take_training
 from intnacl.experiments.sharing import device_name, mark_shared
-from intnacl.measure.result import RESULT
+from intnacl.stages import RESULT
 from intnacl.training.checkpoint import CHECKPOINTS, saved
 from intnacl.training.distributed import ranks
 from intnacl.training.stopping import Stop

@@ -18,7 +18,7 @@ from intnacl.experiments import published, record
 from intnacl.experiments.attempts import failure, read_result, run_folder
 from intnacl.experiments.naming import run_name
 from intnacl.experiments.setting import choices, departures
-from intnacl.measure.result import RESULT
+from intnacl.stages import RESULT
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,7 +176,7 @@ def _run(results: Path, name: str, job: Mapping[str, Any]) -> Run:
     error = noted["error"] if result is None and noted and noted["given_up"] else None
     return Run(
         name=name, config=config, result=result, error=error, departures=departures(config, result),
-        choices=choices(config), command=command(config, folder),
+        choices=choices(config), command=command(config, Path("RUN") if result else folder),
     )  # fmt: skip
 
 

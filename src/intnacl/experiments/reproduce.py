@@ -38,7 +38,7 @@ class Request:
     scale: str = "paper"
     seeds: tuple[int, ...] = (0,)
     grid: Path | None = None
-    out: Path = Path("results")
+    out: Path
     device: str = "auto"
     workers: int | None = None
     """0: in this process."""

@@ -15,8 +15,7 @@ from intnacl.experiments.lock import holder
 from intnacl.experiments.naming import encoder_key
 from intnacl.experiments.sharing import inherit_mark
 from intnacl.measure.parts import PARTS
-from intnacl.measure.result import RESULT
-from intnacl.stages import CURVES, open_folder, read_config
+from intnacl.stages import CURVES, RESULT, open_folder, read_config
 from intnacl.training.checkpoint import CHECKPOINTS, saved
 from intnacl.training.journal import LOG
 from intnacl.weights import ENCODER

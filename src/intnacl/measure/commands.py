@@ -16,10 +16,11 @@ from intnacl.measure.embedding import draw_neighbours, write_features
 from intnacl.measure.page import attacked_images, best_rows, write_result_and_page
 from intnacl.measure.parts import Part, file_name
 from intnacl.measure.probes import run_hcl_probe, run_knn, run_probe
-from intnacl.measure.result import RESULT, Measured, collect, left_out_warnings
+from intnacl.measure.result import Measured, collect, left_out_warnings
 from intnacl.measure.robust import attack_warnings, plans, run_attacks, stage_name
 from intnacl.measure.subject import Subject, open_subject
 from intnacl.measure.tables import print_attacks, print_probes, print_table, print_warnings, shown
+from intnacl.stages import RESULT
 from intnacl.training.distributed import pick_device
 
 if TYPE_CHECKING:

@@ -15,9 +15,8 @@ from intnacl.evaluation.named_attacks import ATTACK_NAMES
 from intnacl.measure.page import on_images
 from intnacl.measure.parts import write_json
 from intnacl.measure.pipeline import Say, check, run
-from intnacl.measure.result import RESULT
 from intnacl.measure.tables import print_table, print_warnings
-from intnacl.stages import pretrain
+from intnacl.stages import RESULT, pretrain
 from intnacl.training.distributed import Ranks
 from intnacl.training.stopping import Stop
 

@@ -62,21 +62,25 @@ def check(config: RunConfig) -> None:
     own = load_labelled(config, config.dataset, None)
     pairs = [own, *(load_labelled(config, name, image_side(own[0])) for name in wanted.transfer)]
     for train, test in pairs:
-        _warn_of_new_classes(train, test)
+        _warn_of_classes(test, train, "test images but no training images", "so that these count as wrong")
+        _warn_of_classes(
+            train, test, "training images but no test images", "so that no figure is about these"
+        )
     if "autoattack" in wanted.attacks:
         require_autoattack()
         check_targets(min(len(test.classes) for _, test in pairs))
 
 
-def _warn_of_new_classes(train: Dataset, test: Dataset) -> None:
-    assert train.labels is not None
-    assert test.labels is not None
-    new = sorted(set(test.labels.tolist()) - set(train.labels.tolist()))
-    if new:
-        names = ", ".join(test.classes[label] for label in new[:5])
+def _warn_of_classes(one: Dataset, other: Dataset, what: str, consequence: str) -> None:
+    """Warn of classes that have images in the one split alone."""
+    assert one.labels is not None
+    assert other.labels is not None
+    alone = sorted(set(one.labels.tolist()) - set(other.labels.tolist()))
+    if alone:
+        names = ", ".join(one.classes[label] for label in alone[:5])
+        more = ", …" * (len(alone) > 5)
         warnings.warn(
-            f"dataset {test.name!r}: {len(new)} of its classes have test images but no training images "
-            f"({names}{', …' * (len(new) > 5)}), so that these count as wrong.",
+            f"dataset {one.name!r}: {len(alone)} of its classes have {what} ({names}{more}), {consequence}.",
             InputWarning,
             stacklevel=2,
         )

@@ -9,10 +9,9 @@ from intnacl.measure import robust
 from intnacl.measure.parts import Part, all_parts, digest, plain, write_json
 from intnacl.measure.subject import FEATURE_BATCH, Subject
 from intnacl.measure.surroundings import SHARED
-from intnacl.stages import read_config
+from intnacl.stages import RESULT, read_config
 from intnacl.training.journal import LOG, last_record
 
-RESULT = "result.json"
 KINDS = ("probe", "hcl_probe", "knn", "attack")
 SLOW = "torch.compile failed, so that training took longer than it should: its output names the error."
 ROW = ("name", "eps", "steps", "step_size", "restarts", "images", "accuracy", "clean")

@@ -14,7 +14,7 @@ from intnacl.encoders import Encoder
 from intnacl.errors import InputError
 from intnacl.evaluation.features import check_pair, extract
 from intnacl.evaluation.precision import exact_float32
-from intnacl.stages import image_side, read_config
+from intnacl.stages import RESULT, image_side, read_config
 from intnacl.training.checkpoint import CHECKPOINTS, saved
 from intnacl.weights import ENCODER, from_pretrained, read_header
 
@@ -139,4 +139,6 @@ def _labelled(dataset: Dataset) -> Dataset:
 def _unfinished(folder: Path) -> str:
     if saved(folder / CHECKPOINTS):
         return f"{folder} is not trained to its end yet: run its `intnacl pretrain` or `run` again to go on."
+    if (folder / RESULT).exists():
+        return f"{folder} is a record without weights: repeat its run with another --out, and name that."
     return f"{folder} has no {ENCODER}: train it first, `intnacl pretrain --out {folder} …`."

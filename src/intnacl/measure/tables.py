@@ -8,7 +8,7 @@ from typing import Any
 from intnacl.evaluation.named_attacks import ATTACK_NAMES
 from intnacl.measure.page import PAGE, attacks_at, of_one_attack
 from intnacl.measure.parts import Part
-from intnacl.measure.result import RESULT
+from intnacl.stages import RESULT
 
 
 def print_result(folder: Path) -> None:

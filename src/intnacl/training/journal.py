@@ -14,6 +14,7 @@ SPENT = ("seconds", "compiling", "pausing")
 """Seconds so far of updates, of compilations, and of measuring kNN accuracy and saving checkpoints."""
 TIMES = ("images_per_s", *SPENT, "compiled")
 """How fast: the last epoch's images per second, what was spent, and whether updates are compiled."""
+LONG = 600.0  # seconds from which the time left is said
 TAIL = 2**16  # bytes at the end of a log, which hold its last record: one has some hundreds
 
 
@@ -23,6 +24,7 @@ class Journal:
     def __init__(self, folder: Path, *, epochs: int, active: bool = True, tensorboard: bool = False) -> None:
         self.path = folder / LOG
         self.epochs, self.active = epochs, active
+        self._told_time = False
         self._bar = _bar(epochs) if active and sys.stderr.isatty() else None
         self._board = _board(folder) if active and tensorboard else None
 
@@ -69,6 +71,13 @@ class Journal:
             shown = {k: v for k, v in record.items() if k not in ("epoch", "step", *TIMES)}
             speed = f"{record['images_per_s']:,.0f} images/s"
             print(f"epoch {record['epoch']}/{self.epochs}  {_terms(shown)}  {speed}", flush=True)
+
+    def time_left(self, seconds: float) -> None:
+        """Say once how long it will take, if that is long and no bar shows it."""
+        if not (self._bar or self._told_time) and seconds > LONG:
+            time = f"{seconds / 60:.0f} minutes" if seconds < 2 * 3600 else f"{seconds / 3600:.0f} hours"
+            self.say(f"about {time} to go at this speed")
+        self._told_time = True
 
     def say(self, text: str) -> None:
         """A sentence for the user."""

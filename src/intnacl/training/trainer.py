@@ -225,6 +225,7 @@ class Trainer:
         self.standing.add(self._named(terms_ST.double().sum(0)))
         speed = len(history) * self.config.batch_size * self.config.accumulate / elapsed
         journal.progress(self.standing.step / self.updates, self._named(terms_ST.mean(0)), speed)
+        journal.time_left(elapsed / len(history) * (self.steps - self.standing.step))
         if self.standing.step % self.updates == 0:
             self._end_epoch(journal, speed)
 
