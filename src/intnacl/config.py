@@ -27,7 +27,7 @@ from intnacl.errors import InputError, check_choice
 from intnacl.evaluation.probe import ProbeConfig
 from intnacl.losses.integrated import PRESETS, LossConfig
 from intnacl.training.optimizers import OptimizerConfig
-from intnacl.training.trainer import TrainConfig
+from intnacl.training.settings import TrainConfig
 from intnacl.values import typed
 
 

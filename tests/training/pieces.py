@@ -13,8 +13,9 @@ from intnacl.losses.integrated import PRESETS, LossConfig
 from intnacl.training.distributed import Ranks
 from intnacl.training.journal import Journal
 from intnacl.training.objectives import Contrastive
+from intnacl.training.settings import TrainConfig
 from intnacl.training.stopping import Stop
-from intnacl.training.trainer import Monitor, TrainConfig, Trainer
+from intnacl.training.trainer import Monitor, Trainer
 
 ALONE = Ranks(0, 1, torch.device("cpu"))
 

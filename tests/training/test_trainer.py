@@ -23,7 +23,7 @@ from intnacl.training.journal import SPENT, TIMES, Journal, records
 from intnacl.training.objectives import Contrastive
 from intnacl.training.steps import Stepper, Way
 from intnacl.training.stopping import Stop
-from intnacl.training.trainer import DivergedError, TrainConfig, Trainer, _resident
+from intnacl.training.trainer import DivergedError, Trainer, _resident
 
 
 class StopAfter(Stop):
@@ -382,47 +382,11 @@ def test_the_way_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert out[1].startswith("epoch 1/2  nacl ")
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"epochs": 0}, r"train\.epochs=0 must be 1 or more"),
-        ({"keep": 0}, r"train\.keep=0"),
-        ({"save_steps": 0}, r"train\.save_steps=0"),
-        ({"monitor_epochs": -1}, r"train\.monitor_epochs=-1 must be 0 or more"),
-        ({"save_minutes": float("nan")}, r"train\.save_minutes=nan"),
-        ({"precision": "fp8"}, r"train\.precision='fp8' is unknown"),
-        ({"lr": -1.0}, r"train\.lr=-1\.0"),
-    ],
-)
-def test_bad_settings_are_named(settings: dict, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        TrainConfig(**settings)
-
-
 def test_more_batches_an_update_than_there_are_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"train\.accumulate=9 is more than the 4 batches .*lower it"):
         trainer(tmp_path, accumulate=9)
     with pytest.raises(InputError, match="batch_size=65 does not fit"):
         trainer(tmp_path, batch_size=65)
-
-
-@pytest.mark.parametrize(
-    ("device", "capability", "precision"),
-    [
-        ("cpu", None, "fp32"),
-        ("cuda", None, "bf16"),  # planned here for a GPU elsewhere
-        ("cuda", (7, 5), "fp32"),
-        ("cuda", (8, 0), "bf16"),
-        ("cuda", (12, 0), "bf16"),
-    ],
-)
-def test_the_usual_precision_is_one_that_the_device_computes_in(
-    device: str, capability: tuple[int, int] | None, precision: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: capability is not None)
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
-    assert TrainConfig().on(torch.device(device)).precision == precision
-    assert TrainConfig(precision="fp16").on(torch.device(device)).precision == "fp16"
 
 
 def test_info_survives_json(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from intnacl.experiments.naming import training_key
 from intnacl.experiments.plan import Plan
 from intnacl.measure.page import PAGE
 from intnacl.stages import CONFIG
-from intnacl.training.trainer import TrainConfig
+from intnacl.training.settings import TrainConfig
 
 NAME = "plan.json"
 VERSION = 1
