@@ -13,7 +13,8 @@ from digits_model import held_out, trained_model
 from intnacl.errors import InputError
 from intnacl.evaluation import robustness
 from intnacl.evaluation.named_attacks import named_attack
-from intnacl.evaluation.robustness import accuracy_warnings, evaluate, examples, zero_gradients
+from intnacl.evaluation.pitfalls import zero_gradients
+from intnacl.evaluation.robustness import evaluate, examples
 
 EPS = 0.05
 
@@ -188,37 +189,6 @@ def test_more_than_one_percent_of_vanishing_gradients_are_warned_about(dark, war
     figures = evaluate(Relu().eval(), images, torch.zeros(100).long(), [])
     assert figures["zero_gradients"] == dark
     assert bool(figures["warnings"]) == warned
-
-
-def test_pixels_without_a_gradient_are_no_zero_gradient(model, data):
-    images, labels = data
-
-    def upper_half(x):
-        return model(torch.cat([x[:, :, :4], torch.zeros_like(x[:, :, 4:])], dim=2))
-
-    assert zero_gradients(upper_half, images, labels) == 0
-
-
-def test_rising_accuracy_and_weak_iteration_are_warned_about():
-    def row(name, eps, accuracy, images=100):
-        return {"name": name, "eps": eps, "accuracy": accuracy, "images": images}
-
-    falling = [row("fgsm", 0.01, 50), row("fgsm", 0.02, 40), row("pgd", 0.01, 49), row("pgd", 0.02, 30)]
-    assert accuracy_warnings(falling) == []
-    (warning,) = accuracy_warnings([*falling, row("fgsm", 0.005, 30)])
-    assert "fgsm: accuracy rises with eps, from 30.0 % at eps 0.005 to 50.0 % at eps 0.01" in warning
-    (warning,) = accuracy_warnings([row("fgsm", 0.01, 50), row("pgd", 0.01, 55)])
-    assert "pgd: 55.0 % at eps 0.01 is above FGSM's 50.0 %" in warning
-    assert "trust" not in warning
-    tuned = [row("fgsm", 0.01, 50), row("pgd", 0.01, 55), row("pgd_tuned", 0.01, 40)]
-    assert "trust pgd_tuned, whose steps suit this eps" in accuracy_warnings(tuned)[0]
-    assert accuracy_warnings([row("fgsm", 0.01, 50), row("pgd", 0.01, 55, images=10)]) == []
-    assert accuracy_warnings([row("pgd", 0.01, 50.0), row("pgd", 0.02, 50.4)]) == []
-    few = [row("pgd", eps, 90, images=10) for eps in (0.01, 0.02)]  # between the radii of the others
-    (warning,) = accuracy_warnings([row("pgd", 0.01, 50), *few, row("pgd", 0.02, 60)])
-    assert "pgd: accuracy rises with eps, from 50.0 % at eps 0.01 to 60.0 % at eps 0.02" in warning
-    (warning,) = accuracy_warnings([row("fgsm", 0.01, 50), row("fgsm", 0.01, 9, 10), row("pgd", 0.01, 60)])
-    assert "above FGSM's 50.0 %" in warning
 
 
 def test_examples_hold_what_a_drawing_needs(model, data):

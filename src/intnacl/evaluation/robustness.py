@@ -7,21 +7,24 @@ to logits. Accuracies are in percent of the attacked images.
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from intnacl.attacks import along, cross_entropy, gradient_sign, input_gradient, plain_gradients
+from intnacl.attacks import along, gradient_sign, plain_gradients
 from intnacl.errors import InputError
 from intnacl.evaluation.features import check_images, eval_mode, pixels
 from intnacl.evaluation.named_attacks import AttackConfig, run
+from intnacl.evaluation.pitfalls import (
+    accuracy_warnings,
+    gradient_warnings,
+    mode_warnings,
+    zero_gradients,
+)
 from intnacl.evaluation.precision import exact_float32, tf32_convolutions
 
 PORTION = 2**25  # pixels of the images that are attacked together: all of CIFAR's test images
-RISE = 0.5  # percentage points by which an attack may do worse than a weaker one
-ZERO = 1.0  # percent of samples that may have a zero gradient
 
 Keep = Callable[[AttackConfig, int, Callable[[], Tensor]], Tensor]
 """Gives an attack's verdicts on the images from a place on: by the work, or remembered."""
@@ -51,7 +54,7 @@ def evaluate(
     """
     check_images(images, labels)
     _check_attacks(attacks)
-    warnings = _mode_warnings(classifier)
+    warnings = mode_warnings(classifier)
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))
     with _judging(classifier, device):
         _check_classifier(classifier, pixels(images[:2], device), labels)
@@ -65,7 +68,7 @@ def evaluate(
         "attacks": rows,
         "worst_case": _worst_case(clean_N, attacks, right),
         "zero_gradients": zero,
-        "warnings": warnings + _gradient_warnings(zero) + accuracy_warnings(rows),
+        "warnings": warnings + gradient_warnings(zero) + accuracy_warnings(rows),
     }
 
 
@@ -86,55 +89,6 @@ def examples(
     found = {"clean": x, "adversarial": adversarial, "labels": y}
     found |= {"predicted": predicted[0], "predicted_adversarial": predicted[1]}
     return {name: tensor.cpu() for name, tensor in found.items()}
-
-
-def zero_gradients(
-    classifier: nn.Module,
-    images: Tensor,
-    labels: Tensor,
-    *,
-    batch_size: int = 256,
-    device: torch.device | str = "cpu",
-) -> float:
-    """Percentage of samples whose input gradient is exactly zero: no gradient attack can move them."""
-    zero = 0
-    for rows in torch.split(torch.arange(len(images)), batch_size):
-        x, y = pixels(images[rows], device), labels[rows].to(device)
-        gradient = input_gradient(lambda x, y=y: cross_entropy(classifier(x), y), x)  # type: ignore[misc]
-        zero += int((gradient.flatten(1) == 0).all(dim=1).sum())
-    return 100 * zero / len(images)
-
-
-def accuracy_warnings(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """Warn where accuracy rises with eps, or lies above FGSM's, by more than `RISE` points.
-
-    Only rows over equally many images are compared. Give all rows of a classifier: a rise shows between
-    radii, however they were measured.
-    """
-    found = []
-    for name, images in dict.fromkeys((row["name"], row["images"]) for row in rows):
-        same = [row for row in rows if (row["name"], row["images"]) == (name, images)]
-        for small, large in pairwise(sorted(same, key=lambda row: float(row["eps"]))):
-            if small["eps"] < large["eps"] and _is_above(large, small):
-                rise = f"{_at(small)} to {_at(large)}"
-                found.append(f"{name}: accuracy rises with eps, from {rise}; the attack is not at its best.")
-    one_step = {(row["eps"], row["images"]): row for row in rows if row["name"] == "fgsm"}
-    for row in rows:
-        other = one_step.get((row["eps"], row["images"]))
-        if other is not None and _is_above(row, other):
-            gap = f"{_at(row)} is above FGSM's {_at(other)}"
-            tuned = any((one["name"], one["eps"]) == ("pgd_tuned", row["eps"]) for one in rows)
-            better = "; trust pgd_tuned, whose steps suit this eps" if tuned and row["name"] == "pgd" else ""
-            found.append(f"{row['name']}: {gap}; iterating should not weaken an attack{better}.")
-    return found
-
-
-def _is_above(row: dict[str, Any], other: dict[str, Any]) -> bool:
-    return bool(row["accuracy"] > other["accuracy"] + RISE)
-
-
-def _at(row: dict[str, Any]) -> str:
-    return f"{row['accuracy']:.1f} % at eps {row['eps']:.4g}"
 
 
 def _check_attacks(attacks: Sequence[AttackConfig]) -> None:
@@ -170,19 +124,6 @@ def _judging(classifier: nn.Module, device: torch.device | str) -> Iterator[None
     with exact_float32(), plain_gradients(torch.device(device)), eval_mode(classifier):
         classifier.to(device)
         yield
-
-
-def _mode_warnings(classifier: nn.Module) -> list[str]:
-    training = [name or "the model itself" for name, part in classifier.named_modules() if part.training]
-    if not training:
-        return []
-    return [f"the model was in train mode ({training[0]} first); it was evaluated in eval mode instead."]
-
-
-def _gradient_warnings(zero: float) -> list[str]:
-    if zero <= ZERO:
-        return []
-    return [f"{zero:.1f} % of samples have a zero input gradient; gradient attacks overrate this model."]
 
 
 def _right(

@@ -11,6 +11,7 @@ from intnacl.config import EvaluationConfig
 from intnacl.data.progress import watched
 from intnacl.evaluation import robustness
 from intnacl.evaluation.named_attacks import AttackConfig, named_attack
+from intnacl.evaluation.pitfalls import accuracy_warnings
 from intnacl.measure.parts import Part, part_path
 from intnacl.measure.probes import checksums, measured_now, probed
 from intnacl.measure.subject import Subject, pair
@@ -75,7 +76,7 @@ def attack_warnings(parts: Iterable[Part]) -> list[str]:
     parts = list(parts)
     found = [warning for part in parts for warning in part.figures["warnings"]]
     rows = [row for part in parts for row in part.figures["attacks"]]
-    return list(dict.fromkeys(found + robustness.accuracy_warnings(rows)))
+    return list(dict.fromkeys(found + accuracy_warnings(rows)))
 
 
 def attack_settings(subject: Subject, name: str, attacks: tuple[AttackConfig, ...]) -> dict[str, Any]:
