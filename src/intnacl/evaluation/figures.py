@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#707070")
 MARKERS = "os^DvPX"
 STYLES = ("-", "--", ":", "-.")
+UNDER = {"linewidth": 7, "alpha": 0.35, "linestyle": "-", "marker": "", "zorder": 1}
+"""The worst case lies under the attack that it mostly is."""
 RIGHT, WRONG = "#007A5A", "#C00000"
 
 
@@ -57,13 +59,13 @@ def draw_robustness(attacks: Sequence[Mapping[str, Any]]) -> "Figure":
     for i, ((name, images), rows) in enumerate(curves.items()):
         points = [(0.0, rows[0]["clean"]), *sorted((row["eps"], row["accuracy"]) for row in rows)]
         fewer = f", {images:,} images" if images < most else ""
+        style: dict[str, Any] = {"marker": MARKERS[i % len(MARKERS)], "linestyle": STYLES[i % len(STYLES)]}
         axes.plot(
             *zip(*points, strict=True),
             color=COLORS[i % len(COLORS)],
-            marker=MARKERS[i % len(MARKERS)],
-            linestyle=STYLES[i % len(STYLES)],
             markersize=4,
             label=f"{ATTACK_NAMES.get(name, name)}{fewer}",
+            **(UNDER if name == "worst_case" else style),
         )
     axes.set_ylim(bottom=0)
     axes.set_xlim(left=0)

@@ -24,7 +24,10 @@ def draw_spaces(
         z = space.points if space.points.shape[1] <= 2 else PCA(2).fit_transform(space.points)
         z = z if z.shape[1] == 2 else np.hstack([z, np.zeros_like(z)])
         axes.scatter(*z.T, c=y, cmap="tab10", s=6, linewidths=0)
-        axes.set(title=f"{name}\n1-NN {accuracy[name]['1-NN']:.1f} %, 5-NN {accuracy[name]['5-NN']:.1f} %")
+        drawn = f" ({space.points.shape[1]} dimensions, drawn by PCA)" if space.points.shape[1] > 2 else ""
+        axes.set(
+            title=f"{name}{drawn}\n1-NN {accuracy[name]['1-NN']:.1f} %, 5-NN {accuracy[name]['5-NN']:.1f} %"
+        )
         axes.set(xticks=[], yticks=[])
     _save(figure, path)
 
