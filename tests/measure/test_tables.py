@@ -127,3 +127,14 @@ def test_an_attack_that_has_no_column_has_a_table(tmp_path: Path, capsys: pytest
         (folder / "result.json").write_text(json.dumps(result | {"attacks": attacks}))
         print_result(folder)
         assert ("12.34" in capsys.readouterr().out) == shown_there
+
+
+def test_long_names_are_folded_and_not_cut(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    names = [f"folder:/a/rather/long/path/to/the/images/of/version-{i}" for i in (1, 2)]
+    rows = [[name, "97.18", "1", "2"] for name in names]
+    print_table("accuracies", ["data set", "clean", "FGSM", "PGD"], rows)
+    told = "".join(line.split("  ")[0].strip() for line in capsys.readouterr().out.splitlines())
+    assert all(name in told for name in names)

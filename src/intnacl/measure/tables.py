@@ -72,7 +72,8 @@ def print_table(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]])
 
     table = Table(box=None, pad_edge=False)
     for i, head in enumerate(heads):
-        table.add_column(head, justify="left" if i == 0 else "right")
+        # Names are folded, not cut: those of folders differ in their ends.
+        table.add_column(head, justify="left" if i == 0 else "right", overflow="fold")
     for row in rows:
         table.add_row(*row)
     print(f"\n{title}")
