@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from digits_model import digits
-from intnacl.adversary import adversarial_view
+from intnacl.adversary import AdversaryConfig, adversarial_view
 from intnacl.encoders import EncoderConfig, build_model
 from intnacl.errors import InputError
 from intnacl.training.distributed import wrap_ddp
@@ -200,3 +200,9 @@ def test_bad_views_are_an_error(embedder, images):
 
     with pytest.raises(InputError, match="encoder returns a tuple: wrap it"):
         adversarial_view(Two(), images, EPS)
+
+
+@pytest.mark.parametrize("settings", [{"eps": 0.0}, {"eps": 2.0}, {"eps": float("nan")}, {"steps": 0}])
+def test_bad_adversaries_are_named(settings: dict) -> None:
+    with pytest.raises(InputError, match=rf"adversary {next(iter(settings))}="):
+        AdversaryConfig(**settings)

@@ -197,10 +197,12 @@ def settings() -> tuple[str, ...]:
 
 def _check_setting(key: str) -> None:
     """Raise unless `key` is a setting; one without its part, as lr, is taken for all of that name."""
+    if key in settings():
+        return
     last = {name: name.rpartition(".")[2] for name in settings()}
     near = get_close_matches(key, last.values(), n=1)
     meant = [repr(name) for name in last if near and last[name] == near[0]]
-    if key not in last and "." not in key and meant:
+    if meant and "." not in key:
         raise InputError(f"setting={key!r} is unknown; did you mean {' or '.join(meant)}?")
     check_choice("setting", key, settings())
 

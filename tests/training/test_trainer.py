@@ -434,18 +434,23 @@ def test_pauses_are_timed_apart_from_updates(tmp_path: Path, monkeypatch: pytest
     assert 0 < second["seconds"] < 0.5
 
 
-def test_images_per_second_count_every_batch_of_an_update(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Two batches of 16 images an update, which takes 4 seconds here."""
+def every_update_takes(seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the trainer's clock, which stands still otherwise."""
     now, update = [0.0], Stepper.__call__
     monkeypatch.setattr("intnacl.training.trainer.time", SimpleNamespace(monotonic=lambda: now[0]))
 
     def slowly(self: Stepper, *given: Any) -> Tensor:
-        now[0] += 4.0
+        now[0] += seconds
         return update(self, *given)
 
     monkeypatch.setattr(Stepper, "__call__", slowly)
+
+
+def test_images_per_second_count_every_batch_of_an_update(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two batches of 16 images an update."""
+    every_update_takes(4.0, monkeypatch)
     run(trainer(tmp_path, accumulate=2))
     assert [row["images_per_s"] for row in records(tmp_path / "log.jsonl")] == [8.0, 8.0]
 
@@ -453,16 +458,9 @@ def test_images_per_second_count_every_batch_of_an_update(
 def test_a_long_run_says_after_its_first_steps_how_long_it_will_take(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Eight updates of 500 seconds each; the losses are looked at after four, which are an epoch."""
-    now, update = [0.0], Stepper.__call__
-    monkeypatch.setattr("intnacl.training.trainer.time", SimpleNamespace(monotonic=lambda: now[0]))
+    """Of eight updates; the losses are looked at after four, which are an epoch."""
+    every_update_takes(500.0, monkeypatch)
     monkeypatch.setattr("intnacl.training.trainer.PATIENCE", 1e9)
-
-    def slowly(self: Stepper, *given: Any) -> Tensor:
-        now[0] += 500.0
-        return update(self, *given)
-
-    monkeypatch.setattr(Stepper, "__call__", slowly)
     run(trainer(tmp_path))
     assert "about 33 minutes to go at this speed" in capsys.readouterr().out
 

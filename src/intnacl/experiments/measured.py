@@ -8,7 +8,7 @@ import math
 import shlex
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -155,18 +155,14 @@ def collect(results: Path) -> tuple[list[View], dict[str, Run]]:
     return [_view(key, table, runs, trials) for key, table in kept["tables"].items()], runs
 
 
-def _trials(runs: Iterable[Run]) -> dict[str, dict[str, Run]]:
-    """The finished runs that are alike but for their seeds, by seed: `_setting` -> seed -> run."""
-    found: dict[str, dict[str, Run]] = defaultdict(dict)
+def _trials(runs: Collection[Run]) -> dict[str, dict[str, Run]]:
+    """For each run the finished ones that differ from it in their seeds alone: name -> seed -> run."""
+    alike: dict[str, dict[str, Run]] = defaultdict(dict)
+    setting = {run.name: run_name(replace(run.config, seed=0)) for run in runs}
     for run in runs:
         if run.result is not None:
-            found[_setting(run.config)][str(run.config.seed)] = run
-    return found
-
-
-def _setting(config: RunConfig) -> str:
-    """Equal for runs that differ in their seeds alone."""
-    return run_name(replace(config, seed=0))
+            alike[setting[run.name]][str(run.config.seed)] = run
+    return {name: alike[key] for name, key in setting.items()}
 
 
 def _run(results: Path, name: str, job: Mapping[str, Any]) -> Run:
@@ -198,10 +194,10 @@ def _view(
     key: str, table: Mapping[str, Any], runs: Mapping[str, Run], trials: Mapping[str, dict[str, Run]]
 ) -> View:
     def cell(seeds: Mapping[str, str], column: Mapping[str, Any]) -> Cell:
+        first = next(iter(seeds.values()))
         asked = {seed: runs[name] for seed, name in seeds.items()}
-        config = next(iter(asked.values())).config
-        every = trials.get(_setting(config), {}) | asked  # also the seeds that another table asked for
-        return cell_of(dict(sorted(every.items(), key=lambda item: int(item[0]))), config, column)
+        every = trials[first] | asked  # also the seeds that another table asked for
+        return cell_of(dict(sorted(every.items(), key=lambda item: int(item[0]))), runs[first].config, column)
 
     cells = [
         [cell(seeds, column) for seeds, column in zip(row, table["columns"], strict=True)]
