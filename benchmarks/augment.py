@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from intnacl.data.augment import augment
-from intnacl.data.recipes import RECIPES, AugmentConfig
+from intnacl.data.augmentations import RECIPES, AugmentConfig
 
 View = Callable[[], object]  # makes a batch of views
 Burst = Callable[[], float]  # makes batches for a while; returns views a second

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from intnacl.data import load
 from intnacl.data.augment import augment
-from intnacl.data.recipes import RECIPES, AugmentConfig
+from intnacl.data.augmentations import RECIPES, AugmentConfig
 
 Summary = dict[str, Tensor]
 

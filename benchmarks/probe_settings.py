@@ -17,14 +17,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from intnacl.attacks.named import named_attack
 from intnacl.data.augment import augment
-from intnacl.data.recipes import RECIPES, AugmentConfig
+from intnacl.data.augmentations import RECIPES, AugmentConfig
 from intnacl.evaluation import probe, robustness
 from intnacl.evaluation.features import extract_pair
-from intnacl.evaluation.named_attacks import named_attack
 from intnacl.evaluation.precision import exact_float32
 from intnacl.evaluation.probe import ProbeConfig
-from intnacl.measure.subject import Subject, open_subject, pair
+from intnacl.runs.opened import Subject, open_subject, pair
 
 SETTINGS = {
     **{f"{epochs} epochs": ProbeConfig(epochs=epochs) for epochs in (100, 200, 300, 500, 1000)},

@@ -18,8 +18,8 @@ from loss import plain
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from intnacl import bench
-from intnacl.config import resolve
+from intnacl.runs import bench
+from intnacl.runs.config import resolve
 
 
 class Pairs(PerImage):

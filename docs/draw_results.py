@@ -10,10 +10,10 @@ from typing import Any
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
-from intnacl.experiments.claims import Judgement, judge
-from intnacl.experiments.figures import draw
-from intnacl.experiments.measured import Cell, Run, View, collect
-from intnacl.experiments.published import training_times
+from intnacl.paper.cells import Cell, Run, View, collect
+from intnacl.paper.claims import Judgement, judge
+from intnacl.paper.figures import draw
+from intnacl.paper.published import training_times
 
 ROOT = Path(__file__).parents[1]
 README, CLAIMS = ROOT / "README.md", ROOT / "docs" / "claims.md"

@@ -11,7 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from intnacl.config import RECIPES, RunConfig
+from intnacl.runs.config import RECIPES, RunConfig
 
 PAGE = Path(__file__).parent / "settings.md"
 OPENING = """# Settings

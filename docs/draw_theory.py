@@ -12,8 +12,8 @@ from intnacl.losses.nacl import mix_rows
 from intnacl.losses.negatives import Pair, log_estimate
 from intnacl.losses.robust import adversarial_weight, robust_rows
 from intnacl.losses.similarity import log_mean_negatives
+from intnacl.plots.theory import INK, draw_bounds, draw_lemma, draw_spaces
 from intnacl.theory.comparison import ComparisonConfig, learn_spaces, load_table, measure
-from intnacl.theory.figures import INK, draw_bounds, draw_lemma, draw_spaces
 from intnacl.theory.neighbours import neighbour_logits
 from intnacl.theory.sweep import SweepConfig, exclusive_or, sweep, two_classes
 

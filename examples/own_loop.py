@@ -13,10 +13,10 @@ from torch import nn
 from intnacl import IntNaClLoss
 from intnacl.attacks import adversarial_view
 from intnacl.data import load
-from intnacl.data.recipes import AugmentConfig
+from intnacl.data.augmentations import AugmentConfig
 from intnacl.data.views import make_views
 from intnacl.evaluation.knn import KnnConfig, evaluate
-from intnacl.norms import attacked, convert
+from intnacl.models.batchnorm import attacked, convert
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("--preset", default="intnacl", help="simclr, debiased, hardneg, …, intcl, intnacl")

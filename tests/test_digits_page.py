@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from intnacl.evaluation.named_attacks import ATTACK_NAMES
+from intnacl.attacks.named import ATTACK_NAMES
 from tiny_run import measured
 
 ROOT = Path(__file__).parents[1]

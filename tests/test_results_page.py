@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from intnacl.experiments.measured import View, collect, figure
+from intnacl.paper.cells import View, collect, figure
 
 ROOT = Path(__file__).parents[1]
 FIGURES = (

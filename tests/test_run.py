@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from intnacl.commands import compare_command, compared_configs, is_comparison, run_command
+from intnacl.cli.commands import compare_command, compared_configs, is_comparison, run_command
+from intnacl.cli.flags import Flags
 from intnacl.errors import InputError
-from intnacl.flags import Flags
-from intnacl.training.distributed import Ranks
+from intnacl.training.ranks import Ranks
 
 ALONE = Ranks(0, 1, torch.device("cpu"))
 TINY = (
@@ -77,7 +77,7 @@ def test_seeds_of_a_file_are_runs_of_its_own_loss(tmp_path: Path, monkeypatch: p
         seen.update(alphas=[config.loss.alpha for config in configs.values()], seeds=seeds)
         return "time"
 
-    monkeypatch.setattr("intnacl.measure.comparison.compare", stopped)
+    monkeypatch.setattr("intnacl.runs.compare.compare", stopped)
     flags = Flags(config=tmp_path / "own.toml", device="cpu", out=tmp_path)
     assert compare_command(flags, (), (0, 1)) == 0
     assert seen == {"alphas": [0.25], "seeds": [0, 1]}
@@ -103,8 +103,8 @@ def test_public_names_are_loaded_when_they_are_asked_for() -> None:
     code = (
         "import sys, intnacl; assert 'torch' not in sys.modules; assert 'IntNaClLoss' in dir(intnacl);"
         "from intnacl import IntNaClLoss; assert IntNaClLoss.__module__ == 'intnacl.losses.integrated';"
-        "assert 'intnacl.weights' not in sys.modules; intnacl.from_pretrained;"
-        "assert 'intnacl.weights' in sys.modules; assert not hasattr(intnacl, 'nothing')"
+        "assert 'intnacl.models.weights' not in sys.modules; intnacl.from_pretrained;"
+        "assert 'intnacl.models.weights' in sys.modules; assert not hasattr(intnacl, 'nothing')"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert result.returncode == 0, result.stderr

@@ -3,7 +3,7 @@
 import runpy
 from pathlib import Path
 
-from intnacl.config import resolve, settings
+from intnacl.runs.config import resolve, settings
 
 DOCS = Path(__file__).parents[1] / "docs"
 TEXT = (DOCS / "settings.md").read_text(encoding="utf-8")

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import torch
 
-from intnacl.config import RunConfig, resolve
-from intnacl.measure import run
-from intnacl.measure.subject import Subject, open_subject
-from intnacl.stages import pretrain
-from intnacl.training.distributed import Ranks
-from intnacl.training.stopping import Stop
+from intnacl.runs import run
+from intnacl.runs.config import RunConfig, resolve
+from intnacl.runs.opened import Subject, open_subject
+from intnacl.runs.pretrain import pretrain
+from intnacl.training.ranks import Ranks
+from intnacl.training.stop import Stop
 
 CPU = torch.device("cpu")
 HERE = Ranks(0, 1, CPU)

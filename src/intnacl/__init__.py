@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from intnacl.losses.integrated import IntNaClLoss
-    from intnacl.weights import from_pretrained
+    from intnacl.models.weights import from_pretrained
 
 __all__ = ["IntNaClLoss", "__version__", "from_pretrained"]
 __version__ = "0.1.0"
-HOMES = {"IntNaClLoss": "intnacl.losses.integrated", "from_pretrained": "intnacl.weights"}
+HOMES = {"IntNaClLoss": "intnacl.losses.integrated", "from_pretrained": "intnacl.models.weights"}
 
 
 def __getattr__(name: str) -> Any:

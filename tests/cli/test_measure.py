@@ -8,7 +8,7 @@ import pytest
 
 from command_line import assert_refused, intnacl
 from intnacl.cli import app
-from intnacl.measure import commands
+from intnacl.runs import commands
 from test_run import TINY
 
 

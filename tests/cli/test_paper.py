@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from intnacl.cli import app
-from intnacl.experiments import report, reproduce
-from intnacl.experiments.reproduce import Request
+from intnacl.paper import report, reproduce
+from intnacl.paper.reproduce import Request
 
 Patch = pytest.MonkeyPatch
 

@@ -42,8 +42,8 @@ def test_examples_fit_a_terminal_of_80_columns(command: str, capsys: pytest.Capt
 def test_help_loads_no_more_than_it_needs() -> None:
     code = (
         "import sys; from intnacl.cli import app; app(['--help'], result_action='return_value');"
-        "loaded = {'torch', 'sklearn', 'matplotlib', 'scipy', 'PIL', 'jinja2', 'intnacl.config',"
-        "'intnacl.data', 'intnacl.measure', 'intnacl.experiments'} & set(sys.modules);"
+        "loaded = {'torch', 'sklearn', 'matplotlib', 'scipy', 'PIL', 'jinja2', 'intnacl.runs.config',"
+        "'intnacl.data', 'intnacl.runs.measure', 'intnacl.paper'} & set(sys.modules);"
         "assert not loaded, loaded"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)

@@ -69,7 +69,7 @@ def test_what_was_measured_is_shown_where_it_cannot_be_written(
     def _fail(*_: object) -> None:
         raise PermissionError
 
-    monkeypatch.setattr(f"intnacl.theory.figures.{drawing}", _fail)
+    monkeypatch.setattr(f"intnacl.plots.theory.{drawing}", _fail)
     with pytest.raises(PermissionError):
         app([*command.split(), "--out", str(tmp_path)])
     assert shown in capsys.readouterr().out

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from command_line import assert_refused, intnacl
-from intnacl import commands
-from intnacl.cli import app
+from intnacl.cli import app, commands
 
 
 def test_pretrain_help_shows_examples() -> None:

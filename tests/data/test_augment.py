@@ -9,7 +9,7 @@ from scipy.stats import ks_2samp
 
 from intnacl.data import draws
 from intnacl.data.augment import BRIGHTNESS, CONTRAST, HUE, SATURATION, TRIES, UNIFORMS, apply, augment, draw
-from intnacl.data.recipes import RECIPES
+from intnacl.data.augmentations import RECIPES
 from intnacl.errors import InputError
 
 T = pytest.importorskip("torchvision.transforms.v2")

@@ -12,7 +12,8 @@ from typing import IO
 import pytest
 import torch
 
-from intnacl.data import aside, cache
+from intnacl import files
+from intnacl.data import cache
 from intnacl.data.cache import Source, cached, default_root
 from intnacl.errors import InputError
 
@@ -176,7 +177,7 @@ def test_without_locks_the_first_to_finish_wins(
     def no_lock(path: Path) -> Iterator[bool]:
         yield False
 
-    monkeypatch.setattr(aside, "locked", no_lock)
+    monkeypatch.setattr(files, "locked", no_lock)
 
     def overtaken(out: IO[bytes]) -> tuple[list[int], dict[str, str]]:
         cached(root, source(file), Filler(1))  # another process finishes in the meantime
@@ -189,16 +190,16 @@ def test_without_locks_the_first_to_finish_wins(
 def test_what_another_process_filled_meanwhile_is_opened(
     root: Path, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lock, fill = aside.locked, Filler(2)
+    lock, fill = files.locked, Filler(2)
 
     @contextmanager
     def wait(path: Path) -> Iterator[bool]:
-        monkeypatch.setattr(aside, "locked", lock)
+        monkeypatch.setattr(files, "locked", lock)
         cached(root, source(file), Filler(1))
         with lock(path) as alone:
             yield alone
 
-    monkeypatch.setattr(aside, "locked", wait)
+    monkeypatch.setattr(files, "locked", wait)
     assert (cached(root, source(file), fill).images == 1).all()
     assert fill.calls == 0
 

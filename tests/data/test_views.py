@@ -5,8 +5,8 @@ import torch
 
 from intnacl.data import views
 from intnacl.data.augment import augment
+from intnacl.data.augmentations import RECIPES
 from intnacl.data.batches import batch_indices, rank_rows
-from intnacl.data.recipes import RECIPES
 from intnacl.data.views import make_views, mix
 from intnacl.errors import InputError
 

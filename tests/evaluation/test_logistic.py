@@ -6,15 +6,7 @@ import torch
 from sklearn.linear_model import LogisticRegression
 from torch import Tensor, nn
 
-from intnacl.evaluation.logistic import (
-    Problem,
-    adam,
-    count_correct,
-    gradient_,
-    initial,
-    lbfgs,
-    pad_columns,
-)
+from intnacl.evaluation.logistic import Problem, adam, count_correct, gradient_, initial, lbfgs, pad_columns
 
 
 def make_problem(n: int = 83, f: int = 11, c: int = 5, dtype: torch.dtype = torch.float64) -> Problem:

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from digits_model import held_out, trained_model
+from intnacl.attacks.named import named_attack
+from intnacl.attacks.sanity import zero_gradients
 from intnacl.errors import InputError
 from intnacl.evaluation import robustness
-from intnacl.evaluation.named_attacks import named_attack
-from intnacl.evaluation.pitfalls import zero_gradients
 from intnacl.evaluation.robustness import evaluate, examples
 
 EPS = 0.05

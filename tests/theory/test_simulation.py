@@ -16,14 +16,7 @@ from intnacl.theory.bounds import (
 )
 from intnacl.theory.mixture import Mixture, random_mixture, unbiased_loss
 from intnacl.theory.rademacher import complexity
-from intnacl.theory.simulation import (
-    MOST_POSITIVES,
-    Setting,
-    deviations,
-    estimate,
-    feature_class,
-    loss_class,
-)
+from intnacl.theory.simulation import MOST_POSITIVES, Setting, deviations, estimate, feature_class, loss_class
 
 MIXTURE = random_mixture(4, 8, 6, 1.0, seed=0)
 # A class at each end of a line: kernels take their extreme values, and E h⁻ = e⁻¹: the hardest case there is.

@@ -6,15 +6,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from intnacl.adversary import AdversaryConfig
-from intnacl.data.recipes import AugmentConfig
-from intnacl.encoders import EncoderConfig
+from intnacl.attacks.training_view import AdversaryConfig
+from intnacl.data.augmentations import AugmentConfig
 from intnacl.losses.integrated import PRESETS, LossConfig
-from intnacl.training.distributed import Ranks
+from intnacl.models.encoders import EncoderConfig
 from intnacl.training.journal import Journal
 from intnacl.training.objectives import Contrastive
+from intnacl.training.ranks import Ranks
 from intnacl.training.settings import TrainConfig
-from intnacl.training.stopping import Stop
+from intnacl.training.stop import Stop
 from intnacl.training.trainer import Monitor, Trainer
 
 ALONE = Ranks(0, 1, torch.device("cpu"))

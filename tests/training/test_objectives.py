@@ -7,16 +7,16 @@ import pytest
 import torch
 from pieces import contrastive, labelled_images
 
-from intnacl.adversary import AdversaryConfig, adversarial_view
+from intnacl.attacks.training_view import AdversaryConfig, adversarial_view
 from intnacl.data.augment import augment
+from intnacl.data.augmentations import AugmentConfig
 from intnacl.data.batches import STREAM
-from intnacl.data.recipes import AugmentConfig
 from intnacl.data.views import make_views
-from intnacl.encoders import EncoderConfig
 from intnacl.errors import InputError
 from intnacl.losses.integrated import PRESETS, IntNaClLoss, LossConfig
+from intnacl.models.encoders import EncoderConfig
+from intnacl.models.kernels.half_weights import HalfWeights
 from intnacl.training import objectives
-from intnacl.training.halves import HalfWeights
 from intnacl.training.objectives import Objective, Supervised
 
 ROWS, STEP = torch.arange(8), torch.tensor(5)

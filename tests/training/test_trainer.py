@@ -18,11 +18,11 @@ from torch import Tensor, nn
 from intnacl.errors import InputError
 from intnacl.training import checkpoint as checkpoints
 from intnacl.training.checkpoint import newest
-from intnacl.training.distributed import Ranks
 from intnacl.training.journal import SPENT, TIMES, Journal, records
 from intnacl.training.objectives import Contrastive
-from intnacl.training.steps import Stepper, Way
-from intnacl.training.stopping import Stop
+from intnacl.training.ranks import Ranks
+from intnacl.training.step import Stepper, Way
+from intnacl.training.stop import Stop
 from intnacl.training.trainer import DivergedError, Trainer, _resident
 
 
@@ -419,7 +419,7 @@ def test_pauses_are_timed_apart_from_updates(tmp_path: Path, monkeypatch: pytest
     clock, save = itertools.count(step=1e-3), checkpoints.Writer.save
     later = [0.0]
     fake = SimpleNamespace(monotonic=lambda: next(clock) + later[0])
-    for module in ("trainer", "standing"):
+    for module in ("trainer", "run_state"):
         monkeypatch.setattr(f"intnacl.training.{module}.time", fake)
 
     def wait(seconds: float) -> None:

@@ -12,8 +12,8 @@ import torch
 import torch.distributed as dist
 from pieces import contrastive, run, state, trainer
 
-from intnacl.training.distributed import Ranks
 from intnacl.training.objectives import AdversaryConfig
+from intnacl.training.ranks import Ranks
 
 STEPS = 20  # an epoch has four batches
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated
 
-from intnacl.flags import FRACTIONS, MANY
+from intnacl.cli.flags import FRACTIONS, MANY
 
 
 def probe(
@@ -45,7 +45,7 @@ def probe(
     device
         auto, cpu, cuda, cuda:1 …
     """
-    from intnacl.measure.commands import probe_command
+    from intnacl.runs.commands import probe_command
 
     probe_command(run, dataset, protocol, epochs, device, root)
 
@@ -80,7 +80,7 @@ def knn(
     device
         auto, cpu, cuda, cuda:1 …
     """
-    from intnacl.measure.commands import knn_command
+    from intnacl.runs.commands import knn_command
 
     knn_command(run, dataset, k, device, root)
 
@@ -124,7 +124,7 @@ def attack(
     device
         auto, cpu, cuda, cuda:1 …
     """
-    from intnacl.measure.commands import attack_command
+    from intnacl.runs.commands import attack_command
 
     attack_command(run, dataset, eps, attacks, images, device, root)
 
@@ -168,7 +168,7 @@ def embed(
     device
         auto, cpu, cuda, cuda:1 …
     """
-    from intnacl.measure.commands import embed_command
+    from intnacl.runs.commands import embed_command
 
     embed_command(run, dataset, split, out, device, root)
 
@@ -193,6 +193,6 @@ def export(run: Path, *, format: str = "safetensors", out: Path | None = None) -
     out
         Folder to write to; by default RUN/export-FORMAT.
     """
-    from intnacl.export import export_run
+    from intnacl.runs.export import export_run
 
     print(f"written: {export_run(run, format, out)}")

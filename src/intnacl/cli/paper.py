@@ -6,7 +6,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from intnacl.flags import MANY
+from intnacl.cli.flags import MANY
 
 OUT = Path("runs/paper")  # the results folder where none is named
 
@@ -86,9 +86,9 @@ def reproduce(
     set_
         Change settings of every run by dotted name, such as augment.strength=0.5.
     """
-    from intnacl.commands import exit_code
-    from intnacl.experiments import reproduce as experiments
-    from intnacl.flags import pairs
+    from intnacl.cli.commands import exit_code
+    from intnacl.cli.flags import pairs
+    from intnacl.paper import reproduce as experiments
 
     request = experiments.Request(
         tables=table, rows=row, columns=column, everything=all_, scale=scale,
@@ -125,7 +125,7 @@ def report(results: Path = OUT, *, out: Path | None = None) -> None:
     out
         Folder of the report; by default RESULTS/report.
     """
-    from intnacl.experiments.report import write_report
+    from intnacl.paper.report import write_report
 
     for path in write_report(results, out or results / "report"):
         print(path)

@@ -14,8 +14,8 @@ from typing import TextIO
 
 from cyclopts import App, CycloptsError, UnknownOptionError, UnusedCliTokensError
 
-from intnacl.cli import data, measure, paper, theory, train
-from intnacl.flags import USUAL
+from intnacl.cli import datasets, measure, paper, theory, train
+from intnacl.cli.flags import USUAL
 
 # What a file system refuses for the user's sake, not for a mistake of the program.
 REFUSALS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.ENAMETOOLONG)
@@ -25,7 +25,7 @@ app = App(
     help="Contrastive representation learning that is accurate and robust.",
     default_parameter=USUAL,
 )
-app.command(data.datasets)
+app.command(datasets.datasets)
 for command in (
     theory.nca, theory.bounds, train.pretrain, train.run, train.supervised, train.bench,
     measure.probe, measure.knn, measure.attack, measure.embed, measure.export, paper.reproduce, paper.report,
@@ -55,7 +55,7 @@ def main() -> None:
         print(f"intnacl: {error}", file=sys.stderr)
         sys.exit(1)
     except (MemoryError, RuntimeError) as error:
-        from intnacl.training.steps import is_out_of_memory
+        from intnacl.training.step import is_out_of_memory
 
         if not is_out_of_memory(error):
             raise
@@ -96,7 +96,7 @@ def _setting(error: UnknownOptionError) -> str | None:
     """The setting that an unknown flag is named like, if the command takes settings."""
     if not any("--set" in argument.names for argument in error.argument_collection):
         return None
-    from intnacl.config import settings
+    from intnacl.runs.config import settings
 
     name = (error.token.keyword or "").strip("-").replace("-", "_")
     return next((key for key in settings() if key.rpartition(".")[2] == name), None)

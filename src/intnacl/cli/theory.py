@@ -52,9 +52,9 @@ def nca(
     out
         Folder for the results.
     """
-    from intnacl.measure.parts import write_json
+    from intnacl.plots.theory import draw_spaces
+    from intnacl.runs.measurements import write_json
     from intnacl.theory.comparison import ComparisonConfig, learn_spaces, load_table, measure
-    from intnacl.theory.figures import draw_spaces
 
     config = ComparisonConfig(
         dataset=dataset,
@@ -117,8 +117,8 @@ def bounds(
     out
         Folder for the results.
     """
-    from intnacl.measure.parts import write_json
-    from intnacl.theory.figures import draw_bounds
+    from intnacl.plots.theory import draw_bounds
+    from intnacl.runs.measurements import write_json
     from intnacl.theory.sweep import SweepConfig, sweep
 
     config = SweepConfig(
@@ -144,7 +144,7 @@ def bounds(
 
 def _make_folder(out: Path) -> None:
     """Before what takes time, not after it."""
-    from intnacl.data.aside import disk_errors
+    from intnacl.files import disk_errors
 
     with disk_errors(out):
         out.mkdir(parents=True, exist_ok=True)
@@ -157,7 +157,7 @@ def _chosen(rows: list[dict[str, float]], name: str, columns: dict[str, str]) ->
 
 def _print_rows(title: str, rows: dict[str, dict[str, float]], digits: int = 2) -> None:
     """One line a row, one column a figure."""
-    from intnacl.measure.tables import print_table
+    from intnacl.runs.tables import print_table
 
     columns = list(next(iter(rows.values())))
     lines = [[name, *(f"{row[column]:.{digits}f}" for column in columns)] for name, row in rows.items()]

@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-from intnacl.flags import MANY, Flags, pairs
+from intnacl.cli.flags import MANY, Flags, pairs
 
 DEFAULTS = Flags()
 
@@ -22,7 +22,7 @@ def pretrain(flags: Flags = DEFAULTS) -> None:
     torchrun --nproc-per-node 8 -m intnacl pretrain --dataset cifar100
     ```
     """
-    from intnacl.commands import pretrain_command
+    from intnacl.cli.commands import pretrain_command
 
     sys.exit(pretrain_command(flags))
 
@@ -57,7 +57,7 @@ def run(
     transfer
         More data sets to probe and attack.
     """
-    from intnacl.commands import compare_command, is_comparison, run_command
+    from intnacl.cli.commands import compare_command, is_comparison, run_command
 
     more = {"evaluation.transfer": transfer} if transfer else {}
     if is_comparison(flags, compare, seeds):
@@ -79,7 +79,7 @@ def supervised(flags: Flags = DEFAULTS) -> None:
     intnacl supervised --dataset cifar100 --set augment=crop_flip --out runs/sup
     ```
     """
-    from intnacl.commands import run_command
+    from intnacl.cli.commands import run_command
     from intnacl.errors import InputError
 
     names = ("preset", "num_positives", "lam", "alpha")
@@ -121,6 +121,6 @@ def bench(
     out
         JSON file for the results, rewritten after every row.
     """
-    from intnacl.commands import bench_command
+    from intnacl.cli.commands import bench_command
 
     bench_command(device, steps, only, out)

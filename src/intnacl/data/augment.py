@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from intnacl.data import draws
-from intnacl.data.recipes import AugmentConfig
+from intnacl.data.augmentations import AugmentConfig
 from intnacl.data.transforms import (
     Planes,
     blend,

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from intnacl.data import aside
+from intnacl import files
 from intnacl.data.images import ImageSet
 from intnacl.errors import InputError
 
@@ -64,7 +64,7 @@ def cached(root: Path, source: Source, fill: Fill) -> ImageSet:
     folder = _writable(root)
     entry = folder / f"{source.key}.{source.fingerprint}"
     if (opened := _open(entry)) is None:
-        with aside.locked(folder / f".{source.key}.lock") as alone:
+        with files.locked(folder / f".{source.key}.lock") as alone:
             if (opened := _open(entry)) is None:
                 _clear(folder, source.key, partial=alone)
                 _write(entry, fill, source)
@@ -96,7 +96,7 @@ def _clear(folder: Path, key: str, *, partial: bool) -> None:
 
 
 def _write(entry: Path, fill: Fill, source: Source) -> None:
-    with aside.new_folder(entry) as folder:
+    with files.new_folder(entry) as folder:
         with (folder / "images.u8").open("wb") as out:
             labels, skipped = fill(out)
         if not labels:

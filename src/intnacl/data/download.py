@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
 
-from intnacl.data import aside
-from intnacl.data.progress import progress
+from intnacl import files
+from intnacl.console import progress
 from intnacl.errors import InputError
 
 BLOCK = 1 << 20
@@ -39,7 +39,7 @@ def unpacked(archive: Archive, root: Path, *, download: bool = True) -> Path:
         raise InputError(_wanted(archive, root, "downloading is switched off"))
     try:
         root.mkdir(parents=True, exist_ok=True)
-        with aside.locked(root / f".{archive.file}.lock"):
+        with files.locked(root / f".{archive.file}.lock"):
             if not packed.exists():
                 fetch(archive, packed)
             if not folder.is_dir():
@@ -59,7 +59,7 @@ def _wanted(archive: Archive, root: Path, reason: str) -> str:
 def fetch(archive: Archive, target: Path) -> None:
     """Download to `target`; nothing appears there unless it came whole and with the right md5."""
     digest, received = hashlib.md5(usedforsecurity=False), 0
-    with urllib.request.urlopen(archive.url, timeout=TIMEOUT_S) as reply, aside.new_file(target) as out:
+    with urllib.request.urlopen(archive.url, timeout=TIMEOUT_S) as reply, files.new_file(target) as out:
         length = reply.headers.get("Content-Length")
         expected = int(length) if length is not None else None
         with progress(f"downloading {archive.file}", expected, in_bytes=True) as advance:
@@ -81,7 +81,7 @@ def _unpack(archive: Archive, packed: Path, folder: Path) -> None:
         raise InputError(
             f"{packed} is not the official archive (md5 {md5}, not {archive.md5}): delete it and retry."
         )
-    with aside.new_folder(folder) as partial:
+    with files.new_folder(folder) as partial:
         try:
             with tarfile.open(packed) as tar:
                 tar.extractall(partial, filter="data")

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from intnacl.data.progress import progress
+from intnacl.console import progress
 from intnacl.errors import InputError
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from intnacl.data.augment import augment
-from intnacl.data.recipes import AugmentConfig
+from intnacl.data.augmentations import AugmentConfig
 from intnacl.errors import InputError
 
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from intnacl.cuda_graph import record
+from intnacl.training.cuda_graph import record
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,16 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from intnacl.attacks import along, gradient_sign, plain_gradients
+from intnacl.attacks.gradient import along, gradient_sign, plain_gradients
+from intnacl.attacks.named import AttackConfig, run
+from intnacl.attacks.sanity import accuracy_warnings, gradient_warnings, mode_warnings, zero_gradients
 from intnacl.errors import InputError
 from intnacl.evaluation.features import check_images, eval_mode, pixels
-from intnacl.evaluation.named_attacks import AttackConfig, run
-from intnacl.evaluation.pitfalls import (
-    accuracy_warnings,
-    gradient_warnings,
-    mode_warnings,
-    zero_gradients,
-)
 from intnacl.evaluation.precision import exact_float32, tf32_convolutions
 
 PORTION = 2**25  # pixels of the images that are attacked together: all of CIFAR's test images

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from intnacl.losses.once import differentiable_once
+from intnacl.losses.autograd import differentiable_once
 
 
 class Embedding(NamedTuple):

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from intnacl.losses.once import differentiable_once
+from intnacl.losses.autograd import differentiable_once
 
 # A tile holds at most this many similarities (4 MiB in float32): small beside the encoder's own memory,
 # large enough that the matrix product fills a CPU's cores or a GPU.

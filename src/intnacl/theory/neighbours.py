@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.autograd.function import FunctionCtx
 
 from intnacl.errors import InputError, check_choice
-from intnacl.losses.once import differentiable_once
+from intnacl.losses.autograd import differentiable_once
 
 # Similarities held at once. On a CPU a tile should stay in the cache; a GPU wants large matrix products.
 TILE_ELEMENTS = {"cpu": 2**19, "cuda": 2**26}

@@ -21,8 +21,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from intnacl.data.aside import disk_errors, new_folder
 from intnacl.errors import InputWarning
+from intnacl.files import disk_errors, new_folder
 
 CHECKPOINTS = "checkpoints"  # their folder in a run's
 MODEL, OPTIMIZER, STATE = "model.safetensors", "optimizer.pt", "state.json"

@@ -6,8 +6,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from intnacl.data.aside import disk_errors, write_file
 from intnacl.errors import missing_extra
+from intnacl.files import disk_errors, write_file
 
 LOG = "log.jsonl"
 SPENT = ("seconds", "compiling", "pausing")

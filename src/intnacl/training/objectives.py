@@ -10,16 +10,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from intnacl.adversary import AdversaryConfig, adversarial_view, view_step
+from intnacl.attacks.training_view import AdversaryConfig, adversarial_view, view_step
 from intnacl.data import draws
 from intnacl.data.augment import augment
-from intnacl.data.recipes import AugmentConfig
+from intnacl.data.augmentations import AugmentConfig
 from intnacl.data.views import Views, make_views
-from intnacl.encoders import ContrastiveModel, Encoder, EncoderConfig, build_model
 from intnacl.errors import InputError
 from intnacl.losses.integrated import IntNaClLoss, LossConfig
-from intnacl.resnets import fuse
-from intnacl.training.halves import HalfWeights
+from intnacl.models.encoders import ContrastiveModel, Encoder, EncoderConfig, build_model
+from intnacl.models.kernels.half_weights import HalfWeights
+from intnacl.models.resnets import fuse
 
 START = 0xFFFFFFFE  # in the generator's place of the view: the stream of the adversary's random starts
 

@@ -6,7 +6,7 @@ import torch
 
 from intnacl.errors import InputError, check_choice
 from intnacl.training.optimizers import OptimizerConfig
-from intnacl.training.steps import DTYPES
+from intnacl.training.step import DTYPES
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,14 +16,14 @@ from torch import Tensor, nn
 from intnacl.data.batches import batch_indices, rank_rows, steps_per_epoch
 from intnacl.errors import InputError
 from intnacl.training import checkpoint as checkpoints
-from intnacl.training.distributed import Ranks, any_rank, largest, mean_over_ranks, wrap_ddp
 from intnacl.training.journal import Journal
 from intnacl.training.objectives import Objective
 from intnacl.training.optimizers import build_optimizer, rate_at, set_rate
+from intnacl.training.ranks import Ranks, any_rank, largest, mean_over_ranks, wrap_ddp
+from intnacl.training.run_state import Standing
 from intnacl.training.settings import TrainConfig
-from intnacl.training.standing import Standing
-from intnacl.training.steps import Stepper
-from intnacl.training.stopping import Stop
+from intnacl.training.step import Stepper
+from intnacl.training.stop import Stop
 
 CHECK = 50  # steps between looks at the losses, which wait for the GPU
 PATIENCE = 10.0  # seconds after which a process on its own looks all the same, as slow steps need

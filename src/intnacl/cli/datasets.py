@@ -1,0 +1,123 @@
+"""`intnacl datasets`: what can be loaded, and how it looks."""
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import App
+
+from intnacl.cli.flags import FRACTIONS
+
+datasets = App(name="datasets")
+
+
+@datasets.default
+def list_datasets(*, root: Path | None = None) -> None:
+    """List the data sets, their sizes, and the folder where their files are expected.
+
+    **Examples**
+
+    ```
+    intnacl datasets
+    intnacl datasets show cifar100 --out grid.png
+    ```
+
+    Parameters
+    ----------
+    root
+        Data folder; by default $INTNACL_DATA, else ~/.cache/intnacl.
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    from intnacl.data.cache import default_root
+    from intnacl.data.datasets import DATASETS
+
+    table = Table("name", "train + test", "size", "classes", "files", box=None)
+    for name, entry in DATASETS.items():
+        shown = f"{name}:PATH" if entry.takes_path else name
+        table.add_row(shown, entry.images, entry.size, entry.classes, entry.files)
+    Console().print(table)
+    print(f"\nNamed sets are looked for in {root or default_root()} (--root, or the variable INTNACL_DATA).")
+
+
+@datasets.command(name="show")
+def show_dataset(
+    name: str = "digits",
+    *,
+    out: Path = Path("grid.png"),
+    split: str = "train",
+    root: Path | None = None,
+    size: int | None = None,
+    strict: bool = False,
+    rows: int = 8,
+    augment: str | None = None,
+    extra: int = 1,
+    mixed: int = 2,
+    lam: float = 0.5,
+    eps: Annotated[float, FRACTIONS] = 0.015,
+    run: Path | None = None,
+    seed: int = 0,
+) -> None:
+    """Draw images of a data set next to their training views, and print its size and checksum.
+
+    **Examples**
+
+    ```
+    intnacl datasets show digits
+    intnacl datasets show cifar100 --root ~/data --augment simclr --out grid.png
+    intnacl datasets show folder:~/images --size 64 --strict
+    intnacl datasets show digits --eps 0.1 --run runs/digits-intnacl-5-seed0
+    ```
+
+    Parameters
+    ----------
+    name
+        A data set that `intnacl datasets` lists, such as cifar100 or folder:PATH.
+    out
+        File to write: .png, .jpg, .pdf or .svg.
+    split
+        train or test.
+    root
+        Data folder; by default $INTNACL_DATA, else ~/.cache/intnacl.
+    size
+        Side length to which images of folder: and parquet: are resized (32).
+    strict
+        Refuse broken images instead of skipping them.
+    rows
+        How many images to draw, spread over the data set.
+    augment
+        Augmentation of the views: paper, simclr, crop_flip or none; by default that of training on this set.
+    extra
+        How many extra views.
+    mixed
+        How many mixed views.
+    lam
+        λ, the weight of the image itself in a mixed view.
+    eps
+        Radius of the adversarial view, in pixels of [0, 1]; 0 leaves it out.
+    run
+        A run whose encoder makes the adversarial view; by default the untrained encoder.
+    seed
+        Seed of the views, and of that encoder.
+    """
+    from intnacl.cli.previews import adversarial_columns, trained_encoder, untrained_model
+    from intnacl.data import load
+    from intnacl.errors import check_count
+    from intnacl.files import disk_errors
+    from intnacl.plots.gallery import MOST, draw_gallery, view_columns
+    from intnacl.runs.config import resolve
+
+    check_count("rows", rows, 1, MOST)
+    named = {} if augment is None else {"augment": augment}
+    config = resolve({"dataset": name} | named).augment
+    dataset = load(name, split, root, size=size, strict=strict)
+    chosen = dataset.spread(rows)
+    columns = view_columns(dataset.images[chosen], config, seed=seed, extra=extra, mixed=mixed, lam=lam)
+    if eps:
+        side = dataset.images.shape[-1]
+        network = trained_encoder(run, side) if run else untrained_model(name, side, seed)
+        columns |= adversarial_columns(network, columns["anchor"], eps)
+    with disk_errors(out):
+        draw_gallery(columns, dataset.captions(chosen), out)
+    print(dataset.summary())
+    print(f"written: {out}")

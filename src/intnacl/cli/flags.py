@@ -1,0 +1,119 @@
+"""The flags that `pretrain`, `run` and `supervised` share, and the configuration they stand for."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, get_args
+
+from cyclopts import Parameter, Token, convert
+
+from intnacl.errors import InputError
+from intnacl.runs.values import number
+
+MANY = Parameter(consume_multiple=1, negative=(), show_default=False)  # --seeds 0 1 2: one or more
+
+
+def _numbers(kind: Any, tokens: Sequence[Token]) -> Any:
+    """One float or a tuple of them, as the flag's type says."""
+    numbers = tuple(number(token.value) for token in tokens)
+    return numbers[0] if kind is float else numbers
+
+
+def _as_written(kind: Any, tokens: Sequence[Token]) -> Any:
+    """What the flag's type makes of the words, but no fraction for a whole number, which would be rounded."""
+    if int in (kind, *get_args(kind)):
+        for token in tokens:
+            if "." in token.value:
+                raise ValueError(f"{token.value!r} is not a whole number.")
+    return convert(kind, tokens)
+
+
+FRACTIONS = Parameter(converter=_numbers)  # --eps 8/255
+USUAL = Parameter(converter=_as_written)  # of every other flag
+
+# Everyday flags that have a dotted name of their own in the configuration.
+DOTTED = {
+    "epochs": "train.epochs",
+    "batch_size": "train.batch_size",
+    "lr": "train.lr",
+    "num_positives": "loss.num_positives",
+    "lam": "loss.lam",
+    "alpha": "loss.alpha",
+}
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Flags:
+    """Flags of a run.
+
+    Parameters
+    ----------
+    dataset
+        A data set that `intnacl datasets` lists; by default digits.
+    root
+        Data folder; by default $INTNACL_DATA, else ~/.cache/intnacl.
+    preset
+        simclr (the default), debiased, hardneg, debiased_hardneg, adv, intcl or intnacl.
+    epochs
+        Passes over the data set.
+    batch_size
+        Images per batch, over all ranks.
+    lr
+        Learning rate.
+    num_positives
+        M, the number of positives per image.
+    lam
+        λ, the weight of the image itself in a mixed view.
+    alpha
+        α, the weight of the robust term.
+    seed
+        Random seed for weights, batches and views.
+    device
+        auto, cpu, cuda, cuda:1 …
+    out
+        Run folder; by default a folder in runs/ named after the run.
+    config
+        A TOML file of settings; flags override it.
+    recipe
+        paper, tinyimagenet or digits; by default the recipe of the data set.
+    set_
+        Any setting in docs/settings.md by its dotted name: loss.temperature=0.2 encoder.name=resnet34 …
+    max_minutes
+        Save and stop after this many minutes; the same command resumes.
+    """
+
+    dataset: str | None = None
+    root: Path | None = None
+    preset: str | None = None
+    epochs: int | None = None
+    batch_size: int | None = None
+    lr: float | None = None
+    num_positives: int | None = None
+    lam: float | None = None
+    alpha: float | None = None
+    seed: int | None = None
+    device: str = "auto"
+    out: Path | None = None
+    config: Path | None = None
+    recipe: str | None = None
+    set_: Annotated[tuple[str, ...], MANY, Parameter(name="--set")] = ()
+    max_minutes: float | None = None
+
+    @property
+    def overrides(self) -> dict[str, Any]:
+        """The settings that were given, under their dotted names; `--set` pairs come last and win."""
+        values = {"dataset": self.dataset, "root": self.root and str(self.root), "seed": self.seed}
+        values |= {dotted: getattr(self, name) for name, dotted in DOTTED.items()}
+        return {key: value for key, value in values.items() if value is not None} | pairs(self.set_)
+
+
+def pairs(texts: tuple[str, ...]) -> dict[str, str]:
+    """KEY=VALUE texts of `--set` as a dict."""
+    found = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise InputError(f"--set {text!r} must be KEY=VALUE, such as loss.temperature=0.2.")
+        found[key] = value
+    return found

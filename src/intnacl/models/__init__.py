@@ -1,0 +1,1 @@
+"""Networks: ResNets, encoders with their heads, batch norm for stacked views, stored weights."""

@@ -1,0 +1,1 @@
+"""GPU kernels for the networks, and when they are used."""

@@ -1,0 +1,68 @@
+"""When two runs are the same, and what a run is called: after all that its result depends on."""
+
+import hashlib
+import json
+from dataclasses import fields, replace
+from functools import cache
+from typing import Any
+
+from intnacl.data.augmentations import AugmentConfig
+from intnacl.evaluation.probe import ProbeConfig
+from intnacl.losses.integrated import LossConfig
+from intnacl.runs.config import FREE, EvaluationConfig, RunConfig, flatten, resolve, to_dict
+from intnacl.runs.unused import unused
+
+DEFAULTS = 2  # raise when a setting's default changes: runs with the old one must not be taken for new
+
+
+def canonical(config: RunConfig) -> RunConfig:
+    """The same run with what it does not use of loss and mixing as in the recipes, so that equal runs are
+    equal."""
+    names = unused(config)
+    loss = {f.name: getattr(_simclr(), f.name) for f in fields(LossConfig) if f"loss.{f.name}" in names}
+    unmixed = replace(config.augment, mix_of=AugmentConfig.mix_of)
+    augment = unmixed if "augment.mix_of" in names else config.augment
+    return replace(config, loss=replace(config.loss, **loss), augment=augment)
+
+
+@cache
+def _simclr() -> LossConfig:
+    """What the recipes make of the loss when nothing is asked for."""
+    return resolve().loss
+
+
+def training_key(config: RunConfig) -> str:
+    """Equal for runs that train alike, whatever they measure and whatever their seed."""
+    return _text(replace(config, seed=0, evaluation=EvaluationConfig()))
+
+
+def encoder_key(config: RunConfig) -> str:
+    """Equal for runs that end with the same encoder, whatever they measure on it and how."""
+    return _text(replace(config, evaluation=EvaluationConfig(), probe=ProbeConfig()))
+
+
+def run_name(config: RunConfig) -> str:
+    """A readable name and a hash of all that the result depends on."""
+    loss = config.loss
+    parts = [config.dataset.replace("/", "_").replace(":", "_")]
+    if config.objective == "supervised":
+        parts += ["supervised"]
+    else:
+        parts += [loss.nacl, loss.negatives, f"M{loss.num_positives}"]
+        parts += [f"lam{loss.lam:g}"] if loss.nacl == "mixnca" else []
+        parts += [f"alpha{loss.alpha:g}"] if loss.alpha else []
+    parts += [f"{config.train.epochs}epochs", f"seed{config.seed}"]
+    digest = hashlib.blake2b(_text(config).encode(), digest_size=5).hexdigest()
+    return "-".join([*("".join(c if c.isalnum() or c in "._" else "_" for c in p) for p in parts), digest])
+
+
+def _text(config: RunConfig) -> str:
+    """All settings that are not at their default: one that a later version adds leaves names as they are."""
+    usual = _defaults()
+    flat = {key: value for key, value in flatten(to_dict(config)) if key not in FREE and value != usual[key]}
+    return json.dumps({"defaults": DEFAULTS, **flat}, sort_keys=True)
+
+
+@cache
+def _defaults() -> dict[str, Any]:
+    return dict(flatten(to_dict(RunConfig())))

@@ -1,0 +1,223 @@
+"""Losses side by side: runs that differ in the loss alone, over some seeds, as a table and a figure."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import mean, stdev
+from typing import TYPE_CHECKING, Any
+
+from intnacl.attacks.named import ATTACK_NAMES
+from intnacl.files import disk_errors
+from intnacl.plots.evaluation import COLORS, MARKERS
+from intnacl.plots.labels import end_labels
+from intnacl.runs.config import RunConfig, from_dict
+from intnacl.runs.measure import Say, check, run
+from intnacl.runs.measurements import write_json
+from intnacl.runs.page import on_images
+from intnacl.runs.pretrain import RESULT, pretrain
+from intnacl.runs.tables import print_table, print_warnings
+from intnacl.training.ranks import Ranks
+from intnacl.training.stop import Stop
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Spread = dict[str, Any]
+"""`mean`, `sd` (None for one seed) and the `values`, one for each seed."""
+
+
+def compare(
+    configs: Mapping[str, RunConfig], seeds: Sequence[int], folder: Path, here: Ranks, stop: Stop, say: Say
+) -> str | None:
+    """Run every configuration with every seed in a folder of its own below `folder`; the reason of a stop.
+
+    Many ranks first train all of them: the main one measures alone, and nobody can wait for it that long.
+    """
+    runs = [(label, replace(config, seed=seed)) for seed in seeds for label, config in configs.items()]
+    for label, config in runs if here.world > 1 else ():
+        say(f"{label}, seed {config.seed}")
+        check(config)
+        reason = pretrain(config, run_folder(folder, label, config.seed), here, stop)
+        if reason is not None:
+            return reason
+    for label, config in runs if here.main else ():
+        say(f"{label}, seed {config.seed}")
+        reason = run(config, run_folder(folder, label, config.seed), here, stop, say)
+        if reason is not None:
+            return reason
+    return None
+
+
+def run_folder(folder: Path, label: str, seed: int) -> Path:
+    """Where one run of a comparison is."""
+    return folder / f"{label}-seed{seed}"
+
+
+def summarize(folder: Path, labels: Sequence[str], seeds: Sequence[int]) -> dict[str, Any]:
+    """Accuracies of finished runs by loss, attack and eps, and their protocol, which they share."""
+    results = {label: [_result(run_folder(folder, label, seed)) for seed in seeds] for label in labels}
+    first = results[labels[0]][0]
+    return {
+        "dataset": first["config"]["dataset"],
+        "seeds": list(seeds),
+        "attacked": on_images(first),
+        "losses": {label: _figures(found) for label, found in results.items()},
+        "clean_of_attacked": {k: _spread([_clean_of_attacked(one) for one in f]) for k, f in results.items()},
+        "difference": _differences(results) if len(labels) == 2 else None,
+        "warnings": [
+            f"{label}, seed {seed}: {warning}"
+            for label, found in results.items()
+            for seed, result in zip(seeds, found, strict=True)
+            for warning in result["warnings"]
+        ],
+        "time_s": {k: _spread([one["time_s"]["total"] for one in found]) for k, found in results.items()},
+        "protocol": {k: v for k, v in first["protocol"].items() if k not in ("seed", "encoder_sha256")},
+    }  # fmt: skip
+
+
+def write_comparison(summary: dict[str, Any], folder: Path) -> tuple[Path, Path]:
+    """Write its figure and its numbers; returns their paths."""
+    drawing, figures = folder / "comparison.png", folder / "comparison.json"
+    write_json(summary, figures)
+    with disk_errors(drawing):
+        draw_comparison(summary).savefig(drawing, dpi=140)
+    return drawing, figures
+
+
+def print_comparison(summary: dict[str, Any]) -> None:
+    """Attacks and eps as rows, losses as columns."""
+    columns = dict(summary["losses"])
+    if summary["difference"]:
+        columns["difference"] = summary["difference"]
+    keys = list(next(iter(columns.values())))
+    rows = [
+        [_name(key), *(_shown(columns[c][key], signed=c == "difference") for c in columns)] for key in keys
+    ]
+    print_table(f"{summary['dataset']}: accuracy in percent, {_over(summary)}", ["attack", *columns], rows)
+    print_warnings(summary["warnings"])
+
+
+def draw_comparison(summary: dict[str, Any]) -> "Figure":
+    """Accuracy over eps: a panel for each attack, a line for each loss, labelled where it ends."""
+    from matplotlib.figure import Figure
+
+    losses = summary["losses"]
+    attacks = list(dict.fromkeys(_split(key)[0] for key in next(iter(losses.values())) if key != "clean"))
+    attacks = [name for name in attacks if name != "worst_case"] or attacks or ["none"]
+    figure = Figure(figsize=(4.1 * len(attacks) + 0.8, 4.2), layout="constrained")
+    grid = figure.subplots(1, len(attacks), sharey=True, squeeze=False)[0]
+    for axes, attack in zip(grid, attacks, strict=True):
+        _panel(axes, attack, losses, summary["clean_of_attacked"])
+    grid[0].set_ylabel("accuracy (%)")
+    figure.suptitle(f"{summary['dataset']} under attack, {_over(summary)}", parse_math=False)
+    return figure
+
+
+def _over(summary: dict[str, Any]) -> str:
+    """What its figures are taken over."""
+    seeds = summary["seeds"]
+    over = f"mean ± sd of {len(seeds)} seeds" if len(seeds) > 1 else f"seed {seeds[0]}"
+    return over + (f", attacks{summary['attacked']}" if summary["attacked"] else "")
+
+
+def _panel(
+    axes: "Axes", attack: str, losses: Mapping[str, Mapping[str, Spread]], clean: Mapping[str, Spread]
+) -> None:
+    ends = []
+    for i, (label, figures) in enumerate(losses.items()):
+        points = {0.0: clean[label]}
+        points |= {_split(k)[1]: v for k, v in figures.items() if k != "clean" and _split(k)[0] == attack}
+        eps = sorted(points)
+        middle, sd = [points[e]["mean"] for e in eps], [points[e]["sd"] or 0.0 for e in eps]
+        color = COLORS[i % len(COLORS)]
+        axes.errorbar(
+            eps,
+            middle,
+            yerr=sd if any(sd) else None,
+            color=color,
+            marker=MARKERS[i % len(MARKERS)],
+            capsize=3,
+            clip_on=False,
+        )
+        ends.append((eps[-1], middle[-1], label, color))
+    axes.set(xlabel="eps (pixels in [0, 1])", title=ATTACK_NAMES.get(attack, attack), ylim=(0, 101))
+    axes.set_xlim(left=0)
+    end_labels(axes, ends)
+    axes.grid(alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _result(folder: Path) -> dict[str, Any]:
+    result: dict[str, Any] = json.loads((folder / RESULT).read_bytes())
+    return result
+
+
+def _values(result: dict[str, Any]) -> dict[str, float]:
+    """ "clean" and "ATTACK EPS" -> accuracy on the run's own data set, for what its configuration asks."""
+    config = from_dict(result["config"])
+    name, wanted = config.dataset, config.evaluation
+    rows = _attacks(result)
+    values = {"clean": result["accuracy"][name]["clean"]}
+    for attack in dict.fromkeys((*wanted.attacks, *(("fgsm",) if wanted.fgsm_eps else ()))):
+        radii = [eps for eps, names in wanted.rounds if attack in names]
+        values |= {
+            _key(row): row["accuracy"] for row in rows if row["name"] == attack and row["eps"] in radii
+        }
+    worst = [row for row in rows if row.get("of") == list(wanted.attacks) and row["eps"] in wanted.eps]
+    return values | {_key(row): row["accuracy"] for row in worst}
+
+
+def _attacks(result: dict[str, Any]) -> list[dict[str, Any]]:
+    """The attacks on as many images of the run's own data set as its configuration asks."""
+    config = from_dict(result["config"])
+    name, images = config.dataset, config.evaluation.images
+    count = result["protocol"]["images"][name]["test"]
+    return [
+        row
+        for row in result["attacks"]
+        if row["dataset"] == name and row["images"] == min(images or count, count)
+    ]
+
+
+def _clean_of_attacked(result: dict[str, Any]) -> float:
+    """Where curves over eps begin: the accuracy on the attacked images, which may be some of all."""
+    clean = result["accuracy"][result["config"]["dataset"]]["clean"]
+    return float(next((row["clean"] for row in _attacks(result)), clean))
+
+
+def _key(row: Mapping[str, Any]) -> str:
+    return f"{row['name']} {row['eps']:.4g}"
+
+
+def _figures(results: Sequence[dict[str, Any]]) -> dict[str, Spread]:
+    values = [_values(result) for result in results]
+    return {key: _spread([found[key] for found in values]) for key in values[0]}
+
+
+def _differences(results: Mapping[str, Sequence[dict[str, Any]]]) -> dict[str, Spread]:
+    """The second loss minus the first, seed by seed."""
+    first, second = ([_values(result) for result in found] for found in results.values())
+    return {key: _spread([b[key] - a[key] for a, b in zip(first, second, strict=True)]) for key in first[0]}
+
+
+def _spread(values: list[float]) -> Spread:
+    return {"mean": mean(values), "sd": stdev(values) if len(values) > 1 else None, "values": values}
+
+
+def _split(key: str) -> tuple[str, float]:
+    attack, eps = key.split()
+    return attack, float(eps)
+
+
+def _name(key: str) -> str:
+    if key == "clean":
+        return key
+    attack, eps = _split(key)
+    return f"{ATTACK_NAMES.get(attack, attack)}, eps {eps:.4g}"
+
+
+def _shown(spread: Spread, *, signed: bool) -> str:
+    text = f"{spread['mean']:+.1f}" if signed else f"{spread['mean']:.1f}"
+    return text if spread["sd"] is None else f"{text} ± {spread['sd']:.1f}"

@@ -1,0 +1,168 @@
+"""A run's encoder for other programs, with a model card that tells its protocol and figures."""
+
+import io
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+from torch import Tensor, nn
+
+from intnacl.errors import InputError, check_choice, missing_extra
+from intnacl.files import write_file
+from intnacl.models.encoders import SMALL, Encoder, build_model, timm_options
+from intnacl.models.resnets import RESNETS
+from intnacl.models.weights import ENCODER, clean_state
+from intnacl.runs.card import MARK, model_card
+from intnacl.runs.opened import Subject, open_subject
+from intnacl.runs.result import collect
+
+Exported = tuple[str, bytes, str]
+"""The name of the encoder's file, its content, and code that uses it."""
+TOLERANCE = 1e-4  # largest difference of ONNX's features from torch's, relative to the largest feature
+
+
+def export_run(folder: Path, format: str, out: Path | None = None) -> Path:
+    """Write the encoder and its card to a folder, and return the encoder's file."""
+    check_choice("format", format, FORMATS)
+    subject = open_subject(folder, torch.device("cpu"))
+    out = out or folder / f"export-{format}"
+    if out.exists() and not out.is_dir():
+        raise InputError(f"--out {out} is a file: give a folder.")
+    readme = out / "README.md"
+    if readme.exists() and MARK not in readme.read_text(encoding="utf-8", errors="replace"):
+        raise InputError(f"{readme} is no model card and would be lost: give --out a folder of its own.")
+    name, content, usage = FORMATS[format](subject)
+    card = model_card(subject.config, collect(subject), usage)
+    write_file(out / name, content)
+    write_file(readme, card.encode())
+    return out / name
+
+
+def _safetensors(subject: Subject) -> Exported:
+    content = (subject.folder / ENCODER).read_bytes()
+    made = f'encoder = intnacl.from_pretrained("{ENCODER}")'
+    side = subject.image_size
+    shape = f"pixels: (N, 3, {side}, {side}) in [0, 1]"
+    return ENCODER, content, f"import intnacl\n\n{made}\nfeatures = encoder(pixels)  # {shape}"
+
+
+def _torchvision(subject: Subject) -> Exported:
+    """A state dict under torchvision's names; the usage tells how its model must be changed to take it."""
+    name = subject.config.encoder.name
+    if name not in RESNETS:
+        raise InputError(f"encoder {name!r} has no twin in torchvision: take --format safetensors or onnx.")
+    content, file = io.BytesIO(), "torchvision.pth"
+    torch.save(_state(subject), content)
+    state = f'torch.load("{file}", weights_only=True)'
+    return file, content.getvalue(), _usage("torchvision", f"torchvision.models.{name}()", state, subject)
+
+
+def _timm(subject: Subject) -> Exported:
+    from safetensors.torch import save
+
+    name = subject.config.encoder.name
+    if name not in RESNETS and not name.startswith("timm:"):
+        raise InputError(f"encoder {name!r} has no twin in timm: take --format safetensors or onnx.")
+    content, file, options = save(_state(subject)), "timm.safetensors", ""
+    if name.startswith("timm:"):
+        name = name.removeprefix("timm:")
+        options = "".join(f", {k}={v}" for k, v in timm_options(name, subject.image_size).items())
+    made = f'timm.create_model("{name}", num_classes=0{options})'
+    return file, content, _usage("timm", made, f'load_file("{file}")', subject)
+
+
+def _state(subject: Subject) -> dict[str, Tensor]:
+    """What the other package's model loads, which has batch norms wherever one is built."""
+    config, state = subject.config.encoder, clean_state(subject.encoder)
+    usual = build_model(
+        replace(config, norm="joint"), image_size=subject.image_size, adversarial=False, seed=0
+    ).encoder
+    if clean_state(usual).keys() != state.keys():
+        raise InputError(
+            f"encoder {config.name!r} was trained without its batch norms (encoder.norm={config.norm}): its "
+            "twin elsewhere would have them. Take --format safetensors or onnx."
+        )
+    return state
+
+
+def _usage(package: str, made: str, state: str, subject: Subject) -> str:
+    """Code that makes the other package's model, changes its stem as ours was, and loads the weights."""
+    imports = {"timm": "import timm\nimport torch\nfrom safetensors.torch import load_file"}
+    lines = [imports.get(package, "import torch\nimport torchvision"), "", f"model = {made}"]
+    backbone = subject.encoder.backbone
+    ours = subject.config.encoder.name in RESNETS
+    if ours or (subject.image_size <= SMALL and "img_size" not in made):
+        name, conv = next((n, m) for n, m in backbone.named_modules() if isinstance(m, nn.Conv2d))
+        shape = (conv.in_channels, conv.out_channels, conv.kernel_size[0], conv.stride[0], conv.padding[0])
+        bias = conv.bias is not None
+        arguments = ", ".join(map(str, shape))
+        lines += [f'model.set_submodule("{name}", torch.nn.Conv2d({arguments}, bias={bias}))']
+    if package == "torchvision":
+        lines += ["model.fc = torch.nn.Identity()"]
+    if ours or isinstance(getattr(backbone, "maxpool", None), nn.Identity):
+        lines += ["model.maxpool = torch.nn.Identity()"]
+    config = subject.config.encoder
+    lines += [
+        f"model.load_state_dict({state})",
+        "model.eval()",
+        "",
+        f"mean = torch.tensor({list(config.mean)}).view(3, 1, 1)",
+        f"std = torch.tensor({list(config.std)}).view(3, 1, 1)",
+        "features = model((pixels - mean) / std)  # pixels: (N, 3, "
+        f"{subject.image_size}, {subject.image_size}) in [0, 1]",
+    ]
+    return "\n".join(lines)
+
+
+def _onnx(subject: Subject) -> Exported:
+    """Pixels -> features for any batch size, checked against torch on random pixels."""
+    try:
+        import onnxruntime
+        import onnxscript  # noqa: F401  (torch's exporter needs it)
+    except ImportError:
+        raise missing_extra("onnx, onnxscript and onnxruntime", "onnx", "--format onnx") from None
+    side, generator = subject.image_size, torch.Generator().manual_seed(0)
+    x = torch.rand(4, 3, side, side, generator=generator)
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "encoder.onnx"
+        _to_onnx(subject.encoder, x, path)
+        content = path.read_bytes()
+    session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
+    for batch in (x, x[:1], x[:3]):
+        found = torch.from_numpy(session.run(None, {"pixels": batch.numpy()})[0])
+        check_close(found, subject.encoder, batch)
+    usage = (
+        'import onnxruntime\n\nsession = onnxruntime.InferenceSession("encoder.onnx")\n'
+        f'(features,) = session.run(None, {{"pixels": pixels}})  # float32 (N, 3, {side}, {side}) in [0, 1]'
+    )
+    return path.name, content, usage
+
+
+def _to_onnx(encoder: Encoder, x: Tensor, path: Path) -> None:
+    plain = nn.Sequential(encoder).eval()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the exporter's own deprecations, nothing a user could act on
+        torch.onnx.export(
+            plain, (x,), str(path), input_names=["pixels"], output_names=["features"],
+            dynamic_shapes=({0: torch.export.Dim("batch")},), dynamo=True, external_data=False, verbose=False,
+        )  # fmt: skip
+
+
+def check_close(found: Tensor, encoder: nn.Module, x: Tensor) -> None:
+    """Raise if features of another runtime are not torch's."""
+    with torch.no_grad():
+        wanted = encoder(x)
+    gap = float((found - wanted).abs().max() / wanted.abs().max().clamp(min=1e-12))
+    if not gap <= TOLERANCE:
+        raise InputError(f"the exported encoder's features differ from torch's by {gap:.1e}: not usable.")
+
+
+FORMATS: dict[str, Callable[[Subject], Exported]] = {
+    "safetensors": _safetensors,
+    "torchvision": _torchvision,
+    "timm": _timm,
+    "onnx": _onnx,
+}

@@ -1,0 +1,160 @@
+"""Ranks: start and stop under `torchrun`, DDP, and decisions that all ranks share."""
+
+import gc
+import inspect
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.rendezvous import rendezvous
+
+from intnacl.errors import InputError, LostRankError
+from intnacl.training.heap import keep_freed_memory
+from intnacl.training.stop import Stop
+
+TIMEOUT = timedelta(minutes=10)
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """This process among all of the run."""
+
+    rank: int
+    world: int
+    device: torch.device
+
+    @property
+    def main(self) -> bool:
+        """Whether this process writes files and speaks."""
+        return self.rank == 0
+
+
+@contextmanager
+def ranks(device: str = "auto") -> Iterator[Ranks]:
+    """One process, or one of those that `torchrun` started; the process group ends with the block."""
+    world, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
+    here = pick_device(device, int(os.environ.get("LOCAL_RANK", "0")))
+    if world == 1:
+        yield Ranks(0, 1, here)
+        return
+    try:
+        _join("nccl" if here.type == "cuda" else "gloo")
+        yield Ranks(rank, world, here)
+    except RuntimeError as error:
+        if not _is_lost_contact(error):
+            raise
+        raise LostRankError(
+            f"rank {rank} lost contact with another rank, which died or cannot be reached. Nothing since the "
+            "last checkpoint is kept; run the same command again (or torchrun with --max-restarts) to go on."
+        ) from error
+    finally:
+        if dist.is_initialized():
+            with Stop():  # when a rank dies, torchrun's SIGTERM must not cut the others' words short
+                gc.collect()  # DDP goes first: it would keep the group's threads alive into the end
+                dist.destroy_process_group()
+
+
+def _join(backend: str) -> None:
+    """Meet the other ranks under a name of this attempt's own.
+
+    After a restart torchrun's store may still hold the addresses of the ranks that died.
+    """
+    store, rank, world = next(iter(rendezvous("env://")))
+    store.set_timeout(TIMEOUT)
+    attempt = dist.PrefixStore(  # type: ignore[attr-defined]
+        f"attempt-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store
+    )
+    dist.init_process_group(backend, store=attempt, rank=rank, world_size=world, timeout=TIMEOUT)
+
+
+def pick_device(name: str, local_rank: int = 0) -> torch.device:
+    """`auto` is the GPU of this rank where there is one, else the CPU; any other name is torch's.
+
+    The process is made ready for it: the GPU becomes torch's current one; on a CPU, freed memory is kept.
+    """
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    device = read_device(name)
+    if device.type == "cuda":
+        if not torch.cuda.is_available():
+            raise InputError(
+                f"device={name!r}: this machine has no GPU that torch can use; take --device cpu."
+            )
+        if device.index is not None and int(os.environ.get("LOCAL_WORLD_SIZE", "1")) > 1:
+            raise InputError(
+                f"device={name!r} is one GPU for all ranks of this machine: take --device cuda, and choose "
+                "GPUs by CUDA_VISIBLE_DEVICES."
+            )
+        index = local_rank if device.index is None else device.index
+        count = torch.cuda.device_count()
+        if index >= count:
+            raise InputError(
+                f"device='cuda:{index}': this machine has {count} GPUs, cuda:0 to cuda:{count - 1}."
+            )
+        device = torch.device("cuda", index)
+        torch.cuda.set_device(device)
+        return device
+    try:
+        torch.zeros(1, device=device).item()
+    except (RuntimeError, AssertionError) as error:  # mps on Linux, say, or meta, which holds no numbers
+        raise InputError(f"device={name!r} cannot be trained on here: take auto, cpu, cuda …") from error
+    if device.type == "cpu":
+        keep_freed_memory()
+    return device
+
+
+def read_device(name: str) -> torch.device:
+    """Torch's device of this name, whether or not this machine has it."""
+    try:
+        return torch.device(name)
+    except RuntimeError:
+        raise InputError(f"device={name!r} is unknown: take auto, cpu, cuda, cuda:1 …") from None
+
+
+def wrap_ddp(module: nn.Module, device: torch.device) -> nn.Module:
+    """The module under DDP; batch norm statistics stay each rank's own unless they are synchronised."""
+    ids = [device.index] if device.type == "cuda" else None
+    ddp: Any = nn.parallel.DistributedDataParallel
+    new = "forward_sync_buffers" in inspect.signature(ddp).parameters  # the former name is deprecated
+    name = "forward_sync_buffers" if new else "broadcast_buffers"
+    wrapped: nn.Module = ddp(module, device_ids=ids, **{name: False})
+    return wrapped
+
+
+def largest(number: int, here: Ranks) -> int:
+    """The largest of the ranks' numbers: the same answer everywhere."""
+    if here.world == 1:
+        return number
+    value = torch.tensor(number, device=here.device)
+    dist.all_reduce(value, dist.ReduceOp.MAX)
+    return int(value.item())
+
+
+def any_rank(flag: bool, here: Ranks) -> bool:
+    """Whether the flag is up on any rank."""
+    return bool(largest(int(flag), here))
+
+
+def mean_over_ranks(values: Tensor, here: Ranks) -> Tensor:
+    """The ranks' mean, place by place; one that is not a number on any rank is none everywhere."""
+    if here.world == 1:
+        return values
+    total = values.clone()
+    dist.all_reduce(total)
+    return total / here.world
+
+
+def barrier(here: Ranks) -> None:
+    """Wait until every rank is here."""
+    any_rank(False, here)
+
+
+def _is_lost_contact(error: RuntimeError) -> bool:
+    words = ("Connection closed", "Connection reset", "Broken pipe", "timed out", "Timed out", "NCCL", "peer")
+    return any(word in str(error) for word in words)

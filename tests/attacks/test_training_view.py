@@ -1,0 +1,208 @@
+"""The adversarial training view: one sign step up SimCLR's loss that leaves everything else untouched."""
+
+from copy import deepcopy
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from digits_model import digits
+from intnacl.attacks.training_view import AdversaryConfig, adversarial_view
+from intnacl.errors import InputError
+from intnacl.models.encoders import EncoderConfig, build_model
+from intnacl.training.ranks import wrap_ddp
+
+EPS = 0.05
+
+
+@pytest.fixture
+def embedder():
+    """A model with adversarial batch norms, in train mode, told that the next batch is adversarial."""
+    made = build_model(EncoderConfig(name="small"), image_size=8, adversarial=True, seed=0).double().train()
+    made.see(0, 1)
+    return made
+
+
+@pytest.fixture
+def images():
+    return digits()[0][:24].double() / 255
+
+
+def test_the_view_is_one_sign_step_up_the_simclr_loss(embedder, images):
+    expected_model = deepcopy(embedder)
+    x = images.clone().requires_grad_()
+    z = expected_model(x)
+    (gradient,) = torch.autograd.grad(simclr(z.detach(), z), x)
+    assert torch.equal(adversarial_view(embedder, images, EPS), images + EPS * gradient.sign())
+
+
+def test_a_function_around_the_encoder_gives_the_same_view(embedder, images):
+    expected = adversarial_view(deepcopy(embedder), images, EPS)
+    assert torch.equal(adversarial_view(lambda x: embedder(x), images, EPS), expected)
+    assert all(parameter.grad is None and parameter.requires_grad for parameter in embedder.parameters())
+
+
+def simclr(a, b, temperature=0.5):
+    """−log exp(s_pos) / Σ_others exp(s), averaged over the 2B rows, in loops."""
+    z = torch.nn.functional.normalize(torch.cat([a, b]), dim=1)
+    s, n = z @ z.T / temperature, len(a)
+    rows = []
+    for i in range(2 * n):
+        others = torch.cat([s[i, :i], s[i, i + 1 :]])
+        rows.append(torch.logsumexp(others, 0) - s[i, (i + n) % (2 * n)])
+    return torch.stack(rows).mean()
+
+
+def test_the_view_raises_the_simclr_loss(embedder, images):
+    with torch.no_grad():
+        z = embedder(images)
+        noise = images + EPS * torch.randn_like(images).sign()
+        losses = [
+            simclr(z, embedder(x)).item() for x in (adversarial_view(embedder, images, EPS), noise, images)
+        ]
+    assert losses[0] > losses[1] > losses[2] - 1e-3
+
+
+@pytest.mark.parametrize("steps", [1, 4])
+@pytest.mark.parametrize("start", [False, True])
+def test_views_stay_in_the_ball(embedder, images, steps, start):
+    begin = torch.rand_like(images) * 2 - 1 if start else None
+    moved = adversarial_view(embedder, images, 0.05, steps=steps, random_start=begin)
+    assert (moved - images).abs().max() <= 0.05 + 1e-12
+    assert moved.min() < 0  # black pixels leave the box, as in the reference …
+    boxed = adversarial_view(embedder, images, 0.05, steps=steps, random_start=begin, clamp=True)
+    assert boxed.min() >= 0  # … unless they are told not to
+    assert boxed.max() <= 1
+
+
+def test_more_steps_find_a_larger_loss(embedder, images):
+    embedder.eval()
+    z = embedder(images).detach()
+    losses = [
+        simclr(z, embedder(adversarial_view(embedder, images, 0.1, steps=steps))).item() for steps in (1, 8)
+    ]
+    assert losses[1] > losses[0]
+
+
+def test_several_steps_by_hand(embedder, images):
+    other, x, eps = deepcopy(embedder), images, 0.05
+    fixed = None
+    for _ in range(3):
+        leaf = x.clone().requires_grad_()
+        z = other(leaf)
+        fixed = z.detach() if fixed is None else fixed
+        (gradient,) = torch.autograd.grad(simclr(fixed, z), leaf)
+        x = torch.minimum(torch.maximum(x + 2 * eps / 3 * gradient.sign(), images - eps), images + eps)
+    assert torch.equal(adversarial_view(embedder, images, eps, steps=3), x)
+
+
+def test_from_a_random_start_the_view_still_goes_away_from_the_image_itself(embedder, images):
+    begin, eps = 2 * torch.rand_like(images) - 1, 0.05
+    with torch.no_grad():
+        fixed = embedder(images)
+    leaf = (images + eps * begin).requires_grad_()
+    (gradient,) = torch.autograd.grad(simclr(fixed, embedder(leaf)), leaf)
+    expected = (leaf + eps * gradient.sign()).clamp(images - eps, images + eps)
+    assert torch.equal(adversarial_view(embedder, images, eps, random_start=begin), expected.detach())
+
+
+def test_the_view_leaves_parameters_alone(embedder, images):
+    wanted = list(embedder.parameters())
+    wanted[0].requires_grad_(False)
+    grads = [torch.rand_like(p) for p in wanted]
+    fired = []
+    for parameter, grad in zip(wanted, grads, strict=True):
+        parameter.grad = grad.clone()
+        if parameter.requires_grad:
+            parameter.register_hook(lambda g: fired.append(g))
+            parameter.register_post_accumulate_grad_hook(lambda p: fired.append(p))
+    view = adversarial_view(embedder, images, EPS)
+    assert not view.requires_grad
+    assert fired == []
+    assert all(torch.equal(p.grad, g) for p, g in zip(wanted, grads, strict=True))
+    assert [p.requires_grad for p in wanted] == [False] + [True] * (len(wanted) - 1)
+
+
+def test_parameters_want_gradients_again_after_an_error(embedder, images):
+    def fail(*_):
+        raise KeyboardInterrupt
+
+    embedder.head.register_forward_hook(fail)
+    with pytest.raises(KeyboardInterrupt):
+        adversarial_view(embedder, images, EPS)
+    assert all(p.requires_grad for p in embedder.parameters())
+
+
+def test_the_view_does_not_wake_ddp(images, embedder, tmp_path):
+    """DDP counts hooks of the backward pass: one that fired in the attack would be one too many."""
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/meet", rank=0, world_size=1)
+    try:
+        wrapped = wrap_ddp(embedder, torch.device("cpu"))
+        reduced = []
+        wrapped.register_comm_hook(None, lambda _, bucket: (reduced.append(1), _done(bucket))[1])
+        for _ in range(3):
+            reduced.clear()
+            view = adversarial_view(embedder, images, EPS)
+            assert reduced == []
+            embedder.see(1, 1)
+            wrapped(torch.cat([images, view])).square().mean().backward()
+            assert reduced
+            embedder.see(0, 1)
+    finally:
+        dist.destroy_process_group()
+
+
+def _done(bucket) -> torch.futures.Future[torch.Tensor]:
+    future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+    future.set_result(bucket.buffer())
+    return future
+
+
+def test_the_view_is_cut_off_from_the_callers_graph(embedder, images):
+    x = images.clone().requires_grad_()
+    assert not adversarial_view(embedder, x, EPS).requires_grad
+
+
+@pytest.mark.parametrize("start", [None, 0.5])
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_the_view_can_be_made_in_a_validation_step(embedder, images, mode, start):
+    begin = None if start is None else torch.full_like(images, start)
+    expected = adversarial_view(embedder, images, EPS, steps=2, random_start=begin)
+    with mode():
+        begin = None if start is None else begin.clone()
+        ours = adversarial_view(embedder, images.clone(), EPS, steps=2, random_start=begin)
+    assert torch.equal(ours, expected)
+
+
+def test_a_large_batch_does_not_round_gradients_to_zero_in_float16():
+    made = build_model(EncoderConfig(name="small"), image_size=8, adversarial=True, seed=0).train()
+    made.see(0, 1)
+    x = torch.rand(512, 3, 8, 8, generator=torch.Generator().manual_seed(0)).half()
+    with torch.autocast("cpu", torch.float16):
+        view = adversarial_view(made, x, EPS)
+    assert (view == x).float().mean() < 3e-4  # ten times as many when the mean over rows is left as it is
+
+
+def test_bad_views_are_an_error(embedder, images):
+    with pytest.raises(InputError, match=r"eps=1\.5 is out of range"):
+        adversarial_view(embedder, images, 1.5)
+    with pytest.raises(InputError, match="steps=0 must be at least 1"):
+        adversarial_view(embedder, images, EPS, steps=0)
+    with pytest.raises(InputError, match="divide uint8 images by 255"):
+        adversarial_view(embedder, (255 * images).byte(), EPS)
+
+    class Two(nn.Module):
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            z = embedder(x)
+            return z, z
+
+    with pytest.raises(InputError, match="encoder returns a tuple: wrap it"):
+        adversarial_view(Two(), images, EPS)
+
+
+@pytest.mark.parametrize("settings", [{"eps": 0.0}, {"eps": 2.0}, {"eps": float("nan")}, {"steps": 0}])
+def test_bad_adversaries_are_named(settings: dict) -> None:
+    with pytest.raises(InputError, match=rf"adversary {next(iter(settings))}="):
+        AdversaryConfig(**settings)

@@ -1,0 +1,192 @@
+"""Whole runs from the command line: killed, stopped, told to go on, on one process and on two ranks."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from intnacl.cli.commands import EXIT_CODES, pretrain_command, resume_command, train
+from intnacl.cli.flags import Flags
+from intnacl.errors import InputWarning
+from processes import ENVIRONMENT, SMALL, encoder, finish, kill, log, newest_step, start, wait_until, workers
+
+REFERENCE: dict[int, Path] = {}
+
+
+@pytest.fixture
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run that nothing interrupted."""
+    return _reference(tmp_path_factory, 1)
+
+
+@pytest.fixture
+def whole_on_two(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return _reference(tmp_path_factory, 2)
+
+
+def _reference(factory: pytest.TempPathFactory, ranks: int) -> Path:
+    if ranks not in REFERENCE:
+        folder = factory.mktemp(f"whole{ranks}") / "run"
+        code, text = finish(start(folder, ranks=ranks))
+        assert code == 0, text
+        REFERENCE[ranks] = folder
+    return REFERENCE[ranks]
+
+
+def test_a_run_folder_is_the_whole_record(whole: Path) -> None:
+    assert {path.name for path in whole.iterdir()} == {
+        "config.json", "log.jsonl", "checkpoints", "encoder.safetensors", "curves.png",
+    }  # fmt: skip
+    rows = log(whole)
+    assert [row["epoch"] for row in rows] == [1, 2]
+    assert [row["step"] for row in rows] == [7, 14]
+    assert rows[-1]["knn"] > 50
+    assert rows[-1]["loss"] < rows[0]["loss"]
+    assert rows[-1]["loss"] == pytest.approx(rows[-1]["nacl"] + rows[-1]["robust"], rel=1e-6)
+
+
+def test_a_flag_without_effect_is_told() -> None:
+    with pytest.warns(InputWarning, match=r"loss\.lam=0\.3 changes nothing here"):
+        assert train(Flags(preset="simclr", num_positives=3, lam=0.3), lambda *_: None) == 0
+
+
+def _reached(folder: Path, step: int) -> bool:
+    return newest_step(folder) >= step
+
+
+def killed_and_resumed(out: Path, whole: Path, kills: int) -> None:
+    """SIGKILL a run at random moments, the first before, the others while it trains; then let it end."""
+    draw = random.Random()
+    for number in range(kills):
+        process = start(out)
+        begun = (out / "config.json").exists if number == 0 else partial(_reached, out, 10 * number // kills)
+        wait_until(begun, process)
+        time.sleep(draw.uniform(0, 0.3))
+        kill(process)
+    code, text = finish(start(out))
+    assert code == 0, text
+    assert kills == 1 or "going on from step" in text
+    assert "damaged" not in text
+    assert encoder(out) == encoder(whole)
+    assert log(out) == log(whole)
+    assert not list((out / "checkpoints").glob(".*"))
+
+
+def test_sigkill_at_three_random_moments_ends_in_the_same_bytes(tmp_path: Path, whole: Path) -> None:
+    killed_and_resumed(tmp_path / "run", whole, kills=3)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_sigkill_at_twenty_random_moments_ends_in_the_same_bytes(tmp_path: Path, whole: Path) -> None:
+    killed_and_resumed(tmp_path / "run", whole, kills=20)
+
+
+def test_sigterm_saves_prints_the_command_and_exits_75(tmp_path: Path, whole: Path) -> None:
+    out = tmp_path / "run"
+    process = start(out, "--max-minutes", "60")
+    wait_until(lambda: newest_step(out) > 0, process)
+    process.send_signal(signal.SIGTERM)
+    code, text = finish(process)
+    assert code == 75, text
+    assert "stopped (terminate)" in text
+    assert "go on with: python -m intnacl pretrain --preset intnacl" in text
+    assert text.rstrip().endswith(f"--max-minutes 60 --out {out}")
+    assert not (out / "encoder.safetensors").exists()
+    code, text = finish(start(out))
+    assert code == 0
+    assert "going on from step" in text
+    assert encoder(out) == encoder(whole)
+    assert log(out) == log(whole)
+
+
+# ---- two ranks -------------------------------------------------------------------------------------------
+
+
+def test_a_killed_rank_stops_the_others_with_a_clear_message(tmp_path: Path) -> None:
+    """Without torchrun, whose agent would end them itself."""
+    out = tmp_path / "run"
+    port = str(random.randint(20_000, 60_000))
+
+    def rank(number: int) -> subprocess.Popen[str]:
+        place = {"RANK": str(number), "LOCAL_RANK": str(number), "WORLD_SIZE": "2"}
+        return subprocess.Popen(
+            [sys.executable, "-m", "intnacl", *SMALL, "train.epochs=500", "--out", str(out)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=ENVIRONMENT | place | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port},
+        )
+
+    processes = [rank(0), rank(1)]
+    wait_until(lambda: newest_step(out) > 0, processes[0])
+    kill(processes[1])
+    begun = time.monotonic()
+    code, text = finish(processes[0], timeout=60)
+    assert time.monotonic() - begun < 30
+    assert code == 1
+    assert text.rstrip().splitlines()[-1].startswith("intnacl: rank 0 lost contact with another rank")
+    assert "Traceback" not in text
+
+
+def test_with_max_restarts_the_run_resumes_by_itself(tmp_path: Path, whole_on_two: Path) -> None:
+    out = tmp_path / "run"
+    process = start(out, ranks=2, options=("--max-restarts", "2"))
+    wait_until(lambda: newest_step(out) >= 4, process)
+    os.kill(workers(process)[-1], signal.SIGKILL)
+    code, text = finish(process)
+    assert code == 0, text
+    assert "going on from step" in text
+    assert encoder(out) == encoder(whole_on_two)
+    assert log(out) == log(whole_on_two)
+
+
+@pytest.mark.slow
+def test_sigterm_to_torchrun_saves_and_the_same_command_goes_on(tmp_path: Path, whole_on_two: Path) -> None:
+    out = tmp_path / "run"
+    process = start(out, ranks=2)
+    wait_until(lambda: newest_step(out) > 0, process)
+    process.send_signal(signal.SIGTERM)
+    code, text = finish(process)
+    assert code != 0
+    assert "stopped (terminate)" in text
+    assert "go on with: torchrun --nproc-per-node 2 -m intnacl pretrain" in text
+    code, text = finish(start(out, ranks=2))
+    assert code == 0, text
+    assert encoder(out) == encoder(whole_on_two)
+
+
+# ---- the parts -------------------------------------------------------------------------------------------
+
+
+def test_the_resume_command_is_the_one_that_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
+    monkeypatch.setattr(sys, "argv", ["/usr/bin/intnacl", "pretrain", "--out", "my run"])
+    assert resume_command() == "intnacl pretrain --out 'my run'"
+    monkeypatch.setattr(sys, "argv", ["/x/intnacl/__main__.py", "pretrain"])
+    assert resume_command() == "python -m intnacl pretrain"
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
+    assert resume_command() == "torchrun --nproc-per-node 8 -m intnacl pretrain"
+
+
+@pytest.mark.parametrize(("reason", "code"), [(None, 0), ("time", 0), ("terminate", 75), ("interrupt", 130)])
+def test_exit_codes(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    reason: str,
+    code: int,
+) -> None:
+    monkeypatch.setattr("intnacl.cli.commands.pretrain", lambda *_: reason)
+    assert pretrain_command(Flags(device="cpu", out=tmp_path)) == code
+    shown = capsys.readouterr().out
+    assert ("done:" in shown) == (reason is None)
+    assert ("go on with:" in shown) == (reason is not None)
+    assert set(EXIT_CODES) <= {"terminate", "interrupt"}

@@ -1,0 +1,98 @@
+"""`datasets` as a user meets it."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from command_line import intnacl
+from intnacl.cli import app
+from intnacl.errors import InputError
+from intnacl.plots import gallery
+from intnacl.runs.config import resolve
+from intnacl.training.objectives import AdversaryConfig
+
+
+def test_datasets_lists_names_sizes_and_the_place_of_files(tmp_path: Path) -> None:
+    result = intnacl("datasets", "--root", str(tmp_path))
+    assert result.returncode == 0
+    for word in ("digits", "cifar100", "50,000 + 10,000", "folder:PATH", str(tmp_path), "INTNACL_DATA"):
+        assert word in result.stdout
+
+
+def test_datasets_show_draws_and_tells_the_checksum(tmp_path: Path) -> None:
+    result = intnacl("datasets", "show", "digits", "--out", str(tmp_path / "grid.png"), "--rows", "4")
+    assert result.returncode == 0, result.stderr
+    assert "1,442 images, 8×8, 10 classes; sha256 c6fcf5eb" in result.stdout
+    assert (tmp_path / "grid.png").read_bytes().startswith(b"\x89PNG")
+
+
+def columns_of(monkeypatch: pytest.MonkeyPatch, *words: str) -> dict[str, Tensor]:
+    """What `datasets show` draws."""
+    drawn: list[dict[str, Tensor]] = []
+    monkeypatch.setattr(gallery, "draw_gallery", lambda columns, captions, out: drawn.append(columns))
+    app(["datasets", "show", "digits", *words], result_action="return_value")
+    return drawn[0]
+
+
+def test_datasets_show_has_the_adversarial_view_of_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    columns = columns_of(monkeypatch, "--rows", "4")
+    assert list(columns)[-2:] == ["adversarial", "change × 33"]
+    change = (columns["adversarial"] - columns["anchor"]).abs().amax()
+    assert change.item() == pytest.approx(AdversaryConfig().eps, abs=1e-6)
+    assert "adversarial" not in columns_of(monkeypatch, "--rows", "4", "--eps", "0")
+
+
+def test_datasets_show_draws_the_views_that_training_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = columns_of(monkeypatch, "--rows", "4", "--eps", "0")
+    trained = gallery.view_columns(shown["original"], resolve({"dataset": "digits"}).augment)
+    assert torch.equal(shown["anchor"], trained["anchor"])
+    named = columns_of(monkeypatch, "--rows", "4", "--eps", "0", "--augment", "none")
+    assert torch.equal(named["anchor"], shown["original"] / 255)
+    with pytest.raises(InputError, match="augment='digit' is unknown"):
+        columns_of(monkeypatch, "--augment", "digit")
+
+
+def test_datasets_show_names_wrong_wishes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for words, message in {
+        ("--eps", "8"): r"eps=8\.0 is out of range",
+        ("--rows", "100000"): "rows=100000 must be a whole number from 1 to 250",
+        ("--rows", "1", "--mixed", "0"): "one image has no adversarial view",
+        ("--run", str(tmp_path)): r"encoder\.safetensors does not exist",
+    }.items():
+        with pytest.raises(InputError, match=message):
+            columns_of(monkeypatch, *words)
+
+
+def test_datasets_show_names_an_out_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    out = tmp_path / "file" / "grid.png"
+    with pytest.raises(InputError, match=f"{out} could not be written"):
+        app(["datasets", "show", "--rows", "2", "--mixed", "0", "--eps", "0", "--out", str(out)])
+
+
+def test_datasets_show_skips_broken_images_or_refuses_them(tmp_path: Path) -> None:
+    from PIL import Image
+
+    (tmp_path / "pets").mkdir()
+    (tmp_path / "pets" / "bad.png").write_bytes(b"")
+    for i in range(3):
+        Image.new("RGB", (8, 8), (i, i, i)).save(tmp_path / "pets" / f"{i}.png")
+    name, out = f"folder:{tmp_path / 'pets'}", str(tmp_path / "grid.png")
+    skipping = intnacl("datasets", "show", name, "--root", str(tmp_path), "--out", out)
+    message = f"{name}, train: 1 of 4 images are broken: bad.png (empty)"
+    assert skipping.returncode == 0
+    assert skipping.stderr == f"intnacl: warning: {message}; they are skipped\n"
+    assert "3 images, 32×32, unlabelled, 1 broken skipped" in skipping.stdout
+    strict = intnacl("datasets", "show", name, "--root", str(tmp_path), "--out", out, "--strict")
+    assert strict.returncode == 2
+    assert strict.stderr.startswith(f"intnacl: {message}. Repair or remove them")
+
+
+def test_a_seed_beyond_64_bits_is_one_line(tmp_path: Path) -> None:
+    result = intnacl("datasets", "show", "--seed", str(2**64), "--out", str(tmp_path / "grid.png"))
+    assert result.returncode == 2
+    assert (
+        result.stderr == f"intnacl: seed={2**64} is out of range: it must fit into 64 bits, with its sign.\n"
+    )

@@ -1,0 +1,31 @@
+"""Flags become dotted settings; what was not given stays out."""
+
+from pathlib import Path
+
+import pytest
+
+from intnacl.cli.flags import DOTTED, Flags
+from intnacl.errors import InputError
+from intnacl.runs.config import resolve, settings
+
+
+def test_what_was_not_given_is_left_out() -> None:
+    assert Flags().overrides == {}
+    given = Flags(dataset="cifar10", root=Path("/data"), seed=0, epochs=3, lam=0.25).overrides
+    assert given == {"dataset": "cifar10", "root": "/data", "seed": 0, "train.epochs": 3, "loss.lam": 0.25}
+
+
+def test_set_comes_last_and_wins() -> None:
+    assert Flags(lr=1.0, set_=("train.lr=2", "loss.nacl=a=b")).overrides == {
+        "train.lr": "2",
+        "loss.nacl": "a=b",
+    }
+    with pytest.raises(InputError, match=r"--set 'train\.lr' must be KEY=VALUE"):
+        _ = Flags(set_=("train.lr",)).overrides
+
+
+def test_every_flag_is_a_setting_of_the_configuration() -> None:
+    assert set(DOTTED.values()) <= set(settings())
+    changed = resolve(Flags(epochs=3, batch_size=64, lr=0.1, num_positives=3, lam=0.2, alpha=2).overrides)
+    assert (changed.train.epochs, changed.train.batch_size, changed.train.lr) == (3, 64, 0.1)
+    assert (changed.loss.num_positives, changed.loss.lam, changed.loss.alpha) == (3, 0.2, 2)

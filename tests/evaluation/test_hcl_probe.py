@@ -1,0 +1,98 @@
+"""The HCL protocol: batch norm moves while the layer learns, and is put back."""
+
+from copy import deepcopy
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from digits_model import digits, trained_model
+from intnacl.errors import InputError
+from intnacl.evaluation.features import moved, snapshot
+from intnacl.evaluation.hcl_probe import HCL, evaluate
+from intnacl.evaluation.probe import ProbeConfig
+
+QUICK = ProbeConfig(epochs=3, batch_size=128, lr=1e-2, l2=1e-6)
+
+
+@pytest.fixture
+def encoder() -> nn.Module:
+    return deepcopy(trained_model()[0])
+
+
+@pytest.fixture
+def data():
+    images, labels = digits()
+    return (images[:1397], labels[:1397]), (images[1397:], labels[1397:])
+
+
+def plain(images, step):
+    return images.float() / 255
+
+
+def test_encoder_comes_back_as_it_was(encoder, data):
+    before, modes = snapshot(encoder), [part.training for part in encoder.modules()]
+    classifier, figures = evaluate(encoder, *data, plain, QUICK)
+    assert moved(before, encoder) == []
+    assert [part.training for part in encoder.modules()] == modes
+    correct = (classifier(data[1][0] / 255).argmax(dim=1) == data[1][1]).sum().item()
+    assert figures["accuracy_restored"] == pytest.approx(correct / 4, abs=0.26)
+    assert figures["accuracy"] > 80
+    assert len(figures["curve"]) == 3
+
+
+def test_batch_norm_is_in_train_mode_and_the_rest_is_not(encoder, data):
+    seen = []
+    encoder.body[1].register_forward_hook(lambda module, *_: seen.append(("norm", module.training)))
+    encoder.body[2].register_forward_hook(lambda module, *_: seen.append(("relu", module.training)))
+    evaluate(encoder.train(), *data, plain, QUICK)
+    assert ("norm", True) in seen
+    assert ("relu", True) not in seen
+
+
+def test_statistics_adapt_to_the_images(encoder, data):
+    """Wrong running statistics ruin a frozen encoder; under this protocol they are learned afresh."""
+    encoder.body[1].running_mean += 5
+    _, figures = evaluate(encoder, *data, plain, QUICK)
+    assert figures["accuracy"] > figures["accuracy_restored"] + 20
+
+
+def test_augmentation_sees_uint8_batches_and_counts_steps(encoder, data):
+    steps = []
+
+    def augment(images, step):
+        assert images.dtype == torch.uint8
+        assert images.shape == (128, 3, 8, 8)
+        steps.append(step)
+        return plain(images, step)
+
+    evaluate(encoder, *data, augment, QUICK)
+    assert steps == list(range(3 * (1397 // 128)))
+
+
+def test_training_uses_the_augmented_images(encoder, data):
+    def black(images, step):
+        return torch.zeros(images.shape)
+
+    _, figures = evaluate(encoder, *data, black, QUICK)
+    assert figures["accuracy"] < 40
+
+
+@pytest.mark.parametrize("other", [{"l2": 1.0}, {"lr": 1e-3}, {"seed": 1}])
+def test_settings_count(encoder, data, other):
+    usual, changed = (
+        evaluate(encoder, *data, plain, replace(QUICK, epochs=1, **settings))[0].linear.weight
+        for settings in ({}, other)
+    )
+    assert not torch.allclose(usual, changed, atol=1e-2)
+
+
+@pytest.mark.parametrize("other", [{"normalize": True}, {"standardize": True}, {"solver": "lbfgs"}])
+def test_settings_that_it_does_not_have_are_refused(encoder, data, other):
+    with pytest.raises(InputError, match="features as they are"):
+        evaluate(encoder, *data, plain, replace(QUICK, **other))
+
+
+def test_settings_are_hcls():
+    assert (HCL.epochs, HCL.batch_size, HCL.lr, HCL.l2) == (100, 512, 1e-3, 1e-6)

@@ -1,0 +1,46 @@
+"""Copies of all weights at once: the same numbers as autocast's, which makes them one by one."""
+
+import pytest
+import torch
+from torch import nn
+
+from intnacl.models.encoders import EncoderConfig, build_model
+from intnacl.models.kernels.half_weights import HalfWeights
+
+
+def results(model: nn.Module, x: torch.Tensor, enabled: bool) -> list[torch.Tensor]:
+    with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+        z = model(x)
+    return [z, *torch.autograd.grad(z.float().square().sum(), list(model.parameters()))]
+
+
+@pytest.mark.parametrize("enabled", [True, False], ids=["autocast", "plain"])
+@pytest.mark.parametrize("head", ["paper", "hcl"])
+def test_embeddings_and_gradients_are_autocasts(head: str, enabled: bool) -> None:
+    model = build_model(EncoderConfig(name="small", head=head), image_size=8, adversarial=False, seed=0)
+    x = torch.rand(8, 3, 8, 8)
+    plain = results(model, x, enabled)
+    halves = results(HalfWeights(model), x, enabled)
+    for ours, torchs in zip(halves, plain, strict=True):
+        assert ours.dtype == torchs.dtype
+        torch.testing.assert_close(ours, torchs, rtol=0, atol=0)
+
+
+def test_frozen_weights_stay_frozen_and_the_input_gets_its_gradient() -> None:
+    model = build_model(EncoderConfig(name="small"), image_size=8, adversarial=False, seed=0)
+    model.requires_grad_(False)
+    x = torch.rand(4, 3, 8, 8, requires_grad=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        z = HalfWeights(model)(x)
+    (gradient,) = torch.autograd.grad(z.float().sum(), x)
+    assert gradient.abs().sum() > 0
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_running_statistics_are_the_models_own() -> None:
+    model = build_model(EncoderConfig(name="small"), image_size=8, adversarial=False, seed=0)
+    norm = next(layer for layer in model.modules() if isinstance(layer, nn.BatchNorm2d))
+    with torch.autocast("cpu", torch.bfloat16):
+        HalfWeights(model)(torch.rand(4, 3, 8, 8))
+    assert norm.running_mean.abs().sum() > 0
+    assert all(type(weight) is nn.Parameter for weight in model.parameters())

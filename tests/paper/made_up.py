@@ -1,0 +1,64 @@
+"""Results folders without training: made-up result.json files, for tests of what reads them."""
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from intnacl.paper import published, record
+from intnacl.paper.attempts import run_folder
+from intnacl.paper.cost import SIZES
+from intnacl.paper.plan import Job, Plan
+from intnacl.runs.config import to_dict
+from intnacl.runs.pretrain import RESULT
+
+Accuracy = Callable[[Job, str, str], float]
+
+
+def shifted(shift: float = 0.0, spread: float = 0.3) -> Accuracy:
+    """The published accuracy moved by `shift`, with some spread over seeds; 50 where nothing is published."""
+
+    def accuracy(job: Job, dataset: str, metric: str) -> float:
+        value = published.find(job.config, dataset, metric)
+        noise = random.Random(f"{job.name} {dataset} {metric}").gauss(0, spread)
+        return (value.mean if value else 50.0) + shift + noise
+
+    return accuracy
+
+
+def result_of(job: Job, accuracy: Accuracy) -> dict[str, Any]:
+    """A result in the format of a run."""
+    config = job.config
+    datasets = (config.dataset, *config.evaluation.transfer)
+    table = {d: {m: accuracy(job, d, m) for m in ("clean", "fgsm", "pgd")} for d in datasets}
+    return {
+        "accuracy": table,
+        "attacks": [
+            {"dataset": d, "name": m, "eps": eps, "images": 100, "accuracy": table[d][m] * 0.002 / eps}
+            for d in datasets for m in ("fgsm", "pgd") for eps in config.evaluation.eps
+        ],
+        "time_s": {"pretrain": 1.4 * config.train.epochs * (config.loss.num_positives + 1) / 2},
+        "protocol": {
+            "dataset": config.dataset, "seed": config.seed, "versions": {"torch": "made up"},
+            "images": {d: {"train": n, "test": t} for d in datasets for n, t in [SIZES.get(d, (10, 10))[:2]]},
+        },
+        "config": to_dict(config),
+    }  # fmt: skip
+
+
+def fill(
+    results: Path,
+    plan: Plan,
+    accuracy: Accuracy,
+    *,
+    skip: Callable[[Job], bool] = lambda job: False,
+    scale: str = "paper",
+) -> None:
+    """Write a record and results for all runs but those to skip."""
+    record.write(results, plan, scale=scale, overrides={})
+    for job in plan.jobs:
+        if not skip(job):
+            folder = run_folder(results, job.name)
+            folder.mkdir(parents=True)
+            (folder / RESULT).write_text(json.dumps(result_of(job, accuracy)))

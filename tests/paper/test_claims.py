@@ -1,0 +1,179 @@
+"""Claims are judged by the right runs, with what their seeds can tell."""
+
+import math
+import statistics
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from intnacl.paper.cells import Run
+from intnacl.paper.claims import CLAIMS, LOSSES, Difference, judge, measured_claims
+from intnacl.paper.grid import CIFAR
+from intnacl.paper.published import find
+from intnacl.paper.run_names import canonical
+from intnacl.runs.config import resolve
+
+Figures = dict[str, dict[str, float]]
+
+
+def run(name: str, seed: int, accuracy: Figures | None, **changes: Any) -> Run:
+    config = replace(canonical(resolve({**CIFAR, **LOSSES[name], **changes})), seed=seed)
+    result = {"accuracy": accuracy, "attacks": [], "config": {"evaluation": {"eps": [0.002]}}}
+    return Run(
+        name=f"{name} {seed} {changes}", config=config, result=result if accuracy else None, error=None,
+        departures=[], choices=[], command="",
+    )  # fmt: skip
+
+
+def both(fgsm: float, transferred: float) -> Figures:
+    return {"cifar100": {"clean": 50.0, "fgsm": fgsm}, "cifar10": {"clean": 70.0, "fgsm": transferred}}
+
+
+def verdict(runs: list[Run], text: str) -> tuple[str, list[Difference]]:
+    (one,) = [one for one in judge({run.name: run for run in runs}) if one.claim.text == text]
+    return one.verdict, list(one.differences)
+
+
+LIFTS = "The robust term lifts robust accuracy where M = 1."  # by 9.02 and 10.95 in the paper
+
+
+@pytest.mark.parametrize(
+    ("fgsm", "transferred", "expected"),
+    [
+        (40.0, 60.0, "holds"), (35.0, 60.0, "holds in part"), (35.0, 53.0, "holds in part"),
+        (30.1, 48.1, "does not hold"), (20.0, 30.0, "does not hold"),
+        (40.0, 30.0, "holds in part"), (40.0, 48.1, "holds in part"),
+    ],
+)  # fmt: skip
+def test_a_lift_by_as_much_as_the_papers(fgsm: float, transferred: float, expected: str) -> None:
+    runs = [run("Debiased+HardNeg", 0, both(30.0, 48.0)), run("IntCl", 0, both(fgsm, transferred))]
+    found, differences = verdict(runs, LIFTS)
+    assert found == expected
+    assert [d.measured for d in differences] == pytest.approx([fgsm - 30, transferred - 48])
+    assert [d.paper for d in differences] == pytest.approx([40.05 - 31.03, 59.33 - 48.38])
+
+
+def test_the_papers_own_difference_has_a_spread_too() -> None:
+    """Twenty seeds tell a lift of 8.6 from the number 9.02, but not from a difference of means of five."""
+    seeds = range(20)
+    runs = [run("Debiased+HardNeg", seed, both(30.0, 48.0)) for seed in seeds]
+    runs += [run("IntCl", seed, both(30.0 + 8.6, 60.0)) for seed in seeds]
+    found, (lift, _) = verdict(runs, LIFTS)
+    assert lift.told is not None
+    assert lift.told_from_paper == pytest.approx(lift.told * ((2 / 20 + 2 / 5) / (2 / 20)) ** 0.5)
+    assert lift.told < 9.02 - 8.6
+    assert found == "holds"
+
+
+def test_what_chance_can_explain_is_twice_the_standard_error_of_the_difference() -> None:
+    """s of the figure over three seeds and over the paper's trials of every loss, n = 3 and 1."""
+    fgsm = {0: 29.0, 1: 30.0, 2: 31.5}
+    runs = [run("Debiased+HardNeg", seed, both(value, 48.0)) for seed, value in fgsm.items()]
+    lift = verdict([*runs, run("IntCl", 0, both(40.0, 60.0))], LIFTS)[1][0]
+    published = [
+        find(canonical(resolve({**CIFAR, **LOSSES[name]})), "cifar100", "fgsm", None) for name in LOSSES
+    ]
+    spreads = [value.sd for value in published if value is not None]
+    s = math.sqrt(
+        (2 * statistics.variance(fgsm.values()) + 4 * sum(sd**2 for sd in spreads)) / (2 + 4 * len(spreads))
+    )
+    assert len(spreads) > 5
+    assert lift.told == pytest.approx(2 * s * math.sqrt(1 / 3 + 1 / 1))
+    assert lift.told_from_paper == pytest.approx(2 * s * math.sqrt(1 / 3 + 1 / 1 + 2 / 5))
+
+
+def test_more_seeds_tell_more_and_their_spread_counts() -> None:
+    alone = [run("Debiased+HardNeg", 0, both(30.0, 48.0)), run("IntCl", 0, both(31.0, 49.0))]
+    calm = alone + [run(name, seed, both(f, f + 18)) for seed in (1, 2, 3)
+                    for name, f in (("Debiased+HardNeg", 30.0), ("IntCl", 31.0))]  # fmt: skip
+    wild = alone + [run(name, seed, both(f, f + 18)) for seed, f in enumerate((0, 30, 60), 1)
+                    for name in ("Debiased+HardNeg", "IntCl")]  # fmt: skip
+    lifts = [verdict(runs, LIFTS)[1][0] for runs in (calm, alone, wild)]
+    assert [lift.seeds for lift in lifts] == [(4, 4), (1, 1), (4, 4)]
+    told = [lift.told for lift in lifts]
+    assert told == sorted(told)
+    assert told[0] < told[1] / 2 + 1e-9
+    assert [verdict(runs, LIFTS)[0] for runs in (alone, wild)] == ["does not hold", "within chance"]
+
+
+def test_runs_of_other_settings_do_not_count() -> None:
+    base = run("Debiased+HardNeg", 0, both(30.0, 48.0))
+    others = [
+        run("IntCl", 0, both(90.0, 90.0), **{"train.epochs": 200}),
+        replace(run("IntCl", 1, both(90.0, 90.0)), choices=["augment.strength = 0.5"]),
+        replace(run("IntCl", 2, both(90.0, 90.0)), departures=["batch size 128"]),
+        run("IntCl with w = 1", 0, both(90.0, 90.0)),
+    ]
+    assert verdict([base, *others], LIFTS)[0] == "not measured yet"
+    assert measured_claims({one.name: one for one in (base, *others)}) == []
+    assert len(measured_claims({one.name: one for one in (base, run("IntCl", 0, both(40.0, 60.0)))})) == len(
+        CLAIMS
+    )
+
+
+@pytest.mark.parametrize(
+    "accuracy", [None, {"cifar100": {"clean": 50.0, "fgsm": None}, "cifar10": {"clean": 70.0, "fgsm": None}}]
+)
+@pytest.mark.parametrize("order", [1, -1], ids=["before", "after"])
+def test_a_run_without_the_figure_does_not_hide_one_of_the_same_seed_that_has_it(
+    accuracy: Any, order: int
+) -> None:
+    """Planned again on another machine, say, or with other attacks."""
+    done = run("IntCl", 0, both(40.0, 60.0), **{"train.precision": "bf16"})
+    planned = run("IntCl", 0, accuracy, **{"train.precision": "fp32"})
+    runs = [run("Debiased+HardNeg", 0, both(30.0, 48.0)), *[planned, done][::order]]
+    assert verdict(runs, LIFTS)[0] == "holds"
+
+
+def test_a_run_at_another_radius_is_no_match_under_attack() -> None:
+    base = run("Debiased+HardNeg", 0, both(30.0, 48.0))
+    strong = run("IntCl", 0, both(10.0, 12.0), **{"evaluation.eps": (0.008,)})
+    assert verdict([base, strong], LIFTS)[0] == "not measured yet"
+    runs = [base, run("IntCl", 0, both(40.0, 60.0)), strong]
+    assert verdict(runs, LIFTS)[0] == "holds"
+    assert verdict([base, strong], "IntCl does not sacrifice standard accuracy on CIFAR-100.")[0].endswith(
+        "(1 of 5)"
+    )
+
+
+def test_what_is_missing_is_said_and_no_less_is_no_less() -> None:
+    simclr = {"cifar100": {"clean": 54.0, "fgsm": 25.0}}
+    a_little_less = {"cifar100": {"clean": 53.9, "fgsm": 40.0}}
+    runs = [run("SimCLR", 0, simclr), run("IntCl", 0, a_little_less)]
+    text = "IntCl does not sacrifice standard accuracy on CIFAR-100."
+    assert verdict(runs, text)[0] == "holds so far (1 of 5)"
+    told = verdict(runs, text)[1][0].told
+    assert told is not None
+    just_told = run("IntCl", 0, {"cifar100": {"clean": 54.0 - 1.01 * told, "fgsm": 40.0}})
+    assert verdict([runs[0], just_told], text)[0] == "does not hold so far (1 of 5)"
+    much_less = run("IntCl", 0, {"cifar100": {"clean": 50.0, "fgsm": 40.0}})
+    assert verdict([runs[0], much_less], text)[0] == "does not hold so far (1 of 5)"
+
+
+def test_a_comparison_in_words() -> None:
+    made = Difference(
+        pair=("A", "B"),
+        figure=("cifar10", "fgsm"),
+        kind="more",
+        measured=-1.234,
+        told=0.5,
+        paper=2.0,
+        told_from_paper=0.6,
+        seeds=(3, 1),
+    )
+    assert str(made) == "A over B, CIFAR-10 under FGSM: −1.23 ± 0.50 (n = 3 and 1; paper +2.00)"
+    assert str(replace(made, measured=None, paper=None)) == "A over B, CIFAR-10 under FGSM: missing"
+
+
+def test_claims_are_of_known_losses_and_most_have_published_differences() -> None:
+    names = {name for claim in CLAIMS for pair in claim.pairs for name in pair}
+    assert names == set(LOSSES)
+    differences = [d for one in judge({}) for d in one.differences]
+    assert sum(d.paper is not None for d in differences) > len(differences) / 2
+    assert all(d.paper is not None for d in differences if d.kind == "as_much")
+
+
+def test_a_supervised_run_is_none_of_a_loss() -> None:
+    supervised = run("SimCLR", 0, both(30.0, 48.0), objective="supervised")
+    assert measured_claims({"a": supervised, "b": run("IntNaCl", 0, both(40.0, 60.0))}) == []

@@ -1,0 +1,201 @@
+"""The page in a real browser: it loads, sorts, filters and tells the runs, without a word on the console.
+
+Drives Debian's chromium through its own debugging protocol; skipped where it or `websockets` is missing.
+"""
+
+import base64
+import json
+import shutil
+import subprocess
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from made_up import fill, shifted
+
+from intnacl.paper.claims import CLAIMS
+from intnacl.paper.grid import PAPER, pick
+from intnacl.paper.plan import make_plan
+from intnacl.paper.report import write_report
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+
+class Browser:
+    """One page of a headless browser."""
+
+    def __init__(self, socket: Any) -> None:
+        self.socket, self.number = socket, 0
+        self.complaints: list[str] = []
+        for domain in ("Page", "Runtime", "Log", "Network"):
+            self(f"{domain}.enable")
+
+    def __call__(self, method: str, **params: Any) -> dict[str, Any]:
+        """Call a method of the debugging protocol."""
+        self.number += 1
+        self.socket.send(json.dumps({"id": self.number, "method": method, "params": params}))
+        while True:
+            message = json.loads(self.socket.recv(timeout=30))
+            self._listen(message)
+            if message.get("id") == self.number:
+                assert "error" not in message, message
+                return dict(message["result"])
+
+    def _listen(self, message: dict[str, Any]) -> None:
+        method, params = message.get("method", ""), message.get("params", {})
+        if method in ("Runtime.exceptionThrown", "Runtime.consoleAPICalled", "Log.entryAdded"):
+            self.complaints.append(json.dumps(params))
+        if method == "Network.requestWillBeSent" and not params["request"]["url"].startswith(
+            ("file:", "data:")
+        ):
+            self.complaints.append(f"asks for {params['request']['url']}")
+
+    def js(self, expression: str) -> Any:
+        """The value of an expression."""
+        answer = self("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
+        assert "exceptionDetails" not in answer, answer
+        return answer["result"].get("value")
+
+    def open(self, path: Path, width: int = 1280, dark: bool = False) -> None:
+        """Load a page at a width, light or dark."""
+        self(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=900,
+            deviceScaleFactor=1,
+            mobile=width < 600,
+        )
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self("Emulation.setEmulatedMedia", features=[scheme])
+        self("Page.navigate", url=path.as_uri())
+        self.js(
+            "new Promise((done) => { if (document.readyState === 'complete') done(); else onload = done; })"
+        )
+
+    def shot(self, path: Path) -> None:
+        """Save an image."""
+        path.write_bytes(base64.b64decode(self("Page.captureScreenshot", format="png")["data"]))
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    results = tmp_path_factory.mktemp("results")
+    plan = make_plan(pick(PAPER, ("2", "figure1", "figure_lambda")), [0, 1, 2], universe=PAPER)
+    missing = plan.cells["table2"][1][0][0][:-10]  # one seed of NCA(g0, 2)
+    fill(
+        results,
+        plan,
+        shifted(-0.5),
+        skip=lambda job: job.config.loss.num_positives == 4 or job.name.startswith(missing),
+    )
+    write_report(results, results / "out")
+    return results / "out" / "report.html"
+
+
+@pytest.fixture
+def browser(tmp_path: Path) -> Iterator[Browser]:
+    client = pytest.importorskip("websockets.sync.client")
+    if CHROMIUM is None:
+        pytest.skip("no chromium")
+    flags = [
+        "--headless=new",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--remote-debugging-port=0",
+        "--hide-scrollbars",
+    ]
+    process = subprocess.Popen(
+        [CHROMIUM, *flags, f"--user-data-dir={tmp_path}", "about:blank"], stderr=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stderr is not None
+        line = next(line for line in process.stderr if "DevTools listening on" in line)
+        host = line.split("ws://")[1].split("/")[0]
+        with urllib.request.urlopen(f"http://{host}/json/list") as answer:
+            (target,) = (page for page in json.load(answer) if page["type"] == "page")
+        with client.connect(target["webSocketDebuggerUrl"], max_size=None) as socket:
+            yield Browser(socket)
+    finally:
+        process.terminate()
+        process.communicate()
+
+
+FIRST = "document.querySelector('#table2 table')"
+COLUMN = f"[...{FIRST}.tBodies[0].rows].map((row) => row.cells[2].dataset.value)"
+CLICK = f"{FIRST}.tHead.rows[0].cells[2].querySelector('button').click()"
+SHOWN = (
+    "[...document.querySelectorAll('main section:not(#time) tbody tr')]"
+    ".filter((row) => row.getClientRects().length).length"
+)
+TIMED = "document.querySelectorAll('#time:not([hidden]) tbody tr:not([hidden])').length"
+
+
+def test_it_loads_sorts_and_filters(browser: Browser, report: Path) -> None:
+    browser.open(report)
+    assert browser.js("document.title") == "Measured and published"
+    everything = browser.js(SHOWN)
+    assert everything == 20 + 7 + 10
+    timed = browser.js(TIMED)
+    assert timed > 20
+    shown_claims = "document.querySelectorAll('#claims:not([hidden]) .claim').length"
+    assert browser.js(shown_claims) == len(CLAIMS)
+    printed = browser.js(COLUMN)
+    assert "" in printed
+    for order in ("ascending", "descending"):
+        browser.js(CLICK)
+        assert browser.js(f"{FIRST}.tHead.rows[0].cells[2].getAttribute('aria-sort')") == order
+        column = browser.js(COLUMN)
+        numbers = [float(value) for value in column if value]
+        assert numbers == sorted(numbers, reverse=order == "descending")
+        assert column[len(numbers) :] == [""] * (len(column) - len(numbers))  # missing ones last
+    browser.js(CLICK)
+    assert browser.js(COLUMN) == printed
+    type_in = "filter.value = {!r}; filter.dispatchEvent(new Event('input'))"
+    browser.js(type_in.format("mixnca g2 M = 5"))
+    assert browser.js(SHOWN) == 2  # one of Table 2, one of the figure over λ
+    browser.js(type_in.format("nothing like this"))
+    assert browser.js(SHOWN) == 0
+    assert (browser.js(shown_claims), browser.js(TIMED)) == (len(CLAIMS), timed)
+    assert browser.js("document.getElementById('count').value") == f"0 of {everything} rows"
+    browser.js(type_in.format(""))
+    browser.js("const menu = document.getElementById('status'); menu.value = 'open'")
+    browser.js("menu.dispatchEvent(new Event('change'))")
+    assert 0 < browser.js(SHOWN) < everything
+    assert browser.complaints == []
+
+
+def test_a_cell_tells_its_runs(browser: Browser, report: Path) -> None:
+    browser.open(report)
+    browser.js("document.querySelector('#table2 button.cell').click()")
+    assert browser.js("document.getElementById('runs').open")
+    text = browser.js("document.getElementById('runs').innerText")
+    assert "NCA(g0) · M = 1 · CIFAR-100 clean" in text
+    assert text.count("intnacl run --dataset cifar100") == 3
+    assert "protocol and times" in text
+    browser.js("document.querySelector('#runs form button').click()")
+    assert not browser.js("document.getElementById('runs').open")
+    assert browser.complaints == []
+
+
+@pytest.mark.parametrize(("width", "dark"), [(1280, False), (1280, True), (390, False), (390, True)])
+def test_it_fits_every_screen(browser: Browser, report: Path, tmp_path: Path, width: int, dark: bool) -> None:
+    browser.open(report, width, dark)
+    assert browser.js("document.documentElement.scrollWidth") <= width
+    ink, page = (
+        browser.js(f"getComputedStyle(document.body).{name}") for name in ("color", "backgroundColor")
+    )
+    contrast = _light(page) - _light(ink)
+    assert (contrast < -0.5) if dark else (contrast > 0.5)
+    svg = browser.js("getComputedStyle(document.querySelector('figure svg text')).fill")
+    assert svg == ink  # figures follow the page
+    browser.shot(tmp_path / "page.png")
+    assert (tmp_path / "page.png").stat().st_size > 20_000
+    assert browser.complaints == []
+
+
+def _light(colour: str) -> float:
+    red, green, blue = (int(part) / 255 for part in colour.removeprefix("rgb(").rstrip(")").split(","))
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue

@@ -1,0 +1,134 @@
+"""Runs behind tables: sharing, what they measure, milestones."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+import torch
+from grids import jobs, table
+
+from intnacl.errors import InputError
+from intnacl.paper.plan import jobs_of, make_plan, runs_by_row
+from intnacl.paper.tables import Column, Row
+
+
+def test_milestones_go_on_from_each_other() -> None:
+    first, second, third = jobs(epochs=(1, 4, 2))
+    assert [job.config.train.epochs for job in (first, second, third)] == [1, 2, 4]
+    assert [job.parent for job in (first, second, third)] == [None, first.name, second.name]
+    assert [job.goes_on for job in (first, second, third)] == [True, True, False]
+
+
+@pytest.mark.parametrize("settings", [{"train.schedule": "cosine"}, {"train.warmup_epochs": 1.0}])
+def test_rates_that_depend_on_the_length_have_no_milestones(settings: dict[str, object]) -> None:
+    assert [job.parent for job in jobs(epochs=(1, 2), **settings)] == [None, None]
+
+
+def test_a_parent_that_nobody_asked_for_is_not_waited_for() -> None:
+    long, both = table(epochs=(2,), name="long"), table(epochs=(1, 2), name="both")
+    (job,) = make_plan([long], [0], universe=[long, both]).jobs
+    assert job.parent is None
+    assert job.name == make_plan([both], [0]).jobs[1].name
+
+
+def test_a_run_measures_what_all_tables_want_of_it() -> None:
+    columns = (
+        Column(label="a", metric="pgd", eps=0.05),
+        Column(label="b", metric="fgsm", eps=0.02, dataset="cifar10"),
+        Column(label="c", metric="autoattack", eps=0.3, dataset="tinyimagenet", optional=True),
+    )
+    wide = dataclasses.replace(table(name="wide"), columns=columns)
+    (job,) = make_plan([table()], [0], universe=[table(), wide]).jobs
+    wanted = job.config.evaluation
+    assert wanted.eps == (0.01, 0.05)  # the first stays the protocol's
+    assert wanted.attacks == ("fgsm", "pgd")
+    assert wanted.fgsm_eps == (0.02,)
+    assert wanted.rounds == ((0.01, ("fgsm", "pgd")), (0.05, ("fgsm", "pgd")), (0.02, ("fgsm",)))
+    assert job.config.evaluation.transfer == ("cifar10",)
+
+
+def test_a_smaller_radius_of_a_column_does_not_become_the_protocols() -> None:
+    columns = (Column(label="a", metric="pgd"), Column(label="b", metric="pgd", eps=0.002))
+    (job,) = make_plan([dataclasses.replace(table(), columns=columns)], [0]).jobs
+    assert job.config.evaluation.eps == (0.01, 0.002)
+
+
+def test_fgsm_at_a_radius_of_other_attacks_is_not_lost() -> None:
+    (job,) = jobs(**{"evaluation.attacks": ("pgd",), "evaluation.fgsm_eps": (0.01, 0.02)})
+    assert job.config.evaluation.rounds == ((0.01, ("pgd",)), (0.01, ("fgsm",)), (0.02, ("fgsm",)))
+
+
+def test_what_cells_measure_by_their_own_settings_is_measured_too() -> None:
+    more = {"evaluation.attacks": ("pgd",), "evaluation.eps": (0.01, 0.05), "evaluation.fgsm_eps": (0.02,)}
+    (job,) = make_plan([table(), table(name="more", **more)], [0]).jobs
+    wanted = job.config.evaluation
+    assert (wanted.eps, wanted.attacks, wanted.fgsm_eps) == ((0.01, 0.05), ("fgsm", "pgd"), (0.02,))
+
+
+@pytest.mark.parametrize(("key", "value"), [("evaluation.eps", (0.1,)), ("evaluation.images", 20)])
+def test_cells_of_one_training_cannot_have_two_protocols(key: str, value: Any) -> None:
+    columns = (Column(label="a", metric="fgsm"), Column(label="b", metric="fgsm", settings={key: value}))
+    with pytest.raises(InputError, match=rf"'small', column 'b': {key}"):
+        make_plan([dataclasses.replace(table(), columns=columns)], [0])
+
+
+def test_some_rows_of_a_table() -> None:
+    rows = (
+        Row(label="SimCLR", settings={"loss.negatives": "g0"}),
+        Row(label="M = 1", group="NCA(g2)", settings={"loss.negatives": "g2"}),
+        Row(label="M = 1", group="NCA(g1)", settings={"loss.negatives": "g1"}),
+    )
+    plan = make_plan([dataclasses.replace(table(epochs=(1, 2)), rows=rows)], [0, 1])
+
+    def found(*names: str) -> list[tuple[str, int, int]]:
+        return [(job.config.loss.negatives, job.config.train.epochs, job.config.seed)
+                for job in jobs_of(plan, names)]  # fmt: skip
+
+    assert jobs_of(plan) == plan.jobs
+    assert found("SimCLR") == [("g0", 1, 0), ("g0", 1, 1), ("g0", 2, 0), ("g0", 2, 1)]
+    assert {g for g, *_ in found("NCA(g2), M = 1")} == {"g2"}
+    assert {g for g, *_ in found("M = 1")} == {"g1", "g2"}
+    assert all(job.parent for job in jobs_of(plan, ("SimCLR",)) if job.config.train.epochs == 2)
+    with pytest.raises(InputError, match=r"row='SimCLE' is unknown; did you mean 'SimCLR'"):
+        found("SimCLE")
+
+
+def test_some_columns_of_a_table() -> None:
+    short = Row(label="M = 1", settings={"loss.negatives": "g2"})
+    other = dataclasses.replace(table(name="other"), columns=(Column(label="clean"),), rows=(short,))
+    plan = make_plan([table(epochs=(1, 2, 3)), other], [0])
+    labels = [column.label for column in plan.tables[0].columns]
+
+    def found(*columns: str) -> list[tuple[int, bool]]:
+        return [(job.config.train.epochs, job.parent is not None) for job in jobs_of(plan, columns=columns)]
+
+    assert found(*labels[:2]) == [(1, False), (2, True)]
+    assert found(labels[1]) == [(2, False)]  # from its beginning: nobody asked for the one before
+    assert found(labels[0], labels[2]) == [(1, False), (3, True)]  # over the one that nobody asked for
+    assert runs_by_row(plan, other, columns=labels[:1]) == []
+    with pytest.raises(InputError, match=r"column='4 epochs' is unknown"):
+        found("4 epochs")
+    with pytest.raises(InputError, match=rf"no table has both rows M = 1 and columns {labels[0]}"):
+        jobs_of(plan, ["M = 1"], labels[:1])
+
+
+def test_the_device_decides_the_precision_and_so_the_name() -> None:
+    cpu, gpu = (make_plan([table()], [0], device=torch.device(d)).jobs[0] for d in ("cpu", "cuda"))
+    assert (cpu.config.train.precision, gpu.config.train.precision) == ("fp32", "bf16")
+    assert cpu.name != gpu.name
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"evaluation.attacks": ("fgms",)}, "attack='fgms' is unknown; did you mean 'fgsm'"),
+        ({"evaluation.eps": (-1.0,)}, "eps=-1.0 is out of range"),
+        ({"evaluation.eps": ()}, "'small': evaluation.eps is empty"),
+        ({"seed": 3}, "take --seeds or --trials"),
+    ],
+)
+def test_what_cannot_be_run_is_refused_before_anything_is(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        make_plan([table(**settings)], [0])
+    with pytest.raises(InputError, match=message):
+        make_plan([table()], [0], overrides=settings)

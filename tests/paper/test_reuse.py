@@ -1,0 +1,131 @@
+"""Runs that differ in what is measured alone are trained once."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from grids import jobs
+
+from intnacl.paper.attempts import attempt, run_folder
+from intnacl.paper.lock import hold
+from intnacl.paper.plan import Job
+from intnacl.paper.reuse import inherit
+from intnacl.runs.surroundings import SHARED
+from intnacl.training.stop import Stop
+
+
+def _done(job: Job, results: Path) -> tuple[dict[str, Any], str]:
+    """The result of a run that is done now, and what it printed."""
+    assert attempt(job, results, device="cpu", stop=Stop(), session="one") == "finished"
+    folder = run_folder(results, job.name)
+    return json.loads((folder / "result.json").read_text()), (folder / "output.txt").read_text()
+
+
+def test_another_attack_is_measured_on_the_same_encoder(tmp_path: Path) -> None:
+    (first,) = jobs()
+    (second,) = jobs(**{"evaluation.attacks": ("fgsm", "pgd")})
+    one, _ = _done(first, tmp_path)
+    (run_folder(tmp_path, first.name) / SHARED).touch()
+    two, said = _done(second, tmp_path)
+    assert f"takes the encoder of {first.name}" in said
+    assert "epoch 1/1" not in said
+    assert one["protocol"]["encoder_sha256"] == two["protocol"]["encoder_sha256"]
+    assert two["protocol"]["hardware"]["shared"] is True  # while its encoder was trained
+    assert one["time_s"]["probe digits"] == two["time_s"]["probe digits"]  # not done again
+    assert (one["accuracy"]["digits"]["pgd"], two["config"]["evaluation"]["attacks"]) == (
+        None,
+        ["fgsm", "pgd"],
+    )
+    assert two["accuracy"]["digits"]["pgd"] is not None
+    alone, _ = _done(second, tmp_path / "alone")
+    assert alone["accuracy"] == two["accuracy"]
+
+
+def test_another_probe_is_trained_on_the_same_encoder(tmp_path: Path) -> None:
+    (first,) = jobs()
+    (second,) = jobs(**{"probe.max_iter": 5})
+    _done(first, tmp_path)
+    two, said = _done(second, tmp_path)
+    assert "takes the encoder" in said
+    assert [probe["probe"]["max_iter"] for probe in two["probes"]] == [5]
+    assert _done(second, tmp_path / "alone")[0]["accuracy"] == two["accuracy"]
+
+
+@pytest.mark.parametrize("change", [{"train.lr": 1e-2}, {"augment.strength": 0.1}])
+def test_another_training_is_another_encoder(tmp_path: Path, change: dict[str, Any]) -> None:
+    (first,), (second,) = jobs(), jobs(**change)
+    assert first.name != second.name
+    assert first.name.rpartition("-")[0] == second.name.rpartition("-")[0]
+    _done(first, tmp_path)
+    assert "takes the encoder" not in _done(second, tmp_path)[1]
+
+
+@pytest.mark.parametrize("gone", ["config.json", "encoder.safetensors"])
+def test_an_encoder_of_which_nothing_is_known_is_not_taken(tmp_path: Path, gone: str) -> None:
+    (first,) = jobs()
+    (second,) = jobs(**{"evaluation.eps": (0.02,)})
+    _done(first, tmp_path)
+    (run_folder(tmp_path, first.name) / gone).unlink()
+    assert "takes the encoder" not in _done(second, tmp_path)[1]
+
+
+def test_an_interrupted_take_over_is_done_again(tmp_path: Path) -> None:
+    """The encoder comes last: without it, what was taken counts for nothing."""
+    (first,) = jobs()
+    (second,) = jobs(**{"evaluation.eps": (0.02,)})
+    _done(first, tmp_path)
+    folder = run_folder(tmp_path, second.name)
+    _done(second, tmp_path)
+    for name in ("result.json", "encoder.safetensors"):
+        (folder / name).unlink()
+    shutil.rmtree(folder / "parts")
+    assert _done(second, tmp_path)[1].count("takes the encoder") == 2
+
+
+def test_all_that_is_measured_is_taken(tmp_path: Path) -> None:
+    """From every run of the same encoder, whichever comes first by name."""
+    first, second, third = (
+        jobs(**{"evaluation.attacks": attacks})[0] for attacks in (("fgsm",), ("pgd",), ("fgsm", "pgd"))
+    )
+    for job in (first, second):
+        _done(job, tmp_path)
+    parts = {p.name for j in (first, second) for p in run_folder(tmp_path, j.name).glob("parts/*.json")}
+    _, said = _done(third, tmp_path)
+    assert "takes the encoder" in said
+    assert parts <= {path.name for path in run_folder(tmp_path, third.name).glob("parts/*.json")}
+
+
+def test_a_stopped_training_is_gone_on_with(tmp_path: Path) -> None:
+    (first,) = jobs(epochs=(3,))
+    (second,) = jobs(epochs=(3,), **{"evaluation.eps": (0.02,)})
+    stop = Stop(max_minutes=0)
+    assert attempt(first, tmp_path, device="cpu", stop=stop, session="one") == "stopped"
+    _, said = _done(second, tmp_path)
+    assert "going on from step" in said
+    alone, _ = _done(second, tmp_path / "alone")
+    two = json.loads((run_folder(tmp_path, second.name) / "result.json").read_text())
+    assert alone["protocol"]["encoder_sha256"] == two["protocol"]["encoder_sha256"]
+
+
+def test_a_longer_run_goes_on_from_any_shorter_one_that_kept_its_state(tmp_path: Path) -> None:
+    one, *_ = jobs(epochs=(1, 2))
+    _done(one, tmp_path)  # which keeps its state for the second, that nobody does
+    *_, three = jobs(epochs=(1, 2, 3))
+    _, said = _done(replace(three, parent=None), tmp_path)
+    assert "going on from step 2 of 6" in said
+
+
+def test_a_state_is_not_taken_from_a_run_in_training(tmp_path: Path) -> None:
+    """It may remove that state meanwhile."""
+    other, folder = tmp_path / "other", tmp_path / "folder"
+    (other / "checkpoints" / "step-000000002").mkdir(parents=True)
+    (other / "checkpoints" / "step-000000002" / "state.json").write_text("{}")
+    with hold(other, "cpu"):
+        inherit(other, folder)
+        assert not folder.exists()
+        (other / "result.json").touch()  # its worker is about to let go of it
+        inherit(other, folder)
+    assert (folder / "checkpoints" / "step-000000002" / "state.json").exists()

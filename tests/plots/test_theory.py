@@ -1,0 +1,59 @@
+"""The images show what was measured."""
+
+from pathlib import Path
+
+import pytest
+from matplotlib.figure import Figure
+
+from intnacl.plots.theory import draw_bounds, draw_complexity, draw_deviation, draw_lemma, draw_spaces
+from intnacl.theory.comparison import ComparisonConfig, learn_spaces, load_table, measure
+from intnacl.theory.sweep import SweepConfig, sweep
+
+PNG = b"\x89PNG"
+
+
+@pytest.fixture(scope="module")
+def measured() -> dict:
+    return sweep(SweepConfig(draws=50, points=4))
+
+
+def test_bounds_are_drawn_the_same_twice(measured: dict, tmp_path: Path) -> None:
+    draw_bounds(measured, tmp_path / "new" / "one.png")
+    draw_bounds(measured, tmp_path / "two.png")
+    one, two = (tmp_path / "new" / "one.png").read_bytes(), (tmp_path / "two.png").read_bytes()
+    assert one[:4] == PNG
+    assert one == two
+
+
+def test_lines_hold_the_numbers(measured: dict) -> None:
+    axes = Figure().subplots()
+    draw_deviation(axes, measured["n"], "n")
+    lines = {line.get_label(): list(line.get_ydata()) for line in axes.get_lines()}
+    assert lines["Theorem B.1"] == [row["paper"] for row in measured["n"]]
+    assert lines["measured mean Δ, g1"] == [row["spread"] for row in measured["n"]]
+
+
+def test_relative_complexity_starts_at_one(measured: dict) -> None:
+    axes = Figure().subplots()
+    draw_complexity(axes, measured["complexity"])
+    assert [bars.get_label() for bars in axes.containers] == ["measured, M·N·G", "measured, N·G"]
+    for bars in axes.containers:
+        assert bars.lines[0].get_ydata()[0] == pytest.approx(1)
+
+
+def test_lemma_shows_both_supervised_losses(measured: dict) -> None:
+    figure = Figure(figsize=(3.2, 3.4))
+    axes = figure.subplots()
+    draw_lemma(axes, measured["lemma"]["two classes"], "two classes", fontsize=6)
+    figure.draw_without_rendering()
+    (_, nought), (_, legend) = axes.transData.transform((1, 0)), axes.get_legend().get_window_extent().p0
+    assert nought < legend, "the legend covers L_Sup, which is 0 here"
+    assert {"L_Sup", "L_Sup^μ"} < {text.get_text() for text in axes.get_legend().get_texts()}
+
+
+@pytest.mark.parametrize("components", [1, 2, 3])
+def test_spaces_of_any_dimension_are_drawn(components: int, tmp_path: Path) -> None:
+    X, y = load_table("iris")
+    spaces = learn_spaces(X, y, ComparisonConfig(dataset="iris", n_components=components, max_iter=2))
+    draw_spaces(spaces, measure(spaces, y), y, tmp_path / "nca.png")
+    assert (tmp_path / "nca.png").read_bytes()[:4] == PNG

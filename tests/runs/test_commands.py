@@ -1,0 +1,147 @@
+"""The commands on a trained run: what they print, draw and keep."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from intnacl.errors import InputError
+from intnacl.evaluation import robustness
+from intnacl.runs import run
+from intnacl.runs.commands import attack_command, knn_command, probe_command
+from intnacl.training.stop import Stop
+from tiny_run import HERE, config, measured, trained, write_images
+
+
+def test_probe_draws_its_curve_and_keeps_the_figures(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = trained(tmp_path).folder
+    (part,) = probe_command(folder, (), "run", None, "cpu")
+    text = capsys.readouterr().out
+    assert text.startswith("probe digits …\n")
+    assert f"{part.figures['accuracy']:.2f}" in text
+    assert (folder / "probe-digits.png").read_bytes().startswith(b"\x89PNG")
+    assert not (folder / "result.json").exists()  # attacks are still to come
+
+
+def test_probe_takes_several_data_sets_and_protocols(tmp_path: Path) -> None:
+    folder = trained(tmp_path).folder
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"root": str(tmp_path)}))
+    parts = probe_command(folder, ("digits", write_images(tmp_path / "images")), "run", None, "cpu")
+    assert [part.figures["classes"] for part in parts] == [10, 2]
+    (quick,) = probe_command(folder, (), "quick", None, "cpu")
+    assert quick.settings["probe"]["solver"] == "lbfgs"
+    (short,) = probe_command(folder, (), "run", 3, "cpu")
+    assert len(short.figures["curve"]) == 3
+    (clae,) = probe_command(folder, (), "clae", 2, "cpu")
+    assert [clae.settings["probe"][name] for name in ("lr", "batch_size", "normalize")] == [3e-4, 256, False]
+    assert len(clae.figures["curve"]) == 2
+    (clae,) = probe_command(folder, (), "clae", None, "cpu")
+    assert len(clae.figures["curve"]) == 20  # the run's epochs: 200 on TinyImageNet, 1000 elsewhere
+    (hcl,) = probe_command(folder, (), "hcl", 1, "cpu")
+    assert hcl.kind == "hcl_probe"
+    with pytest.raises(InputError, match="epochs=0 must be a whole number from 1 to"):
+        probe_command(folder, (), "hcl", 0, "cpu")
+    with pytest.raises(InputError, match=r"--epochs 3: this probe takes L-BFGS, which has none"):
+        probe_command(folder, (), "quick", 3, "cpu")
+    with pytest.raises(InputError, match="protocol='slow' is unknown"):
+        probe_command(folder, (), "slow", None, "cpu")
+
+
+def test_knn_prints_its_accuracy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (part,) = knn_command(trained(tmp_path).folder, (), 7, "cpu")
+    first, *_, last = capsys.readouterr().out.splitlines()
+    assert first == "knn digits …"
+    assert last.split() == ["digits", "7", f"{part.figures['accuracy']:.2f}"]
+    with pytest.raises(InputError, match="k=2000 neighbours of 1442"):
+        knn_command(trained(tmp_path / "other").folder, (), 2000, "cpu")
+
+
+def test_a_measurement_on_other_images_says_what_the_result_leaves_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = write_images(tmp_path / "images")
+    settings = {"dataset": name, "size": 8, "train.batch_size": 4, "encoder.name": "small"}
+    assert run(config(**settings), tmp_path / "run", HERE, Stop()) is None
+    (tmp_path / "images" / "test" / "cat" / "0.png").unlink()
+    capsys.readouterr()
+    knn_command(tmp_path / "run", [], 3, "cpu")
+    assert f"warning: {name}: what was measured on other images" in capsys.readouterr().out
+    before = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert any("other images" in warning for warning in before["warnings"])
+    probe_command(tmp_path / "run", [], "run", None, "cpu")
+    assert "warning: result.json stays as it was" in capsys.readouterr().out
+    assert json.loads((tmp_path / "run" / "result.json").read_text()) == before
+    assert run(config(**settings), tmp_path / "run", HERE, Stop()) is None
+    after = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert after["protocol"]["images"][name] == {"train": 12, "test": 11}
+    assert not any("other images" in warning for warning in after["warnings"])
+
+
+def test_attack_probes_first_draws_and_warns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = trained(tmp_path).folder
+    attack_command(folder, (), (0.1, 0.02), ("fgsm", "pgd"), 32, "cpu")
+    text = capsys.readouterr().out
+    assert "32" in text
+    assert text.startswith("fgsm, pgd digits at eps 0.02 …\nfgsm, pgd digits at eps 0.1 …\n")
+    for name in ("probe-digits.safetensors", "robustness-digits.png", "examples-digits.png"):
+        assert (folder / name).stat().st_size > 1000
+    assert len(list((folder / "parts").glob("attack-*"))) == 2
+    attack_command(folder, (), (0.03, 0.04), ("fgsm",), 32, "cpu")
+    assert len(list((folder / "parts").glob("attack-*"))) == 3  # one gradient for both radii
+
+
+def test_a_rise_from_one_eps_to_another_is_warned_about(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    real = robustness.along
+
+    def weaker_above(x: Any, sign: Any, eps: float, **options: Any) -> Any:
+        return real(x, sign, eps if eps < 0.05 else 0.0, **options)
+
+    monkeypatch.setattr(robustness, "along", weaker_above)
+    folder = measured(tmp_path).folder
+    attack_command(folder, (), (0.04, 0.06), ("fgsm", "pgd"), 32, "cpu")
+    assert "warning: fgsm: accuracy rises with eps, from " in capsys.readouterr().out
+    warnings = json.loads((folder / "result.json").read_text())["warnings"]
+    assert [text for text in warnings if text.startswith("digits: fgsm: accuracy rises with eps")]
+    assert "fgsm: accuracy rises with eps" in (folder / "report.html").read_text()
+
+
+def test_attack_on_a_measured_run_brings_its_result_and_page_up_to_date(tmp_path: Path) -> None:
+    folder = measured(tmp_path).folder
+    before = json.loads((folder / "result.json").read_text())
+    attack_command(folder, (), (0.05,), ("fgsm",), 16, "cpu")
+    after = json.loads((folder / "result.json").read_text())
+    assert after["accuracy"] == before["accuracy"]
+    assert [row["eps"] for row in after["attacks"] if row not in before["attacks"]] == [0.05, 0.05]
+    assert "<td>0.05</td>" in (folder / "report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("eps", "attacks", "message"),
+    [
+        ((2.0,), ("fgsm",), "out of range"),
+        ((0.1,), ("nothing",), "attack='nothing'"),
+        ((0.1,), (), "no attack"),
+    ],
+)
+def test_mistakes_are_told_before_any_work(
+    tmp_path: Path, eps: tuple[float, ...], attacks: tuple[str, ...], message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        attack_command(tmp_path / "no run yet", (), eps, attacks, None, "cpu")
+
+
+@pytest.mark.parametrize(
+    "name", ["probe-digits.safetensors", "probe-digits.png", "result.json", "report.html"]
+)
+def test_a_file_that_cannot_be_written_is_named(tmp_path: Path, name: str) -> None:
+    folder = measured(tmp_path).folder
+    (folder / name).unlink(missing_ok=True)
+    (folder / name).mkdir()
+    with pytest.raises(InputError, match=f"{name} could not be written: Is a directory"):
+        probe_command(folder, (), "run", None, "cpu")

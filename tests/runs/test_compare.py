@@ -1,0 +1,153 @@
+"""Losses side by side: the same numbers as the runs', means and deviations as the textbook's."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from intnacl.runs.compare import (
+    compare,
+    draw_comparison,
+    print_comparison,
+    run_folder,
+    summarize,
+    write_comparison,
+)
+from intnacl.training.ranks import Ranks
+from intnacl.training.stop import Stop
+from tiny_run import HERE, config, measured_original
+
+
+def write_results(folder: Path, accuracies: dict[str, list[float]]) -> None:
+    """Results of made-up runs: clean, and FGSM and PGD at 0.02 and 0.1 as fractions of it."""
+    original = json.loads((measured_original() / "result.json").read_text())
+    for label, values in accuracies.items():
+        for seed, clean in enumerate(values):
+            result: dict[str, Any] = json.loads(json.dumps(original))
+            result["accuracy"]["digits"]["clean"] = clean
+            for row in result["attacks"]:
+                row["accuracy"] = clean * (1 - 5 * row["eps"])
+            path = run_folder(folder, label, seed)
+            path.mkdir(parents=True)
+            (path / "result.json").write_text(json.dumps(result))
+
+
+def test_means_deviations_and_paired_differences(tmp_path: Path) -> None:
+    write_results(tmp_path, {"a": [80.0, 84.0, 82.0], "b": [90.0, 91.0, 95.0]})
+    summary = summarize(tmp_path, ["a", "b"], [0, 1, 2])
+    pgd = summary["losses"]["b"]["pgd 0.1"]
+    values = np.array([90.0, 91.0, 95.0]) * 0.5
+    assert pgd["mean"] == pytest.approx(values.mean())
+    assert pgd["sd"] == pytest.approx(values.std(ddof=1))
+    difference = summary["difference"]["clean"]
+    assert difference["values"] == [10.0, 7.0, 13.0]
+    assert (difference["mean"], difference["sd"]) == (10.0, pytest.approx(3.0))
+    assert list(summary["losses"]["a"]) == [
+        "clean", "fgsm 0.02", "fgsm 0.1", "pgd 0.02", "pgd 0.1", "worst_case 0.02", "worst_case 0.1",
+    ]  # fmt: skip
+    assert summary["protocol"]["probe"]["epochs"] == 20
+    assert "seed" not in summary["protocol"]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_many_ranks_train_everything_before_the_main_one_measures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rank: int
+) -> None:
+    done: list[str] = []
+    for name in ("pretrain", "run"):
+        monkeypatch.setattr(
+            f"intnacl.runs.compare.{name}",
+            lambda _, folder, *more, name=name: done.append(f"{name} {folder.name}"),
+        )
+    here = Ranks(rank, 2, torch.device("cpu"))
+    assert compare({"a": config(), "b": config()}, [0, 1], tmp_path, here, Stop(), print) is None
+    runs = ["a-seed0", "b-seed0", "a-seed1", "b-seed1"]
+    assert done == [f"pretrain {name}" for name in runs] + [f"run {name}" for name in runs if rank == 0]
+
+
+def test_only_what_the_configuration_asks_is_compared_and_all_of_it(tmp_path: Path) -> None:
+    write_results(tmp_path, {"a": [80.0]})
+    path = run_folder(tmp_path, "a", 0) / "result.json"
+    result = json.loads(path.read_text())
+    result["config"]["evaluation"]["fgsm_eps"] = [0.05]
+    row = next(row for row in result["attacks"] if row["name"] == "fgsm" and row["eps"] == 0.02)
+    few = row | {"images": 8, "accuracy": 1.0}  # someone's attack on other images
+    result["attacks"] += [row | {"eps": 0.05, "accuracy": 60.0}, row | {"eps": 0.03}, few]
+    path.write_text(json.dumps(result))
+    found = summarize(tmp_path, ["a"], [0])["losses"]["a"]
+    assert found["fgsm 0.02"]["mean"] == row["accuracy"]
+    assert found["fgsm 0.05"]["mean"] == 60.0
+    assert "fgsm 0.03" not in found
+
+
+def test_table_and_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_results(tmp_path, {"a": [80.0, 84.0], "b": [90.0, 92.0]})
+    summary = summarize(tmp_path, ["a", "b"], [0, 1])
+    print_comparison(summary)
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["clean", "82.0", "±", "2.8", "91.0", "±", "1.4", "+9.0", "±", "1.4"] in lines
+    summary["dataset"] = "folder:/from_$5_to_$10"  # no formula
+    write_comparison(summary, tmp_path)
+    assert json.loads((tmp_path / "comparison.json").read_text()) == summary
+    assert (tmp_path / "comparison.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_one_seed_shows_no_deviation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_results(tmp_path, {"a": [80.0], "b": [78.5]})
+    print_comparison(summarize(tmp_path, ["a", "b"], [0]))
+    text = capsys.readouterr().out
+    assert "±" not in text
+    assert ["clean", "80.0", "78.5", "-1.5"] in [line.split() for line in text.splitlines()]
+
+
+def test_lines_are_labelled_where_they_end_and_labels_keep_apart(tmp_path: Path) -> None:
+    write_results(tmp_path, {"first": [80.0, 81.0], "second": [80.2, 81.2]})
+    figure = draw_comparison(summarize(tmp_path, ["first", "second"], [0, 1]))
+    assert [axes.get_title() for axes in figure.axes] == ["FGSM", "PGD"]
+    figure.canvas.draw()
+    for axes in figure.axes:
+        labels = {text.get_text(): text.get_window_extent() for text in axes.texts}
+        assert set(labels) == {"first", "second"}
+        assert not labels["first"].overlaps(labels["second"])
+
+
+def test_lines_begin_at_the_clean_accuracy_of_the_attacked_images(tmp_path: Path) -> None:
+    write_results(tmp_path, {"a": [80.0, 84.0]})
+    for seed, clean in ((0, 70.0), (1, 72.0)):  # the 64 of 355 that were attacked
+        path = run_folder(tmp_path, "a", seed) / "result.json"
+        result = json.loads(path.read_text())
+        result["attacks"] = [row | {"clean": clean} for row in result["attacks"]]
+        path.write_text(json.dumps(result))
+    summary = summarize(tmp_path, ["a"], [0, 1])
+    assert summary["losses"]["a"]["clean"]["mean"] == 82.0
+    for axes in draw_comparison(summary).axes:
+        line = axes.lines[0]
+        assert (line.get_xdata()[0], line.get_ydata()[0]) == (0.0, 71.0)
+
+
+def test_without_attacks_the_clean_accuracies_are_drawn(tmp_path: Path) -> None:
+    write_results(tmp_path, {"a": [80.0], "b": [90.0]})
+    for label in ("a", "b"):
+        path = run_folder(tmp_path, label, 0) / "result.json"
+        result = json.loads(path.read_text())
+        result["config"]["evaluation"]["attacks"] = []
+        path.write_text(json.dumps(result | {"attacks": []}))
+    summary = summarize(tmp_path, ["a", "b"], [0])
+    write_comparison(summary, tmp_path)
+    (axes,) = draw_comparison(summary).axes
+    assert {text.get_text() for text in axes.texts} == {"a", "b"}
+
+
+def test_runs_have_folders_of_their_own_and_a_stop_is_passed_on(tmp_path: Path) -> None:
+    tiny = {"train.epochs": 1, "evaluation.eps": (0.02,), "evaluation.images": 16}
+    said: list[str] = []
+    configs = {"simclr": config(**tiny)}
+    assert compare(configs, [3], tmp_path, HERE, Stop(), said.append) is None
+    assert said[0] == "simclr, seed 3"
+    stored = json.loads((run_folder(tmp_path, "simclr", 3) / "config.json").read_text())
+    assert stored["seed"] == 3
+    assert compare(configs, [3, 4], tmp_path, HERE, Stop(max_minutes=0), said.append) == "time"
+    assert not (run_folder(tmp_path, "simclr", 4) / "result.json").exists()

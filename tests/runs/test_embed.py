@@ -1,0 +1,72 @@
+"""Features as a file: those of the encoder, in the order of the images, with their names."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from intnacl.data import load
+from intnacl.errors import InputError
+from intnacl.evaluation.features import extract
+from intnacl.runs.commands import embed_command
+from intnacl.runs.embed import NEIGHBOURS, SHOWN, neighbours
+from tiny_run import trained
+
+
+def test_the_file_holds_the_encoders_features(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    subject = trained(tmp_path)
+    embed_command(subject.folder, None, "test", None, "cpu")
+    out = subject.folder / "features-digits-test.npz"
+    test = load("digits", "test")
+    with np.load(out) as found:
+        wanted = extract(subject.encoder, test.images)
+        np.testing.assert_allclose(found["features"], wanted.numpy(), rtol=1e-5, atol=1e-6)
+        assert found["labels"].tolist() == test.labels.tolist()
+        assert tuple(found["classes"]) == test.classes
+        assert "names" not in found
+    printed = capsys.readouterr().out
+    assert f"{len(test)} images of digits, test: features {tuple(wanted.shape)}" in printed
+    with Image.open(out.with_suffix(".png")) as picture:
+        assert picture.width / picture.height == pytest.approx((NEIGHBOURS + 1) / SHOWN, rel=0.2)
+
+
+def test_unlabelled_images_of_a_folder_have_their_names(tmp_path: Path) -> None:
+    subject = trained(tmp_path)
+    folder = tmp_path / "new"
+    folder.mkdir()
+    for name, grey in (("b.png", 200), ("a.png", 20), ("c.png", 90)):
+        Image.new("L", (11, 9), grey).save(folder / name)
+    (folder / "broken.png").write_bytes(b"no image")
+    out = tmp_path / "far" / "new.npz"
+    with pytest.warns(match="1 of 4 images are broken"):
+        embed_command(subject.folder, f"folder:{folder}", "train", out, "cpu", tmp_path)
+    with np.load(out) as found:
+        assert found["names"].tolist() == ["a.png", "b.png", "c.png"]
+        assert set(found) == {"features", "names"}
+        bright = torch.full((1, 3, 8, 8), 200, dtype=torch.uint8)
+        np.testing.assert_allclose(
+            found["features"][1:2], extract(subject.encoder, bright).numpy(), rtol=1e-4
+        )
+
+
+def test_one_image_has_no_neighbours_to_draw(tmp_path: Path) -> None:
+    subject = trained(tmp_path)
+    (tmp_path / "one").mkdir()
+    Image.new("RGB", (8, 8)).save(tmp_path / "one" / "a.png")
+    out = tmp_path / "one.npz"
+    embed_command(subject.folder, f"folder:{tmp_path / 'one'}", "train", out, "cpu", tmp_path)
+    assert out.exists()
+    assert not out.with_suffix(".png").exists()
+
+
+def test_neighbours_are_those_of_the_largest_cosine_and_never_the_image_itself() -> None:
+    features = torch.tensor([[1.0, 0.0], [9.0, 1.0], [0.0, 1.0], [1.0, 1.0]])
+    assert neighbours(features, torch.tensor([0, 2]), 2).tolist() == [[1, 3], [3, 1]]
+    assert neighbours(features, torch.tensor([0]), 9).shape == (1, 3)
+
+
+def test_an_output_that_is_no_archive_is_refused_before_any_work(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"end its name in \.npz"):
+        embed_command(tmp_path, None, "train", tmp_path / "features.csv", "cpu")

@@ -1,0 +1,146 @@
+"""The page of one run: whole in itself, everything escaped."""
+
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from intnacl.runs.attack import plan, run_attacks
+from intnacl.runs.card import model_card
+from intnacl.runs.measurements import all_parts
+from intnacl.runs.page import attacked_images, best_rows, render, write_result_and_page
+from intnacl.runs.probes import run_hcl_probe, run_knn, run_probe
+from intnacl.runs.result import KINDS, Measured, collect
+from tiny_run import measured, write_images
+
+
+class Tags(HTMLParser):
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+        self.links: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.append(tag)
+        names = ("src", "href", "xlink:href")
+        self.links += [value or "" for name, value in attrs if name in names]
+
+
+def test_it_needs_no_other_file_and_draws_everything(tmp_path: Path) -> None:
+    text = (measured(tmp_path).folder / "report.html").read_text()
+    tags = Tags(text)
+    assert tags.seen.count("svg") == 4  # robustness, examples, learning curves, probe curve
+    assert all(link.startswith(("data:", "#")) for link in tags.links)
+    assert "script" not in tags.seen
+    assert "prefers-color-scheme: dark" in text
+
+
+def test_it_shows_the_figures_of_the_result(tmp_path: Path) -> None:
+    subject = measured(tmp_path)
+    result = collect(subject)
+    text = re.sub(r"\s+", " ", render(Measured(subject), result))
+    row = result["accuracy"]["digits"]
+    cells = "".join(f"<td>{row[key]:.2f}</td>" for key in ("clean", "fgsm", "pgd"))
+    assert f"<td>digits</td>{cells}" in text
+    assert "simclr on digits" in text
+    assert "PGD at eps 0.1;" in text  # the images at the largest, where most is to be seen
+
+
+@pytest.mark.parametrize(
+    ("names", "title"),
+    [
+        (("fgsm",), "FGSM"), (("fgsm", "pgd"), "PGD"), (("pgd_tuned", "fgsm", "pgd"), "PGD tuned"),
+        (("fgsm", "autoattack"), "PGD tuned"),
+    ],
+)  # fmt: skip
+def test_the_images_are_those_of_the_strongest_attack(
+    tmp_path: Path, names: tuple[str, ...], title: str
+) -> None:
+    rows = [{"name": name, "eps": 0.1} for name in names] + [{"name": "pgd_tuned", "eps": 0.02}]
+    figure = attacked_images(measured(tmp_path), "digits", 0.1, rows)
+    assert figure.get_suptitle().startswith(f"{title} at eps 0.1;")
+
+
+def test_other_probes_are_listed_with_what_they_do_otherwise(tmp_path: Path) -> None:
+    subject = measured(tmp_path)
+    assert "the run&#39;s own" not in render(Measured(subject), collect(subject))
+    quick = run_probe(subject, "digits", replace(subject.config.probe, solver="lbfgs"))
+    one, two = (run_hcl_probe(subject, "digits", epochs) for epochs in (1, 2))
+    text = render(Measured(subject), collect(subject))
+    names = {"solver = lbfgs": quick, "HCL&#39;s, epochs = 1": one, "HCL&#39;s, epochs = 2": two}
+    for kind, part in names.items():
+        assert f">{kind}</td><td>{part.figures['accuracy']:.2f}</td>" in text
+    assert text.count("the run&#39;s own") == 1
+
+
+def test_knn_is_the_runs_own_whatever_else_was_tried(tmp_path: Path) -> None:
+    subject = measured(tmp_path)
+    own = run_knn(subject, "digits").figures["accuracy"]
+    assert run_knn(subject, "digits", 1).figures["accuracy"] != own
+    row = next(
+        line for line in render(Measured(subject), collect(subject)).splitlines() if "<td>digits</td>" in line
+    )
+    assert row.endswith(f"<td>{own:.2f}</td></tr>")
+
+
+def test_the_parts_of_a_run_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    subject, seen = measured(tmp_path), []
+    monkeypatch.setattr(
+        "intnacl.runs.result.all_parts", lambda folder, kind: seen.append(kind) or all_parts(folder, kind)
+    )
+    assert write_result_and_page(Measured(subject))
+    assert seen == list(KINDS)
+
+
+def test_a_run_without_radii_has_a_page_and_a_card(tmp_path: Path) -> None:
+    subject = measured(tmp_path)
+    config = replace(subject.config, evaluation=replace(subject.config.evaluation, eps=()))
+    subject = replace(subject, config=config)
+    result = collect(subject)
+    clean = f"{result['accuracy']['digits']['clean']:.2f}"
+    assert clean in render(Measured(subject), result)
+    assert f"| digits | {clean} | – | – |" in model_card(config, result, "")
+
+
+def test_where_the_images_are_gone_the_page_goes_without_a_picture_of_them(tmp_path: Path) -> None:
+    """A run that was copied to another machine may be measured there on other images."""
+    name, subject = write_images(tmp_path / "images"), measured(tmp_path)
+    run_attacks(subject, name, plan(["fgsm"], 0.02, None))
+    assert Tags(render(Measured(subject), collect(subject))).seen.count("svg") == 6
+    (tmp_path / "images").rename(tmp_path / "elsewhere")
+    text = render(Measured(subject), collect(subject))
+    assert f"Under attack: {name}" in text
+    assert Tags(text).seen.count("svg") == 5
+    assert "None" not in text
+
+
+def test_text_from_outside_is_escaped(tmp_path: Path) -> None:
+    subject = measured(tmp_path)
+    result = collect(subject) | {"warnings": ["<script>alert(1)</script>"]}
+    result["protocol"]["hardware"]["cpu"] = "<img src=x onerror=alert(1)>"
+    evil = replace(subject, config=replace(subject.config, recipe="<b>bold</b>"))
+    text = render(Measured(evil), result)
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
+    assert not {"script", "img", "b"} & set(Tags(text).seen)
+
+
+def test_of_several_rows_the_one_over_most_images_is_drawn() -> None:
+    rows = [
+        {"dataset": dataset, "name": "pgd", "eps": eps, "images": images, "accuracy": 1.0, "clean": images}
+        for dataset, eps, images in (("a", 0.1, 8), ("a", 0.1, 64), ("a", 0.02, 8), ("b", 0.1, 99))
+    ]
+    found = best_rows({"attacks": rows}, "a")
+    assert [(row["eps"], row["images"]) for row in found] == [(0.02, 8), (0.1, 64)]
+    assert best_rows({"attacks": rows}, "c") == []
+
+
+def test_the_lowest_worst_case_over_several_attacks_is_drawn() -> None:
+    row = {"dataset": "a", "name": "worst_case", "eps": 0.1, "images": 8}
+    low = row | {"accuracy": 0.5, "of": ["fgsm", "pgd"]}
+    high = row | {"accuracy": 0.9, "of": ["fgsm", "pgd_tuned"]}
+    alone = row | {"accuracy": 0.9, "of": ["fgsm"], "images": 64}
+    for order in ([low, high, alone], [alone, high, low]):
+        assert best_rows({"attacks": order}, "a") == [low]

@@ -1,0 +1,45 @@
+"""What is recorded is replayed, on the data's own GPU."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from intnacl.training.cuda_graph import record
+
+NUMBERS = range(max(1, min(2, torch.cuda.device_count())))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("number", NUMBERS)
+def test_a_replay_is_the_call_on_what_its_memory_holds_now(number: int) -> None:
+    device = torch.device("cuda", number)
+    x, total, calls = torch.ones(4, device=device), torch.zeros((), device=device), []
+
+    def call() -> Tensor:
+        calls.append(torch.cuda.current_device())
+        total.add_(x.sum())
+        return x @ x
+
+    graph, result = record(call, device, warm_ups=3)
+    assert calls == [number] * 4
+    assert torch.cuda.current_device() == 0
+    torch.cuda.synchronize(device)
+    assert total == 3 * 4  # the recorded call itself computes nothing
+    x.fill_(2.0)
+    with torch.cuda.device(device):
+        graph.replay()
+    torch.cuda.synchronize(device)
+    assert (total, result) == (3 * 4 + 8, 16)
+    assert len(calls) == 4
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_an_error_of_the_call_comes_out_and_leaves_the_stream_as_it_was() -> None:
+    before = torch.cuda.current_stream()
+    with pytest.raises(RuntimeError, match="mine"):
+        record(_fails, torch.device("cuda", 0))
+    assert torch.cuda.current_stream() == before
+
+
+def _fails() -> None:
+    raise RuntimeError("mine")

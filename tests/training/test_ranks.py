@@ -1,0 +1,149 @@
+"""Ranks: two equal one process on the joined batch; devices and lost ranks are told clearly."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from two_ranks import main
+
+from intnacl.errors import InputError, LostRankError
+from intnacl.training.ranks import Ranks, any_rank, barrier, largest, mean_over_ranks, pick_device, ranks
+
+HERE = Path(__file__).parent
+
+
+def train_on_two(folder: Path, *settings: str) -> list[dict[str, torch.Tensor]]:
+    """The weights that each of two processes ends with."""
+    environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo"}
+    command = [sys.executable, "-W", "error", str(HERE / "two_ranks.py")]
+    processes = [
+        subprocess.Popen([*command, str(rank), "2", str(folder), *settings], env=environment)
+        for rank in range(2)
+    ]
+    assert [process.wait(timeout=120) for process in processes] == [0, 0]
+    return [torch.load(folder / f"rank{rank}.pt", weights_only=True) for rank in range(2)]
+
+
+@pytest.mark.parametrize(
+    ("preset", "norm", "sync", "way"),
+    [
+        ("intnacl", "none", "", "short"),  # without batch norm: adversarial views and mixing included
+        ("intnacl", "joint", "sync", "long"),  # with synchronised statistics
+        pytest.param("intnacl", "per_view", "sync", "short", marks=pytest.mark.slow),
+        pytest.param("simclr", "none", "", "short", marks=pytest.mark.slow),
+        pytest.param("adv", "none", "", "long", marks=pytest.mark.slow),
+    ],
+)
+def test_two_ranks_equal_one_process_with_the_joined_batch(
+    tmp_path: Path, preset: str, norm: str, sync: str, way: str
+) -> None:
+    (tmp_path / "one").mkdir()
+    (tmp_path / "two").mkdir()
+    first, second = train_on_two(tmp_path / "two", preset, norm, sync, way)
+    main(0, 1, tmp_path / "one", preset, norm, bool(sync), way)
+    one = torch.load(tmp_path / "one" / "rank0.pt", weights_only=True)
+    assert one.keys() == first.keys()
+    start = one["head.0.weight"]
+    for name in one:
+        torch.testing.assert_close(first[name], one[name], rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(second[name], one[name], rtol=1e-9, atol=1e-9)
+    assert start.dtype == torch.float64
+    logs = [(tmp_path / name / "run" / "log.jsonl").read_text().splitlines() for name in ("one", "two")]
+    assert len(logs[0]) == len(logs[1]) == (10 if way == "long" else 5)
+    for one_line, two_line in zip(*logs, strict=True):
+        a, b = (json.loads(line) for line in (one_line, two_line))
+        assert a["loss"] == pytest.approx(b["loss"], rel=1e-6)  # the ranks' mean, not the first one's
+
+
+def test_one_process_needs_no_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    with ranks("cpu") as here:
+        assert here == Ranks(0, 1, torch.device("cpu"))
+        assert here.main
+        assert not torch.distributed.is_initialized()
+        assert any_rank(True, here)
+        assert not any_rank(False, here)
+        assert largest(-3, here) == -3
+        values = torch.rand(2)
+        assert mean_over_ranks(values, here) is values
+        barrier(here)
+
+
+def test_devices_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert pick_device("auto") == torch.device("cpu")
+    with pytest.raises(InputError, match="device='cuda': this machine has no GPU that torch can use"):
+        pick_device("cuda")
+    with pytest.raises(InputError, match="device='gpu' is unknown: take auto, cpu, cuda"):
+        pick_device("gpu")
+    for name in ("meta", "xla"):
+        with pytest.raises(InputError, match=f"device='{name}' cannot be trained on here: take auto, cpu"):
+            pick_device(name)
+
+
+def test_each_rank_takes_its_own_gpu_and_a_missing_one_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    assert pick_device("auto", 3) == torch.device("cuda", 3)
+    assert pick_device("cuda:1", 0) == torch.device("cuda", 1)
+    assert chosen == [torch.device("cuda", 3), torch.device("cuda", 1)]
+    with pytest.raises(InputError, match=r"device='cuda:4': .* has 4 GPUs, cuda:0 to cuda:3"):
+        pick_device("cuda", 4)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    assert pick_device("cuda", 1) == torch.device("cuda", 1)
+    with pytest.raises(InputError, match=r"device='cuda:1' is one GPU for all ranks.*CUDA_VISIBLE_DEVICES"):
+        pick_device("cuda:1", 0)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "[gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:1",
+        "NCCL error in: ProcessGroupNCCL.cpp, remote process exited",
+        "Timed out waiting 600000ms for recv operation to complete",
+    ],
+)
+def test_errors_of_the_connection_are_told_as_such(monkeypatch: pytest.MonkeyPatch, message: str) -> None:
+    among_others(monkeypatch, rank=3)
+    with pytest.raises(LostRankError, match=r"rank 3 lost contact.*--max-restarts"), ranks("cpu"):
+        raise RuntimeError(message)
+
+
+def test_other_errors_of_a_rank_stay_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    among_others(monkeypatch, rank=3)
+    with pytest.raises(RuntimeError, match="must match the size") as caught, ranks("cpu"):
+        raise RuntimeError("The size of tensor a (3) must match the size of tensor b (4)")
+    assert not isinstance(caught.value, LostRankError)
+    assert caught.value.__cause__ is None
+
+
+def among_others(monkeypatch: pytest.MonkeyPatch, rank: int) -> None:
+    """This process takes itself for one of four ranks, which it never meets."""
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    monkeypatch.setenv("RANK", str(rank))
+    monkeypatch.setattr("intnacl.training.ranks._join", lambda backend: None)
+
+
+def test_a_signal_while_the_group_ends_does_not_cut_the_message_short(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    among_others(monkeypatch, rank=0)
+    monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
+    monkeypatch.setattr(
+        "torch.distributed.destroy_process_group", lambda: os.kill(os.getpid(), signal.SIGTERM)
+    )
+    deadly: list[int] = []
+    former = signal.signal(signal.SIGTERM, lambda number, frame: deadly.append(number))
+    try:
+        with pytest.raises(LostRankError, match="rank 0 lost contact"), ranks("cpu"):
+            raise RuntimeError("Connection closed by peer")
+    finally:
+        signal.signal(signal.SIGTERM, former)
+    assert not deadly
