@@ -1,5 +1,8 @@
-"""What is written aside appears whole or not at all."""
+"""Files and folders appear complete or not at all, and a lock lets one process in at a time."""
 
+import errno
+import fcntl
+import os
 import threading
 import time
 from pathlib import Path
@@ -14,67 +17,66 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_a_file_appears_when_it_is_whole(tmp_path: Path) -> None:
+def test_a_file_appears_when_it_is_complete_and_a_failure_keeps_the_old_one(tmp_path: Path) -> None:
     with files.new_file(tmp_path / "a") as out:
         out.write(b"half")
         assert not (tmp_path / "a").exists()
         out.write(b" and half")
+    assert (tmp_path / "a").stat().st_mode & 0o777 == 0o644
+    with pytest.raises(TypeError), files.new_file(tmp_path / "a") as out:
+        out.writelines([b"new", "not bytes"])  # type: ignore[list-item]
     assert (tmp_path / "a").read_bytes() == b"half and half"
     assert names(tmp_path) == ["a"]
 
 
-def test_a_failure_leaves_no_file_and_keeps_the_old_one(tmp_path: Path) -> None:
-    (tmp_path / "a").write_bytes(b"old")
-    with pytest.raises(TypeError), files.new_file(tmp_path / "a") as out:
-        out.writelines([b"new", "not bytes"])  # type: ignore[list-item]
-    assert (tmp_path / "a").read_bytes() == b"old"
-    assert names(tmp_path) == ["a"]
-
-
-def test_a_file_is_written_with_the_folders_above_it_or_named(tmp_path: Path) -> None:
-    files.write_file(tmp_path / "sub" / "a", b"whole")
-    assert (tmp_path / "sub" / "a").read_bytes() == b"whole"
-    with pytest.raises(InputError, match=r"sub/a/b could not be written: a file stands .* Move it"):
-        files.write_file(tmp_path / "sub" / "a" / "b", b"")
-
-
-def test_an_error_that_is_not_the_disks_is_not_told_as_one() -> None:
-    with pytest.raises(RuntimeError, match="out of memory"), files.disk_errors(Path("x")):
-        raise RuntimeError("out of memory")
-
-
-def test_a_folder_appears_when_it_is_whole(tmp_path: Path) -> None:
-    with files.new_folder(tmp_path / "a") as folder:
-        (folder / "sub").mkdir()
-        (folder / "sub" / "x").write_bytes(b"1")
-        assert not (tmp_path / "a").exists()
-    assert (tmp_path / "a" / "sub" / "x").read_bytes() == b"1"
+def test_a_folder_appears_when_it_is_complete_and_the_first_one_stays(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError), files.new_folder(tmp_path / "a") as folder:
+        (folder / "missing" / "x").write_bytes(b"1")
+    assert names(tmp_path) == []
+    with files.new_folder(tmp_path / "a") as late:
+        (late / "x").write_bytes(b"late")
+        with files.new_folder(tmp_path / "a") as early:
+            (early / "sub").mkdir()
+            (early / "sub" / "x").write_bytes(b"early")
+            assert not (tmp_path / "a").exists()
+    assert (tmp_path / "a" / "sub" / "x").read_bytes() == b"early"
     assert names(tmp_path) == ["a"]
     assert (tmp_path / "a").stat().st_mode & 0o777 == 0o755
 
 
-def test_a_failure_leaves_no_folder(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError), files.new_folder(tmp_path / "a") as folder:
-        (folder / "missing" / "x").write_bytes(b"1")
-    assert names(tmp_path) == []
+def test_files_are_written_with_the_folders_above_them(tmp_path: Path) -> None:
+    files.write_file(tmp_path / "sub" / "a", b"whole")
+    assert (tmp_path / "sub" / "a").read_bytes() == b"whole"
+    files.write_json(tmp_path / "new" / "b", {"ü": (1, 2)})
+    assert (tmp_path / "new" / "b").read_text() == '{\n "ü": [\n  1,\n  2\n ]\n}'
+    before = (tmp_path / "sub" / "a").stat()
+    files.write_file(tmp_path / "sub" / "a", b"whole")  # nothing to do
+    assert (tmp_path / "sub" / "a").stat().st_ino == before.st_ino
 
 
-def test_the_folder_that_came_first_stays(tmp_path: Path) -> None:
-    with files.new_folder(tmp_path / "a") as late:
-        (late / "x").write_bytes(b"late")
-        with files.new_folder(tmp_path / "a") as early:
-            (early / "x").write_bytes(b"early")
-    assert (tmp_path / "a" / "x").read_bytes() == b"early"
-    assert names(tmp_path) == ["a"]
+def test_errors_of_the_disk_name_the_file_and_others_pass(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match=r"file/a/b could not be written: a file stands .* Move it"):
+        files.write_file(tmp_path / "file" / "a" / "b", b"")
+    for name in ("file", "file/below"):
+        with pytest.raises(InputError, match=f"{name} could not be written: a file stands"):
+            files.make_folder(tmp_path / name)
+    with (
+        pytest.raises(InputError, match="x could not be written: No space left"),
+        files.disk_errors(Path("x")),
+    ):
+        raise OSError(errno.ENOSPC, "No space left on device")
+    with pytest.raises(RuntimeError, match="out of memory"), files.disk_errors(Path("x")):
+        raise RuntimeError("out of memory")
 
 
-def test_the_lock_lets_one_in_at_a_time(tmp_path: Path) -> None:
+def test_a_lock_lets_one_in_at_a_time(tmp_path: Path) -> None:
     inside, most = 0, 0
 
     def work() -> None:
         nonlocal inside, most
-        with files.locked(tmp_path / "lock") as alone:
-            assert alone
+        with files.lock(tmp_path / "lock") as held:
+            assert held.state == "held"
             inside += 1
             most = max(most, inside)
             time.sleep(0.05)
@@ -88,12 +90,30 @@ def test_the_lock_lets_one_in_at_a_time(tmp_path: Path) -> None:
     assert most == 1
 
 
-@pytest.mark.parametrize("name", ["file", "file/below"])
-def test_a_file_in_the_way_of_a_folder_is_told(name: str, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    wanted = tmp_path / name
-    with (
-        pytest.raises(InputError, match=f"{name} could not be written: a file stands"),
-        files.disk_errors(wanted),
-    ):
-        wanted.mkdir(parents=True, exist_ok=True)
+def test_a_lock_that_does_not_wait_tells_who_has_it(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    with pytest.raises(FileNotFoundError), files.lock(path, shared=True):
+        pass
+    with files.lock(path, wait=False) as first:
+        first.write(b"longer than the next")
+        first.write(b"me")
+        with files.lock(path, wait=False) as second, files.lock(path, shared=True, wait=False) as third:
+            assert (first.state, second.state, third.state) == ("held", "busy", "busy")
+            assert third.read() == b"me"
+    with files.lock(path, shared=True) as one, files.lock(path, shared=True, wait=False) as other:
+        assert (one.state, other.state) == ("held", "held")
+    with files.lock(tmp_path, wait=False) as first, files.lock(tmp_path, wait=False) as second:
+        assert (first.state, second.state) == ("held", "busy")  # of a folder
+
+
+def test_locks_that_the_system_lacks_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> int:
+        raise OSError(errno.ENOLCK, "refused")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(fcntl, "flock", refuse)
+        with files.lock(tmp_path / "lock") as held:
+            assert held.state == "unsupported"
+    monkeypatch.setattr(os, "open", refuse)
+    with files.lock(tmp_path) as held:
+        assert held.state == "unsupported"

@@ -1,66 +1,83 @@
-"""Write aside, fsync, rename: no reader ever meets half a file, and of many processes one does the work.
+"""Files that appear complete or not at all, and locks between processes.
 
-The rename alone makes it safe; the lock only spares the others from doing the same work at the same time.
+Whatever is written goes to a temporary name first, is synced to the disk, and is then renamed: no reader ever
+sees half a file. That alone keeps files safe. A lock also keeps other processes from doing the same work.
 """
 
+import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Literal
 
 from intnacl.errors import InputError
 
 
-@contextmanager
-def locked(path: Path) -> Iterator[bool]:
-    """Hold `path` as a lock between processes; gives False where the system has none (Windows, some NFS)."""
-    with path.open("a") as handle:
-        yield bool(take_lock(handle))  # closing the file releases it
+@dataclass(frozen=True)
+class Lock:
+    """An attempt to lock a file or folder against other processes, made by `lock`.
 
-
-def take_lock(handle: IO[Any] | int, *, exclusive: bool = True, wait: bool = True) -> bool | None:
-    """Lock an open file or folder against other processes until it is closed, however this one ends.
-
-    False: another process has it; None: the system has no such locks (Windows, some NFS).
+    The state is "held" by this process; "busy", where another one holds it; or "unsupported", where the file
+    system has no such locks (Windows, some NFS) or the folder cannot be opened.
     """
+
+    state: Literal["held", "busy", "unsupported"]
+    descriptor: int
+
+    def write(self, content: bytes) -> None:
+        """Replace the content of the locked file, for other processes to read."""
+        os.ftruncate(self.descriptor, 0)
+        os.write(self.descriptor, content)  # unbuffered: on a full disk, a buffer would fail again on close
+
+    def read(self) -> bytes:
+        """The content of the locked file."""
+        return os.read(self.descriptor, os.fstat(self.descriptor).st_size)
+
+
+@contextmanager
+def lock(path: Path, *, shared: bool = False, wait: bool = True) -> Iterator[Lock]:
+    """Hold a file or folder against other processes until the block ends or the process does.
+
+    Args:
+        path: a folder, or a file, which is made where it is missing unless `shared`.
+        shared: take a lock that other shared ones may stand beside; the file is only read.
+        wait: wait until the lock is free; without it, the state may be "busy".
+    """
+    descriptor = -1
+    try:
+        read_only = shared or path.is_dir()
+        flags = os.O_RDONLY if read_only else os.O_RDWR | os.O_CREAT | os.O_APPEND
+        descriptor = os.open(path, flags, 0o666)
+    except OSError:  # Windows opens no folders, and one may be unreadable
+        if not path.is_dir():
+            raise
+    try:
+        yield Lock("unsupported" if descriptor < 0 else _flock(descriptor, shared, wait), descriptor)
+    finally:
+        if descriptor >= 0:
+            os.close(descriptor)  # which releases the lock
+
+
+def _flock(descriptor: int, shared: bool, wait: bool) -> Literal["held", "busy", "unsupported"]:
     try:
         import fcntl
 
-        kind = fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH
-        fcntl.flock(handle, kind if wait else kind | fcntl.LOCK_NB)
+        kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+        fcntl.flock(descriptor, kind if wait else kind | fcntl.LOCK_NB)
     except BlockingIOError:
-        return False
+        return "busy"
     except (ImportError, OSError):
-        return None
-    return True
-
-
-def write_file(path: Path, content: bytes) -> None:
-    """Write a file, and the folders above it, as `new_file` does; where that fails, the error names it.
-
-    One that holds the same already is left as it is, also where nothing may be written.
-    """
-    if _holds(path, content):
-        return
-    with disk_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with new_file(path) as handle:
-            handle.write(content)
-
-
-def _holds(path: Path, content: bytes) -> bool:
-    try:
-        return path.stat().st_size == len(content) and path.read_bytes() == content
-    except OSError:
-        return False
+        return "unsupported"
+    return "held"
 
 
 @contextmanager
 def disk_errors(path: Path) -> Iterator[None]:
-    """Turn a full or unwritable disk into a message that says what to do."""
+    """Turn the error of a full or unwritable disk into an InputError that names `path` and the remedy."""
     try:
         yield
     except (FileExistsError, NotADirectoryError) as error:
@@ -75,21 +92,49 @@ def disk_errors(path: Path) -> Iterator[None]:
             raise
         reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
         raise InputError(
-            f"{path} could not be written: {reason}. Whatever was saved before is whole: make room or mend "
-            "the permissions and run the same command again."
+            f"{path} could not be written: {reason}. Whatever was saved before is intact: make room or fix "
+            "the permissions, and run the same command again."
         ) from error
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder and those above it where they are missing; an error names it."""
+    with disk_errors(path):
+        path.mkdir(parents=True, exist_ok=True)
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Write a file, and the folders above it, as `new_file` does; an error names it.
+
+    A file that has this content already is left alone, so that it may lie where nothing can be written.
+    """
+    try:
+        if path.stat().st_size == len(content) and path.read_bytes() == content:
+            return
+    except OSError:
+        pass  # it is missing or unreadable, and is written
+    with disk_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with new_file(path) as handle:
+            handle.write(content)
+
+
+def write_json(path: Path, content: Mapping[str, object]) -> None:
+    """Write a file of JSON as `write_file` does."""
+    write_file(path, json.dumps(content, indent=1, ensure_ascii=False).encode())
 
 
 @contextmanager
 def new_file(path: Path) -> Iterator[IO[bytes]]:
-    """Open a file that appears as `path` when the block ends well, and leaves no trace when it does not."""
+    """Open a file that appears as `path` when the block succeeds, and leaves no trace when it fails."""
     handle = tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False)  # noqa: SIM115
     partial = Path(handle.name)
     try:
         with handle:
             yield handle.file
-            sync(handle.file)
-        partial.chmod(0o644)  # tempfile gives 0o600; others may read what lies in a folder they may read
+            handle.flush()
+            os.fsync(handle.fileno())
+        partial.chmod(0o644)  # tempfile gives 0o600; whoever may read the folder may read the file
         partial.replace(path)
         _sync_folder(path.parent)
     finally:
@@ -98,40 +143,30 @@ def new_file(path: Path) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """Give an empty folder that becomes `path` when the block ends well; one that is there first stays."""
+    """Give an empty folder that becomes `path` when the block succeeds, unless `path` is a folder by then."""
     partial = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
     try:
         yield partial
         for file in partial.rglob("*"):
             if file.is_file():
                 with file.open("rb+") as handle:
-                    sync(handle)
-        partial.chmod(0o755)  # mkdtemp gives 0o700; a data folder is for everyone who may read its parent
-        _rename_unless_there(partial, path)
+                    os.fsync(handle.fileno())
+        partial.chmod(0o755)  # mkdtemp gives 0o700; whoever may read the parent may read the folder
+        try:
+            partial.rename(path)
+        except OSError:  # another process was first
+            if not path.is_dir():
+                raise
         _sync_folder(path.parent)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def _rename_unless_there(partial: Path, path: Path) -> None:
-    try:
-        partial.rename(path)
-    except OSError:
-        if not path.is_dir():
-            raise
-
-
 def _sync_folder(path: Path) -> None:
     """Push a rename through to the disk: until then, a loss of power takes it back."""
     if os.name == "posix":  # elsewhere folders cannot be opened
-        handle = os.open(path, os.O_RDONLY)
+        descriptor = os.open(path, os.O_RDONLY)
         try:
-            os.fsync(handle)
+            os.fsync(descriptor)
         finally:
-            os.close(handle)
-
-
-def sync(handle: IO[bytes]) -> None:
-    """Push what was written through to the disk."""
-    handle.flush()
-    os.fsync(handle.fileno())
+            os.close(descriptor)

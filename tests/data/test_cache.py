@@ -1,10 +1,10 @@
 """The cache: filled once, rebuilt when stale or damaged, never half-written, safe with many processes."""
 
+import errno
+import fcntl
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import IO
@@ -12,7 +12,6 @@ from typing import IO
 import pytest
 import torch
 
-from intnacl import files
 from intnacl.data import cache
 from intnacl.data.cache import Source, cached, default_root
 from intnacl.errors import InputError
@@ -173,11 +172,10 @@ def test_what_a_killed_process_left_is_not_used_and_cleared(root: Path, file: Pa
 def test_without_locks_the_first_to_finish_wins(
     root: Path, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    @contextmanager
-    def no_lock(path: Path) -> Iterator[bool]:
-        yield False
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
 
-    monkeypatch.setattr(files, "locked", no_lock)
+    monkeypatch.setattr(fcntl, "flock", refuse)
 
     def overtaken(out: IO[bytes]) -> tuple[list[int], dict[str, str]]:
         cached(root, source(file), Filler(1))  # another process finishes in the meantime
@@ -190,16 +188,14 @@ def test_without_locks_the_first_to_finish_wins(
 def test_what_another_process_filled_meanwhile_is_opened(
     root: Path, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lock, fill = files.locked, Filler(2)
+    flock, fill = fcntl.flock, Filler(2)
 
-    @contextmanager
-    def wait(path: Path) -> Iterator[bool]:
-        monkeypatch.setattr(files, "locked", lock)
+    def wait(descriptor: int, kind: int) -> None:
+        monkeypatch.setattr(fcntl, "flock", flock)
         cached(root, source(file), Filler(1))
-        with lock(path) as alone:
-            yield alone
+        flock(descriptor, kind)
 
-    monkeypatch.setattr(files, "locked", wait)
+    monkeypatch.setattr(fcntl, "flock", wait)
     assert (cached(root, source(file), fill).images == 1).all()
     assert fill.calls == 0
 

@@ -162,7 +162,7 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Mon
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
     monkeypatch.setattr(Path, "mkdir", denied)
-    with pytest.raises(InputError, match=r"could not be written: Permission denied\. .*mend the permissions"):
+    with pytest.raises(InputError, match=r"could not be written: Permission denied\. .*fix the permissions"):
         run(tmp_path / "new")
 
 

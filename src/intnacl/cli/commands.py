@@ -10,10 +10,10 @@ from typing import Any, NoReturn
 
 from intnacl.cli.flags import Flags
 from intnacl.errors import InputError
-from intnacl.files import disk_errors
+from intnacl.files import make_folder, write_json
 from intnacl.models.weights import ENCODER
 from intnacl.runs.config import RunConfig, resolve
-from intnacl.runs.measurements import file_name, write_json
+from intnacl.runs.measurements import file_name
 from intnacl.runs.pretrain import default_folder, loss_name, pretrain
 from intnacl.runs.unused import warn_of_unused
 from intnacl.training.ranks import Ranks, pick_device, ranks
@@ -183,8 +183,7 @@ def bench_command(device: str, steps: int | None, only: tuple[str, ...], out: Pa
     if out and out.is_dir():
         raise InputError(f"--out {out} is a folder: give a JSON file.")
     if out:
-        with disk_errors(out):  # before the minutes that the rows take, not after them
-            out.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(out.parent)  # before the minutes that the rows take, not after them
     print(f"{hardware(here)}, 256 pairs a step, 32x32, ResNet-18")
     rows: list[dict[str, Any]] = []
     try:
@@ -193,7 +192,7 @@ def bench_command(device: str, steps: int | None, only: tuple[str, ...], out: Pa
             rows.append(measure(name, here, steps=steps))
             print(f"  {rows[-1]['ms']:.2f} ms a step", file=sys.stderr)  # should the table never come
             if out:
-                write_json({"hardware": hardware(here), "rows": rows}, out)
+                write_json(out, {"hardware": hardware(here), "rows": rows})
     finally:
         _print_times(rows)
 

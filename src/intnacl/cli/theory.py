@@ -52,8 +52,8 @@ def nca(
     out
         Folder for the results.
     """
+    from intnacl.files import make_folder, write_json
     from intnacl.plots.theory import draw_spaces
-    from intnacl.runs.measurements import write_json
     from intnacl.theory.comparison import ComparisonConfig, learn_spaces, load_table, measure
 
     config = ComparisonConfig(
@@ -65,12 +65,12 @@ def nca(
         seed=seed,
     )
     X, y = load_table(dataset)
-    _make_folder(out)
+    make_folder(out)  # before what takes time, not after it
     spaces = learn_spaces(X, y, config)
     figures = measure(spaces, y)
     _print_rows(f"{dataset}: {len(X)} points, leave-one-out", figures)
     draw_spaces(spaces, figures, y, out / "nca.png")
-    write_json({"config": asdict(config), "spaces": figures}, out / "nca.json")
+    write_json(out / "nca.json", {"config": asdict(config), "spaces": figures})
     print(f"written: {out / 'nca.json'}, {out / 'nca.png'}")
 
 
@@ -117,8 +117,8 @@ def bounds(
     out
         Folder for the results.
     """
+    from intnacl.files import make_folder, write_json
     from intnacl.plots.theory import draw_bounds
-    from intnacl.runs.measurements import write_json
     from intnacl.theory.sweep import SweepConfig, sweep
 
     config = SweepConfig(
@@ -130,7 +130,7 @@ def bounds(
         draws=draws,
         seed=seed,
     )
-    _make_folder(out)
+    make_folder(out)  # before what takes time, not after it
     measured = sweep(config)
     for name in ("n", "m", "M"):
         title = f"deviation from the unbiased loss over {name}, measured and bounded"
@@ -138,16 +138,8 @@ def bounds(
     title = "inside the O(·) of Theorems B.4 and 3.1: constants unknown, only ratios count"
     _print_rows(title, _chosen(measured["order"], "M", ORDER), digits=4)
     draw_bounds(measured, out / "bounds.png")
-    write_json({"config": asdict(config), **measured}, out / "bounds.json")
+    write_json(out / "bounds.json", {"config": asdict(config), **measured})
     print(f"written: {out / 'bounds.json'}, {out / 'bounds.png'}")
-
-
-def _make_folder(out: Path) -> None:
-    """Before what takes time, not after it."""
-    from intnacl.files import disk_errors
-
-    with disk_errors(out):
-        out.mkdir(parents=True, exist_ok=True)
 
 
 def _chosen(rows: list[dict[str, float]], name: str, columns: dict[str, str]) -> dict[str, dict[str, float]]:

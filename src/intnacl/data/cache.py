@@ -64,9 +64,9 @@ def cached(root: Path, source: Source, fill: Fill) -> ImageSet:
     folder = _writable(root)
     entry = folder / f"{source.key}.{source.fingerprint}"
     if (opened := _open(entry)) is None:
-        with files.locked(folder / f".{source.key}.lock") as alone:
+        with files.lock(folder / f".{source.key}.lock") as held:
             if (opened := _open(entry)) is None:
-                _clear(folder, source.key, partial=alone)
+                _clear(folder, source.key, partial=held.state == "held")
                 _write(entry, fill, source)
                 opened = _open(entry)
     assert opened is not None, f"{entry} was just written"

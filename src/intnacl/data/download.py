@@ -39,7 +39,7 @@ def unpacked(archive: Archive, root: Path, *, download: bool = True) -> Path:
         raise InputError(_wanted(archive, root, "downloading is switched off"))
     try:
         root.mkdir(parents=True, exist_ok=True)
-        with files.locked(root / f".{archive.file}.lock"):
+        with files.lock(root / f".{archive.file}.lock"):
             if not packed.exists():
                 fetch(archive, packed)
             if not folder.is_dir():

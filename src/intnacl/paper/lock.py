@@ -8,10 +8,10 @@ import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from intnacl.errors import InputWarning
-from intnacl.files import disk_errors, take_lock
+from intnacl.files import Lock, disk_errors, lock
 
 NAME = "lock"
 
@@ -26,35 +26,31 @@ def hold(folder: Path, device: str) -> Iterator[bool]:
     with ExitStack() as stack:
         with disk_errors(path):
             folder.mkdir(parents=True, exist_ok=True)
-            handle = stack.enter_context(path.open("a+"))
-            mine = _take(handle, exclusive=True)
-            if mine:
-                _sign(handle, device)
+            held = stack.enter_context(lock(path, wait=False))
+            if mine := _is_free(held):
+                who = {
+                    "host": socket.gethostname(),
+                    "device": device,
+                    "pid": os.getpid(),
+                    "since": time.time(),
+                }
+                held.write(json.dumps(who).encode())
         yield mine
         if mine:
-            handle.truncate(0)  # closing the file gives the lock back
+            held.write(b"")
 
 
 def holder(folder: Path) -> dict[str, Any] | None:
     """Who holds a run: host, device, pid and since when (seconds since 1970); None where nobody does."""
     try:
-        with (folder / NAME).open() as handle:
-            if _take(handle, exclusive=False):
-                return None
-            return dict(json.loads(handle.read() or "{}"))
+        with lock(folder / NAME, shared=True, wait=False) as held:
+            return None if _is_free(held) else dict(json.loads(held.read() or b"{}"))
     except (OSError, ValueError):
         return None
 
 
-def _take(handle: IO[str], *, exclusive: bool) -> bool:
-    free = take_lock(handle, exclusive=exclusive, wait=False)
-    if free is None:
+def _is_free(held: Lock) -> bool:
+    """True unless another process holds the lock; without locks, any number of them may."""
+    if held.state == "unsupported":
         warnings.warn("no locks on this system: start one process at a time.", InputWarning, stacklevel=3)
-    return free is not False
-
-
-def _sign(handle: IO[str], device: str) -> None:
-    handle.truncate(0)
-    who = {"host": socket.gethostname(), "device": device, "pid": os.getpid(), "since": time.time()}
-    text = json.dumps(who).encode()
-    os.write(handle.fileno(), text)  # at once: on a full disk a buffer would fail again when closed
+    return held.state != "busy"

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from intnacl.errors import InputError
-from intnacl.files import disk_errors, locked, write_file
+from intnacl.files import disk_errors, lock, write_file
 from intnacl.paper.attempts import finished
 from intnacl.paper.plan import Plan
 from intnacl.paper.run_names import training_key
@@ -29,7 +29,7 @@ Cells = list[list[dict[str, str]]]  # the run of each seed
 
 def write(results: Path, plan: Plan, *, scale: str, overrides: Mapping[str, Any]) -> None:
     """Add a plan to the record; tables of other settings stay beside it."""
-    with disk_errors(results / NAME), _alone(results):
+    with disk_errors(results / NAME), _locked(results):
         record = read(results) if (results / NAME).exists() else _empty()
         record["jobs"] |= {
             job.name: {"config": to_dict(job.config), "parent": job.parent} for job in plan.jobs
@@ -47,10 +47,10 @@ def write(results: Path, plan: Plan, *, scale: str, overrides: Mapping[str, Any]
 
 
 @contextmanager
-def _alone(results: Path) -> Iterator[None]:
-    """In the folder, made where it is missing, while no other process writes its record."""
+def _locked(results: Path) -> Iterator[None]:
+    """Keep other processes from writing the record of this folder, which is made where it is missing."""
     results.mkdir(parents=True, exist_ok=True)
-    with locked(results / ".plan.lock"):
+    with lock(results / ".plan.lock"):
         yield
 
 

@@ -8,12 +8,11 @@ from statistics import mean, stdev
 from typing import TYPE_CHECKING, Any
 
 from intnacl.attacks.named import ATTACK_NAMES
-from intnacl.files import disk_errors
+from intnacl.files import disk_errors, write_json
 from intnacl.plots.evaluation import COLORS, MARKERS
 from intnacl.plots.labels import end_labels
 from intnacl.runs.config import RunConfig, from_dict
 from intnacl.runs.measure import Say, check, run
-from intnacl.runs.measurements import write_json
 from intnacl.runs.page import on_images
 from intnacl.runs.pretrain import RESULT, pretrain
 from intnacl.runs.tables import print_table, print_warnings
@@ -80,7 +79,7 @@ def summarize(folder: Path, labels: Sequence[str], seeds: Sequence[int]) -> dict
 def write_comparison(summary: dict[str, Any], folder: Path) -> tuple[Path, Path]:
     """Write its figure and its numbers; returns their paths."""
     drawing, figures = folder / "comparison.png", folder / "comparison.json"
-    write_json(summary, figures)
+    write_json(figures, summary)
     with disk_errors(drawing):
         draw_comparison(summary).savefig(drawing, dpi=140)
     return drawing, figures

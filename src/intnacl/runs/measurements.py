@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from intnacl.files import write_file
+from intnacl.files import write_json
 from intnacl.runs.surroundings import surroundings
 
 PARTS = "parts"
@@ -55,7 +55,7 @@ def measured(
         kind=kind, settings=plain(settings), figures=figures, time_s=seconds,
         surroundings=surroundings(device),
     )  # fmt: skip
-    write_json(vars(part), part_path(folder, kind, settings))
+    write_json(part_path(folder, kind, settings), vars(part))
     return part
 
 
@@ -93,11 +93,6 @@ def plain(settings: dict[str, Any]) -> dict[str, Any]:
     """Settings as they come back from JSON, which knows no tuples."""
     found: dict[str, Any] = json.loads(json.dumps(settings))
     return found
-
-
-def write_json(content: dict[str, Any], path: Path) -> None:
-    """Write aside, then rename."""
-    write_file(path, json.dumps(content, indent=1, ensure_ascii=False).encode())
 
 
 def _read(path: Path) -> Part | None:

@@ -8,14 +8,14 @@ import gc
 import json
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 
 from intnacl.data import load
 from intnacl.data.datasets import Dataset, is_at_path
 from intnacl.errors import InputError
-from intnacl.files import disk_errors, take_lock, write_file
+from intnacl.files import disk_errors, lock, make_folder, write_file
 from intnacl.losses.integrated import PRESETS, LossConfig
 from intnacl.models.weights import ENCODER, read_header, save_encoder
 from intnacl.plots.curves import draw_curves
@@ -84,16 +84,12 @@ def _held(folder: Path) -> Iterator[None]:
     """Make a folder and hold it against other processes; the system lets go of it however this one ends."""
     if folder.exists() and not folder.is_dir():
         raise InputError(f"--out {folder} is a file: give a folder.")
-    with disk_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-    with ExitStack() as stack:
-        with suppress(OSError):  # Windows opens no folders; one that may not be read is told by who reads it
-            handle = os.open(folder, os.O_RDONLY)
-            stack.callback(os.close, handle)
-            if take_lock(handle, wait=False) is False:
-                raise InputError(
-                    f"another process is training in {folder}: wait for its end, or take another --out."
-                )
+    make_folder(folder)
+    with lock(folder, wait=False) as held:
+        if held.state == "busy":
+            raise InputError(
+                f"another process is training in {folder}: wait for its end, or take another --out."
+            )
         yield
 
 

@@ -4,9 +4,10 @@ from dataclasses import asdict
 from typing import Any
 
 from intnacl.data.datasets import is_at_path
+from intnacl.files import write_json
 from intnacl.runs import attack as robust
 from intnacl.runs.config import to_dict
-from intnacl.runs.measurements import Part, all_parts, digest, plain, write_json
+from intnacl.runs.measurements import Part, all_parts, digest, plain
 from intnacl.runs.opened import FEATURE_BATCH, Subject
 from intnacl.runs.pretrain import RESULT, read_config
 from intnacl.runs.surroundings import SHARED
@@ -63,7 +64,7 @@ def write_result(found: Measured) -> dict[str, Any] | None:
     if not all(found.is_whole(name) for name in found.subject.data_sets):
         return None
     result = _collect(found)
-    write_json(result, found.subject.folder / RESULT)
+    write_json(found.subject.folder / RESULT, result)
     return result
 
 
