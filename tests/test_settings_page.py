@@ -3,14 +3,14 @@
 import runpy
 from pathlib import Path
 
-from intnacl.runs.config import resolve, settings
+from intnacl.runs.config import SETTINGS, resolve
 
 DOCS = Path(__file__).parents[1] / "docs"
 TEXT = (DOCS / "settings.md").read_text(encoding="utf-8")
 
 
 def test_every_setting_has_a_row() -> None:
-    assert [name for name in settings() if f"| `{name}` |" not in TEXT] == []
+    assert [name for name in SETTINGS if f"| `{name}` |" not in TEXT] == []
 
 
 def test_the_page_is_what_its_program_writes() -> None:

@@ -1,8 +1,10 @@
 """Errors for users: each names the bad value, what is allowed, and the remedy."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import field, fields
 from difflib import get_close_matches
-from typing import TYPE_CHECKING
+from types import NoneType
+from typing import TYPE_CHECKING, Any, ClassVar, get_args
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -65,6 +67,51 @@ def check_eps(eps: float) -> None:
         raise InputError(
             f"eps={eps!r} is out of range; it counts in pixels in [0, 1], so 8/255 is {8 / 255:.4f}."
         )
+
+
+Check = Callable[[str, Any], None]  # takes the name and the value of a setting, raises InputError
+
+
+def must(hold: Callable[[Any], bool], demand: str) -> Check:
+    """A check that `hold(value)` is true; its error ends in what the value must be."""
+
+    def check(argument: str, value: Any) -> None:
+        if not hold(value):
+            raise InputError(f"{argument}={value!r} must be {demand}.")
+
+    return check
+
+
+def one_of(*choices: str) -> Check:
+    """A check that the value is one of these texts."""
+    return lambda argument, value: check_choice(argument, value, choices)
+
+
+def setting(
+    default: Any, check: Check | None = None, *, called: str = "", flag: bool = False, free: bool = False
+) -> Any:
+    """A field of a class of `Settings`; the text below the field is its documentation.
+
+    Args:
+        default: The value where none is given.
+        check: Raises unless a value is allowed; None is, where the field's type has it.
+        called: The field's name in errors, where it is not the class's prefix and the field.
+        flag: The setting has a flag of the field's name on the command line.
+        free: A run may resume with another value: it changes how fast, how often or where, never results.
+    """
+    return field(default=default, metadata={"check": check, "called": called, "flag": flag, "free": free})
+
+
+class Settings:
+    """Base of the frozen dataclasses of settings: every field made by `setting` is checked on creation."""
+
+    prefix: ClassVar[str] = ""  # of the fields' names in errors
+
+    def __post_init__(self) -> None:
+        for one in fields(self):  # type: ignore[arg-type]
+            value, check = getattr(self, one.name), one.metadata.get("check")
+            if check and not (value is None and NoneType in get_args(one.type)):
+                check(one.metadata["called"] or self.prefix + one.name, value)
 
 
 def missing_extra(package: str, extra: str, purpose: str) -> InputError:

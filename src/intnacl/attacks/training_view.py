@@ -6,39 +6,32 @@ Shapes: B images, x: (B, 3, H, W) pixels in [0, 1], z: (B, D) embeddings.
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from intnacl.errors import InputError, check_choice, check_eps, check_floats
-from intnacl.losses.integrated import CHOICES, IntNaClLoss
+from intnacl.errors import InputError, Settings, check_eps, check_floats, must, one_of, setting
+from intnacl.losses.integrated import ESTIMATORS, IntNaClLoss
 
 Model = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)
-class AdversaryConfig:
+class AdversaryConfig(Settings):
     """The adversarial training view (used when the loss has alpha > 0)."""
 
-    eps: float = 0.015
+    prefix: ClassVar[str] = "adversary "
+    eps: float = setting(0.015, must(lambda v: 0 < v <= 1, "above 0 and at most 1: it counts in pixels"))
     """Radius in pixels of [0, 1]."""
-    steps: int = 1
+    steps: int = setting(1, must(lambda v: v >= 1, "1 or more"))
     """Number of sign steps; if several, each of size 2·eps / steps."""
     random_start: bool = False
     """Whether the first gradient is taken at a random point of the ball."""
     clamp: bool = False
     """Whether the view is kept in [0, 1]."""
-    negatives: str = "g0"
+    negatives: str = setting("g0", one_of(*ESTIMATORS))
     """The estimator of the loss that the view maximises; g0: SimCLR's, as the paper writes."""
-
-    def __post_init__(self) -> None:
-        check_choice("adversary negatives", self.negatives, CHOICES["negatives"])
-        if not 0 < self.eps <= 1:
-            raise InputError(
-                f"adversary eps={self.eps!r} must be above 0 and at most 1: it counts in pixels."
-            )
-        if self.steps < 1:
-            raise InputError(f"adversary steps={self.steps!r} must be 1 or more.")
 
 
 def adversarial_view(

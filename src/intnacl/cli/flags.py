@@ -31,16 +31,6 @@ def _as_written(kind: Any, tokens: Sequence[Token]) -> Any:
 FRACTIONS = Parameter(converter=_numbers)  # --eps 8/255
 USUAL = Parameter(converter=_as_written)  # of every other flag
 
-# Everyday flags that have a dotted name of their own in the configuration.
-DOTTED = {
-    "epochs": "train.epochs",
-    "batch_size": "train.batch_size",
-    "lr": "train.lr",
-    "num_positives": "loss.num_positives",
-    "lam": "loss.lam",
-    "alpha": "loss.alpha",
-}
-
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
@@ -103,8 +93,10 @@ class Flags:
     @property
     def overrides(self) -> dict[str, Any]:
         """The settings that were given, under their dotted names; `--set` pairs come last and win."""
-        values = {"dataset": self.dataset, "root": self.root and str(self.root), "seed": self.seed}
-        values |= {dotted: getattr(self, name) for name, dotted in DOTTED.items()}
+        from intnacl.runs.config import FLAGS
+
+        values = {dotted: getattr(self, name) for dotted, name in FLAGS.items()}
+        values["root"] = self.root and str(self.root)
         return {key: value for key, value in values.items() if value is not None} | pairs(self.set_)
 
 

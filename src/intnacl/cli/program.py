@@ -96,10 +96,10 @@ def _setting(error: UnknownOptionError) -> str | None:
     """The setting that an unknown flag is named like, if the command takes settings."""
     if not any("--set" in argument.names for argument in error.argument_collection):
         return None
-    from intnacl.runs.config import settings
+    from intnacl.runs.config import SETTINGS
 
     name = (error.token.keyword or "").strip("-").replace("-", "_")
-    return next((key for key in settings() if key.rpartition(".")[2] == name), None)
+    return next((key for key in SETTINGS if key.rpartition(".")[2] == name), None)
 
 
 def _set_up_warnings() -> None:

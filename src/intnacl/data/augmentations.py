@@ -3,65 +3,57 @@
 import math
 from dataclasses import dataclass
 
-from intnacl.errors import InputError, check_choice
+from intnacl.errors import Check, Settings, must, one_of, setting
+
+PROBABILITY = must(lambda v: 0 <= v <= 1, "a probability in [0, 1]")
 
 
-def _check_range(name: str, value: float, low: float, high: float, wanted: str) -> None:
-    if not low <= value <= high:
-        raise InputError(f"{name}={value!r} must be {wanted}.")
-
-
-def _check_interval(name: str, interval: tuple[float, float] | None, top: float) -> None:
-    if interval is not None and not (0 < interval[0] <= interval[1] <= top and interval[1] < math.inf):
-        limit = f" <= {top}" if top < math.inf else ""
-        raise InputError(f"{name}={interval!r} must be (low, high) with 0 < low <= high{limit}.")
+def _interval(top: float = math.inf) -> Check:
+    """A check of (low, high) with 0 < low ≤ high ≤ top."""
+    limit = f" <= {top}" if top < math.inf else ""
+    return must(
+        lambda v: 0 < v[0] <= v[1] <= top and v[1] < math.inf, f"(low, high) with 0 < low <= high{limit}"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
-class AugmentConfig:
+class AugmentConfig(Settings):
     """What may happen to an image, how strongly and how often. The defaults are the `paper` recipe."""
 
-    crop_scale: tuple[float, float] | None = (0.08, 1.0)
+    crop_scale: tuple[float, float] | None = setting((0.08, 1.0), _interval(1.0))
     """Area of the crop over area of the image, from and to; None: no crop."""
-    crop_ratio: tuple[float, float] = (3 / 4, 4 / 3)
+    crop_ratio: tuple[float, float] = setting((3 / 4, 4 / 3), _interval())
     """Width over height of the crop, from and to."""
-    flip_p: float = 0.5
+    flip_p: float = setting(0.5, PROBABILITY)
     """Probability of a horizontal flip."""
-    strength: float = 1.0
+    strength: float = setting(1.0, must(lambda v: v >= 0, "a number >= 0"))
     """s: multiplies the four numbers of `jitter`."""
-    jitter: tuple[float, float, float, float] = (0.8, 0.8, 0.8, 0.2)
+    jitter: tuple[float, float, float, float] = setting(
+        (0.8, 0.8, 0.8, 0.2),
+        must(lambda v: len(v) == 4 and all(0 <= part < math.inf for part in v), "four numbers >= 0"),
+    )
     """Brightness, contrast, saturation, hue."""
-    jitter_p: float = 0.8
+    jitter_p: float = setting(0.8, PROBABILITY)
     """Probability of colour jitter."""
-    grayscale_p: float = 0.2
+    grayscale_p: float = setting(0.2, PROBABILITY)
     """Probability of conversion to grey."""
-    blur_p: float = 0.0
+    blur_p: float = setting(0.0, PROBABILITY)
     """Probability of blur."""
-    blur_sigma: tuple[float, float] = (0.1, 2.0)
+    blur_sigma: tuple[float, float] = setting((0.1, 2.0), _interval())
     """Width of the blur in pixels, from and to."""
-    blur_kernel: int = 3
+    blur_kernel: int = setting(3, must(lambda v: v >= 1 and v % 2 == 1, "an odd number >= 1"))
     """Taps of the blur, odd; SimCLR takes a tenth of the image's side."""
-    solarize_p: float = 0.0
+    solarize_p: float = setting(0.0, PROBABILITY)
     """Probability of solarisation."""
     solarize_threshold: float = 0.5
     """Pixels at or above this value are inverted."""
-    mix_of: str = "x0"
+    mix_of: str = setting("x0", one_of("x0", "x1", "own"))
     """What mixed views (mixnca) are made of: "x0", the first view; "x1", the second; "own", further ones."""
 
     def __post_init__(self) -> None:
-        for name in ("flip_p", "jitter_p", "grayscale_p", "blur_p", "solarize_p"):
-            _check_range(name, getattr(self, name), 0, 1, "a probability in [0, 1]")
-        for name, top in (("crop_scale", 1.0), ("crop_ratio", math.inf), ("blur_sigma", math.inf)):
-            _check_interval(name, getattr(self, name), top)
-        _check_range("strength", self.strength, 0, math.inf, "a number >= 0")
-        if len(self.jitter) != 4 or not all(0 <= value < math.inf for value in self.jitter):
-            raise InputError(f"jitter={self.jitter!r} must be four numbers >= 0.")
-        _check_range(
-            "strength times the jitter of hue", self.factors[3], 0, 0.5, "at most 0.5, half the circle"
-        )
-        if self.blur_kernel < 1 or self.blur_kernel % 2 == 0:
-            raise InputError(f"blur_kernel={self.blur_kernel!r} must be an odd number >= 1.")
-        check_choice("mix_of", self.mix_of, ("x0", "x1", "own"))
+        super().__post_init__()
+        check_hue = must(lambda v: 0 <= v <= 0.5, "at most 0.5, half the circle")
+        check_hue("strength times the jitter of hue", self.factors[3])
 
     @property
     def factors(self) -> tuple[float, float, float, float]:

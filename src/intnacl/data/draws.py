@@ -56,10 +56,10 @@ def words(seed: int | Tensor, step: int | Tensor, view: int | Tensor, rows_B: Te
     return out_BQ4.flatten(1)[:, :count]
 
 
-def check_seed(seed: int) -> None:
+def check_seed(argument: str, seed: int) -> None:
     """Raise unless the seed is an int64."""
     if not -(2**63) <= seed < 2**63:
-        raise InputError(f"seed={seed} is out of range: it must fit into 64 bits, with its sign.")
+        raise InputError(f"{argument}={seed} is out of range: it must fit into 64 bits, with its sign.")
 
 
 def uniform(seed: int | Tensor, step: int | Tensor, view: int | Tensor, rows_B: Tensor, count: int) -> Tensor:

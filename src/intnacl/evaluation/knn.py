@@ -12,22 +12,21 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from intnacl.errors import InputError
+from intnacl.errors import InputError, Settings, must, setting
 from intnacl.evaluation.features import check_finite, extract_pair
+
+POSITIVE = must(lambda v: v > 0, "positive")
 
 
 @dataclass(frozen=True, kw_only=True)
-class KnnConfig:
+class KnnConfig(Settings):
     """The neighbours and their weights."""
 
-    k: int = 200
-    temperature: float = 0.1
-    tile: int = 1024  # test samples compared with all training samples at once: memory is tile × N
-
-    def __post_init__(self) -> None:
-        for name in ("k", "temperature", "tile"):
-            if not getattr(self, name) > 0:
-                raise InputError(f"{name}={getattr(self, name)!r} must be positive.")
+    k: int = setting(200, POSITIVE)
+    temperature: float = setting(0.1, POSITIVE)
+    tile: int = setting(
+        1024, POSITIVE
+    )  # test samples compared with all training samples at once: memory is tile × N
 
 
 def suited(samples: int, classes: int) -> KnnConfig:

@@ -8,6 +8,7 @@ Transfer is the same probe on another data set's images.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from intnacl.data.draws import check_seed
-from intnacl.errors import InputError, check_choice, check_count, check_number
+from intnacl.errors import InputError, Settings, check_count, check_number, one_of, setting
 from intnacl.evaluation.features import check_finite, extract_pair
 from intnacl.evaluation.logistic import Problem, adam, count_correct, lbfgs, pad_columns
 from intnacl.evaluation.precision import exact_matmul
@@ -24,35 +25,27 @@ Solution = tuple[Tensor, list[int]]  # θ (K, C), and the right test samples aft
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProbeConfig:
+class ProbeConfig(Settings):
     """How the linear probe is trained; the defaults are those of the code that the paper builds on (CLAE)."""
 
-    solver: str = "adam"
+    solver: str = setting("adam", one_of("adam", "lbfgs"))
     """"adam": minibatches for `epochs`; "lbfgs": the full batch for `max_iter` iterations."""
-    epochs: int = 1000
+    epochs: int = setting(1000, check_count)
     """Passes over the features (adam)."""
-    batch_size: int = 256
+    batch_size: int = setting(256, check_count)
     """Samples per batch (adam)."""
-    lr: float = 3e-4
+    lr: float = setting(3e-4, partial(check_number, zero=False))
     """Learning rate (adam)."""
-    l2: float = 0.0
+    l2: float = setting(0.0, check_number)
     """Adam: weight decay on weights and bias; L-BFGS spares the bias."""
     normalize: bool = False
     """Whether each sample's features get length 1."""
     standardize: bool = False
     """Whether features then get the training samples' mean 0 and deviation 1; folded into the layer."""
-    max_iter: int = 200
+    max_iter: int = setting(200, check_count)
     """Iterations at most (lbfgs)."""
-    seed: int = 0
+    seed: int = setting(0, check_seed)
     """Random seed for initial weights and the order of samples (adam)."""
-
-    def __post_init__(self) -> None:
-        check_choice("solver", self.solver, SOLVERS)
-        check_seed(self.seed)
-        for name in ("epochs", "batch_size", "max_iter"):
-            check_count(name, getattr(self, name))
-        check_number("lr", self.lr, zero=False)
-        check_number("l2", self.l2)
 
     @property
     def passes(self) -> int:

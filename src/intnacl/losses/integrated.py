@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Self
 import torch
 from torch import Tensor, nn
 
-from intnacl.errors import InputError, check_choice
+from intnacl.errors import Check, InputError, Settings, check_choice, must, one_of, setting
 from intnacl.losses.gather import Embedding, embed, world_size
 from intnacl.losses.nacl import base_rows, mix_rows, nca_rows
 from intnacl.losses.negatives import Estimator, Pair, compare, estimator
@@ -30,21 +30,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "intcl": {"negatives": "g2", "alpha": 1.0},
     "intnacl": {"nacl": "mixnca", "negatives": "g2", "num_positives": 5, "lam": 0.5, "alpha": 1.0},
 }
-CHOICES = {
-    "nacl": ("nca", "mixnca"),
-    "negatives": ("g0", "g1", "g2"),
-    "robust_negatives": ("g0", "g1", "g2"),
-    "weight": ("loss", "relative", "one"),
-    "denominator": ("N", "MN"),
-    "mix_negatives": ("pair", "clean"),
-}
-RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
-    "lam": (lambda v: 0 <= v <= 1, "from 0 to 1"),
-    "alpha": (lambda v: v >= 0, "0 or more"),
-    "temperature": (lambda v: v >= 1e-30, "above 0, by 1e-30 at least"),  # 1/t fits into a float32
-    "tau_plus": (lambda v: 0 <= v < 1, "from 0 to below 1"),
-    "beta": (lambda v: v >= 0, "0 or more"),
-}
+ESTIMATORS = ("g0", "g1", "g2")
 
 MAKERS = {  # where a view comes from, for the error about a missing one
     "extra": "each embeds a further augmented view",
@@ -53,52 +39,56 @@ MAKERS = {  # where a view comes from, for the error about a missing one
 }
 
 
+def _number(hold: Callable[[float], bool], demand: str) -> Check:
+    """A check of a finite number; a tensor is refused, since its gradient would be lost in part."""
+
+    def check(name: str, value: Any) -> None:
+        if not isinstance(value, Real):
+            raise InputError(f"{name}={value!r} is of type {type(value).__name__}: give a plain number.")
+        if not (math.isfinite(value) and hold(float(value))):
+            raise InputError(f"{name}={value!r} is out of range: it must be {demand}.")
+
+    return check
+
+
 @dataclass(frozen=True, kw_only=True)
-class LossConfig:
+class LossConfig(Settings):
     """The keywords of `IntNaClLoss`; the defaults are SimCLR."""
 
-    nacl: str = "nca"
+    nacl: str = setting("nca", one_of("nca", "mixnca"))
     """"nca": M views of an image are its positives; "mixnca": M − 1 mixed views are positives in part."""
-    negatives: str = "g0"
+    negatives: str = setting("g0", one_of(*ESTIMATORS))
     """The estimator G¹: "g0" plain mean, "g1" debiased, "g2" debiased and weighted towards hard negatives."""
-    num_positives: int = 1
+    num_positives: int = setting(
+        1, must(lambda m: isinstance(m, Integral) and int(m) >= 1, "a whole number, 1 or more"), flag=True
+    )
     """M, the number of positives; a step needs M − 1 extra views (nca) or mixed views (mixnca)."""
-    lam: float = 0.5
+    lam: float = setting(0.5, _number(lambda v: 0 <= v <= 1, "from 0 to 1"), flag=True)
     """λ, the share of the image itself in a mixed view (mixnca)."""
-    alpha: float = 0.0
+    alpha: float = setting(0.0, _number(lambda v: v >= 0, "0 or more"), flag=True)
     """α, the weight of the robust term; 0 leaves it out, and no adversarial view is needed."""
-    robust_negatives: str | None = None
+    robust_negatives: str | None = setting(None, one_of(*ESTIMATORS))
     """The estimator G² of the robust term; None: the same as `negatives`."""
-    weight: str = "loss"
+    weight: str = setting("loss", one_of("loss", "relative", "one"))
     """w of the robust term: "loss" = ŵ(x), the clean loss of the same row; "relative" = ŵ(x) divided by its
     mean over the batch, a constant; "one" = 1."""
-    temperature: float = 0.5
+    temperature: float = setting(
+        0.5,
+        _number(lambda v: v >= 1e-30, "above 0, by 1e-30 at least"),  # 1/t fits into a float32
+    )
     """t, by which similarities are divided."""
-    tau_plus: float = 0.01
+    tau_plus: float = setting(0.01, _number(lambda v: 0 <= v < 1, "from 0 to below 1"))
     """τ⁺, the assumed share of positives among the negatives (g1, g2)."""
-    beta: float = 1.0
+    beta: float = setting(1.0, _number(lambda v: v >= 0, "0 or more"))
     """β, how strongly hard negatives are weighted (g2)."""
     detach_weight: bool = False
     """Whether w = ŵ(x) is a constant in the gradient, as "relative" always is."""
-    denominator: str = "N"
+    denominator: str = setting("N", one_of("N", "MN"))
     """"N": S + N·G as in the paper's main text; "MN": S + M·N·G as in its Appendix B (nca)."""
-    mix_negatives: str = "pair"
+    mix_negatives: str = setting("pair", one_of("pair", "clean"))
     """"pair": a mixed view's negatives are the other rows of (z0, mixed); "clean": those of (z0, z1)."""
     gather: bool = False
     """Whether negatives come from all ranks of torch.distributed; all must have the same number of rows."""
-
-    def __post_init__(self) -> None:
-        for name, choices in CHOICES.items():
-            if not (name == "robust_negatives" and self.robust_negatives is None):
-                check_choice(name, getattr(self, name), choices)
-        for name, (allowed, text) in RANGES.items():
-            value = getattr(self, name)
-            if not isinstance(value, Real):  # a tensor, say, whose gradient would be lost in part
-                raise InputError(f"{name}={value!r} is of type {type(value).__name__}: give a plain number.")
-            if not (math.isfinite(value) and allowed(float(value))):
-                raise InputError(f"{name}={value!r} is out of range: it must be {text}.")
-        if not isinstance(self.num_positives, Integral) or self.num_positives < 1:
-            raise InputError(f"num_positives={self.num_positives!r} must be a whole number, 1 or more.")
 
 
 class ViewsNeeded(NamedTuple):

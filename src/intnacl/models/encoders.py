@@ -13,44 +13,49 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from intnacl.errors import InputError, check_choice, check_floats, missing_extra
+from intnacl.errors import (
+    InputError,
+    Settings,
+    check_choice,
+    check_floats,
+    missing_extra,
+    must,
+    one_of,
+    setting,
+)
 from intnacl.models.batchnorm import Groups, arrange, convert, remove_norms
 from intnacl.models.resnets import RESNETS, ResNet, SmallNet
 
 SMALL = 64  # images up to this side get another stem in timm's models
 
 
+def _check_name(argument: str, name: str) -> None:
+    if not name.startswith("timm:"):
+        check_choice(argument, name, [*RESNETS, "small", "timm:NAME"])
+
+
 @dataclass(frozen=True, kw_only=True)
-class EncoderConfig:
+class EncoderConfig(Settings):
     """Encoder, head and batch norm."""
 
-    name: str = "resnet18"
+    name: str = setting("resnet18", _check_name, called="encoder name")
     """resnet18, resnet34, resnet50 (CIFAR stem), small (8×8 digits), or timm:NAME."""
-    head: str = "paper"
+    head: str = setting("paper", one_of("paper", "hcl"))
     """"paper": F–F–64 without batch norm, CLAE's; "hcl": F–512–128 with, which the recipe `paper` takes."""
-    init: str = "default"
+    init: str = setting("default", one_of("default", "he"))
     """"default": PyTorch's; "he": He-normal convolutions, as torchvision's ResNets have."""
-    norm: str = "per_view"
+    norm: str = setting("per_view", one_of("per_view", "joint", "none"))
     """"per_view": each view has its own statistics; "joint": all clean views share theirs; "none"."""
-    adversarial_momentum: float = 0.01
+    adversarial_momentum: float = setting(0.01, must(lambda v: 0 <= v <= 1, "from 0 to 1"))
     """Momentum of the running statistics of the adversarial batch norm."""
     sync: bool = False
     """Whether batch norm takes its statistics over all ranks."""
     mean: tuple[float, float, float] = (0.5, 0.5, 0.5)
     """Pixels enter the network as (x − mean) / std."""
-    std: tuple[float, float, float] = (0.5, 0.5, 0.5)
+    std: tuple[float, float, float] = setting(
+        (0.5, 0.5, 0.5), must(lambda std: all(0 < v < math.inf for v in std), "three numbers above 0")
+    )
     """See `encoder.mean`."""
-
-    def __post_init__(self) -> None:
-        if not self.name.startswith("timm:"):
-            check_choice("encoder name", self.name, [*RESNETS, "small", "timm:NAME"])
-        check_choice("head", self.head, HEADS)
-        check_choice("init", self.init, ("default", "he"))
-        check_choice("norm", self.norm, ("per_view", "joint", "none"))
-        if not all(0 < value < math.inf for value in self.std):
-            raise InputError(f"std={self.std!r} must be three numbers above 0.")
-        if not 0 <= self.adversarial_momentum <= 1:
-            raise InputError(f"adversarial_momentum={self.adversarial_momentum!r} must be from 0 to 1.")
 
 
 class Encoder(nn.Module):

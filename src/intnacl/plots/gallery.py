@@ -45,7 +45,7 @@ def view_columns(
     images: Tensor, config: AugmentConfig, *, seed: int = 0, extra: int = 1, mixed: int = 2, lam: float = 0.5
 ) -> dict[str, Tensor]:
     """Title -> images: the originals (R,3,H,W) and what a training step would see of them."""
-    check_seed(seed)
+    check_seed("seed", seed)
     for name, count in (("rows", len(images)), ("extra", extra), ("mixed", mixed)):
         check_count(name, count, 0, MOST)
     rows = torch.arange(len(images))

@@ -7,11 +7,9 @@ nearest key. What is written to `config.json` is what runs.
 
 import json
 import tomllib
-import typing
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import Field, asdict, dataclass, field, fields, replace
 from difflib import get_close_matches
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +20,7 @@ from intnacl.data.augmentations import RECIPES as AUGMENTATIONS
 from intnacl.data.augmentations import AugmentConfig
 from intnacl.data.datasets import check_name
 from intnacl.data.draws import check_seed
-from intnacl.errors import InputError, check_choice
+from intnacl.errors import InputError, Settings, check_choice, one_of, setting
 from intnacl.evaluation.probe import ProbeConfig
 from intnacl.losses.integrated import PRESETS, LossConfig
 from intnacl.models.encoders import EncoderConfig
@@ -56,20 +54,20 @@ class EvaluationConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunConfig:
+class RunConfig(Settings):
     """Everything a run depends on."""
 
-    recipe: str = "custom"
+    recipe: str = setting("custom", free=True)
     """The name of the recipe as long as views, encoder and optimiser are its own, else "custom"."""
-    objective: str = "contrastive"
+    objective: str = setting("contrastive", one_of("contrastive", "supervised"))
     """contrastive or supervised."""
-    dataset: str = "digits"
+    dataset: str = setting("digits", flag=True)
     """A data set that `intnacl datasets` lists."""
-    root: str | None = None
+    root: str | None = setting(None, flag=True, free=True)
     """Folder of the data sets; None: $INTNACL_DATA, else ~/.cache/intnacl."""
     size: int | None = None
     """Side length to which images of `folder:` and `parquet:` are resized; None: 32."""
-    seed: int = 0
+    seed: int = setting(0, check_seed, flag=True)
     """Random seed for weights, batches and views."""
     loss: LossConfig = field(default_factory=LossConfig)
     augment: AugmentConfig = field(default_factory=AugmentConfig)
@@ -79,10 +77,18 @@ class RunConfig:
     probe: ProbeConfig = field(default_factory=ProbeConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
 
-    def __post_init__(self) -> None:
-        check_choice("objective", self.objective, ("contrastive", "supervised"))
-        check_seed(self.seed)
 
+def _dotted(owner: type, prefix: str = "") -> Iterator[tuple[str, Field[Any]]]:
+    for one in fields(owner):
+        if isinstance(one.default_factory, type):
+            yield from _dotted(one.default_factory, f"{one.name}.")
+        else:
+            yield f"{prefix}{one.name}", one
+
+
+SETTINGS: Mapping[str, Field[Any]] = dict(_dotted(RunConfig))  # by dotted name; docs/settings.md lists them
+FREE = frozenset(key for key, one in SETTINGS.items() if one.metadata.get("free"))
+FLAGS = {key: one.name for key, one in SETTINGS.items() if one.metadata.get("flag")}  # their names as flags
 
 # How the recipes read what the paper leaves open, so that its figures come out (docs/reproduction.md).
 # Weight: ŵ itself is about 5, so that mixed views hardly count, and IntNaCl ends 2.3 points below the paper.
@@ -116,12 +122,6 @@ RECIPES: dict[str, dict[str, Any]] = {
 }
 RECIPE_OF = {"digits": "digits", "tinyimagenet": "tinyimagenet"}  # "paper" for all other data sets
 DECIDED = {f"loss.{name}" for row in PRESETS.values() for name in row}  # settings that presets are about
-# Settings that change how fast, how often or where, or what it is called, never what comes out: a run may go
-# on with others.
-FREE = {
-    "recipe", "root", "train.compile", "train.cuda_graph", "train.monitor_epochs", "train.save_minutes",
-    "train.save_steps", "train.keep", "train.tensorboard",
-}  # fmt: skip
 
 
 def resolve(
@@ -189,22 +189,16 @@ def differences(old: RunConfig, new: RunConfig) -> list[str]:
     return [f"{key}: {a.get(key)!r} -> {b.get(key)!r}" for key in keys if a.get(key) != b.get(key)]
 
 
-@cache
-def settings() -> tuple[str, ...]:
-    """Every dotted key there is; docs/draw_settings.py writes them down."""
-    return tuple(key for key, _ in flatten(asdict(RunConfig())))
-
-
 def _check_setting(key: str) -> None:
-    """Raise unless `key` is a setting; one without its part, as lr, is taken for all of that name."""
-    if key in settings():
+    """Raise unless `key` is a setting; suggest all settings that a key without its part may mean, as lr."""
+    if key in SETTINGS:
         return
-    last = {name: name.rpartition(".")[2] for name in settings()}
+    last = {name: name.rpartition(".")[2] for name in SETTINGS}
     near = get_close_matches(key, last.values(), n=1)
     meant = [repr(name) for name in last if near and last[name] == near[0]]
     if meant and "." not in key:
         raise InputError(f"setting={key!r} is unknown; did you mean {' or '.join(meant)}?")
-    check_choice("setting", key, settings())
+    check_choice("setting", key, SETTINGS)
 
 
 def _override(config: RunConfig, changes: Mapping[str, Any]) -> RunConfig:
@@ -217,8 +211,7 @@ def _override(config: RunConfig, changes: Mapping[str, Any]) -> RunConfig:
             continue
         _check_setting(key)
         part, _, name = key.rpartition(".")
-        owner = getattr(config, part) if part else config
-        parts.setdefault(part, {})[name] = typed(value, typing.get_type_hints(type(owner))[name], key)
+        parts.setdefault(part, {})[name] = typed(value, SETTINGS[key].type, key)
     top = parts.pop("", {})
     built = {part: replace(getattr(config, part), **values) for part, values in parts.items()}
     return replace(config, **built, **top)

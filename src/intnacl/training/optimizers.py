@@ -3,41 +3,34 @@
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from intnacl.errors import InputError, check_choice, check_number
+from intnacl.errors import Settings, check_number, must, one_of, setting
 
 
 @dataclass(frozen=True, kw_only=True)
-class OptimizerConfig:
+class OptimizerConfig(Settings):
     """How weights move; the defaults are the paper's."""
 
-    optimizer: str = "adam"
+    prefix: ClassVar[str] = "train."
+    optimizer: str = setting("adam", one_of("adam", "adamw", "sgd", "lars"), called="optimizer")
     """adam, adamw, sgd or lars."""
-    lr: float = 3e-4
+    lr: float = setting(3e-4, check_number, flag=True)
     """Learning rate."""
-    weight_decay: float = 0.0
+    weight_decay: float = setting(0.0, check_number)
     """With adam added to the gradient, with adamw decoupled from it."""
-    momentum: float = 0.9
+    momentum: float = setting(0.9, check_number)
     """Momentum of sgd and lars."""
-    schedule: str = "constant"
+    schedule: str = setting("constant", one_of("constant", "cosine"), called="schedule")
     """constant, or cosine to zero; both after a linear warm-up."""
-    warmup_epochs: float = 0.0
+    warmup_epochs: float = setting(0.0, check_number)
     """Epochs in which the rate first rises linearly to `lr`."""
-    clip: float | None = None
+    clip: float | None = setting(None, must(lambda v: v > 0, "above 0, or left out"))
     """Gradients are clipped to this norm; None: no clipping."""
-
-    def __post_init__(self) -> None:
-        check_choice("optimizer", self.optimizer, BUILDERS)
-        check_choice("schedule", self.schedule, ("constant", "cosine"))
-        for name in ("lr", "weight_decay", "momentum", "warmup_epochs"):
-            check_number(f"train.{name}", getattr(self, name))
-        if self.clip is not None and not self.clip > 0:
-            raise InputError(f"train.clip={self.clip!r} must be above 0, or left out.")
 
 
 class LARS(Optimizer):

@@ -4,48 +4,41 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from intnacl.errors import InputError, check_choice
+from intnacl.errors import must, one_of, setting
 from intnacl.training.optimizers import OptimizerConfig
 from intnacl.training.step import DTYPES
+
+POSITIVE = must(lambda v: v >= 1, "1 or more")
+NOT_NEGATIVE = must(lambda v: v >= 0, "0 or more")
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig(OptimizerConfig):
     """How long, how large, how fast; the defaults are the paper's for CIFAR."""
 
-    epochs: int = 100
+    epochs: int = setting(100, POSITIVE, flag=True)
     """Passes over the data set."""
-    batch_size: int = 256
+    batch_size: int = setting(256, POSITIVE, flag=True)
     """Images per batch, over all ranks."""
-    accumulate: int = 1
+    accumulate: int = setting(1, POSITIVE)
     """Batches per update; each batch supplies its own negatives."""
-    precision: str = "auto"
+    precision: str = setting("auto", one_of(*DTYPES, "auto"))
     """bf16, fp16, fp32 or fp64; auto: bf16 on GPUs that compute in it (NVIDIA's since Ampere), else fp32, in
     which GPUs compute convolutions in TF32 unless torch is told not to."""
-    compile: bool | None = None
+    compile: bool | None = setting(None, free=True)
     """Whether the step is compiled; None: on a GPU."""
-    cuda_graph: bool | None = None
+    cuda_graph: bool | None = setting(None, free=True)
     """Whether an update is one captured CUDA graph; None: on a GPU."""
-    monitor_epochs: int = 10
+    monitor_epochs: int = setting(10, NOT_NEGATIVE, free=True)
     """Epochs between quick measurements of kNN accuracy, on at most 10,000 + 2,000 images; 0: never."""
-    save_minutes: float = 5.0
+    save_minutes: float = setting(5.0, NOT_NEGATIVE, free=True)
     """Minutes between checkpoints; one is always written at the end."""
-    save_steps: int | None = None
+    save_steps: int | None = setting(None, POSITIVE, free=True)
     """Also save after this many updates; None: off."""
-    keep: int = 2
+    keep: int = setting(2, POSITIVE, free=True)
     """How many recent checkpoints to keep, in addition to the best by kNN, or by loss where that is off."""
-    tensorboard: bool = False
+    tensorboard: bool = setting(False, free=True)
     """Whether the log is written for TensorBoard too."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_choice("train.precision", self.precision, (*DTYPES, "auto"))
-        for name in ("epochs", "batch_size", "accumulate", "keep", "save_steps"):
-            if getattr(self, name) is not None and getattr(self, name) < 1:
-                raise InputError(f"train.{name}={getattr(self, name)!r} must be 1 or more.")
-        for name in ("monitor_epochs", "save_minutes"):
-            if not getattr(self, name) >= 0:
-                raise InputError(f"train.{name}={getattr(self, name)!r} must be 0 or more.")
 
     def on(self, device: torch.device) -> "TrainConfig":
         """The same with everything decided that was left to the device."""
