@@ -61,12 +61,15 @@ def trainer(
     config = TrainConfig(**{"epochs": 2, "batch_size": 16, "lr": 1e-3} | settings)
     images, labels = labelled_images()
     return Trainer(
-        objective or contrastive(), images, labels, config, folder=folder, seed=0, here=here, monitor=monitor
-    )
+        objective or contrastive(), images, labels, config,
+        checkpoints=folder / "checkpoints", seed=0, here=here, monitor=monitor,
+    )  # fmt: skip
 
 
 def run(made: Trainer, stop: Stop | None = None) -> str | None:
-    with Journal(made.folder, epochs=made.config.epochs, active=made.here.main) as journal:
+    log = made.writer.folder.parent / "log.jsonl"
+    made.resume()
+    with Journal(log, epochs=made.config.epochs, active=made.here.main) as journal:
         return made.run(stop or Stop(), journal)
 
 

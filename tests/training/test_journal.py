@@ -25,8 +25,8 @@ def record(epoch: int, **more: float) -> dict:
     }
 
 
-def write(folder: Path, count: int, **options: bool) -> None:
-    with Journal(folder, epochs=count, **options) as journal:
+def write(folder: Path, count: int, **options: Path) -> None:
+    with Journal(folder / "log.jsonl", epochs=count, **options) as journal:
         for epoch in range(1, count + 1):
             journal.epoch(record(epoch))
 
@@ -34,7 +34,7 @@ def write(folder: Path, count: int, **options: bool) -> None:
 def test_one_json_object_and_one_plain_line_an_epoch(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with Journal(tmp_path, epochs=2) as journal:
+    with Journal(tmp_path / "log.jsonl", epochs=2) as journal:
         journal.say("hello")
         journal.progress(0.5, {"loss": 2.0}, 100.0)  # without a terminal nothing moves
         journal.epoch(record(1, knn=87.5))
@@ -52,7 +52,7 @@ def test_one_json_object_and_one_plain_line_an_epoch(
 def test_a_loss_of_one_term_is_shown_once_but_logged_whole(
     terms: dict[str, float], shown: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with Journal(tmp_path, epochs=1) as journal:
+    with Journal(tmp_path / "log.jsonl", epochs=1) as journal:
         journal.epoch(record(1, **terms))
     assert capsys.readouterr().out == f"epoch 1/1  {shown}  1,234 images/s\n"
     assert records(tmp_path / "log.jsonl") == [record(1, **terms)]
@@ -64,7 +64,7 @@ def test_rewinding_forgets_what_comes_after_and_a_line_cut_short(tmp_path: Path,
     path = tmp_path / "log.jsonl"
     path.write_text(path.read_text() + '{"epoch": 5, "st')
     assert [row["epoch"] for row in records(path)] == [1, 2, 3, 4]
-    with Journal(tmp_path, epochs=4) as journal:
+    with Journal(tmp_path / "log.jsonl", epochs=4) as journal:
         journal.rewind(step)
         assert path.read_text() == "".join(json.dumps(record(epoch)) + "\n" for epoch in (1, 2))
         journal.epoch(record(3))
@@ -73,7 +73,7 @@ def test_rewinding_forgets_what_comes_after_and_a_line_cut_short(tmp_path: Path,
 
 def test_rewinding_to_the_start_empties_the_log(tmp_path: Path) -> None:
     write(tmp_path, 2)
-    Journal(tmp_path, epochs=2).rewind(0)
+    Journal(tmp_path / "log.jsonl", epochs=2).rewind(0)
     assert records(tmp_path / "log.jsonl") == []
 
 
@@ -99,12 +99,14 @@ def test_a_kill_while_rewinding_loses_nothing(tmp_path: Path, monkeypatch: pytes
 
     monkeypatch.setattr(Path, "replace", killed)
     with pytest.raises(KeyboardInterrupt):
-        Journal(tmp_path, epochs=3).rewind(20)
+        Journal(tmp_path / "log.jsonl", epochs=3).rewind(20)
     assert [row["epoch"] for row in records(tmp_path / "log.jsonl")] == [1, 2, 3]
 
 
 def test_other_ranks_are_silent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with Journal(tmp_path, epochs=2, active=False, tensorboard=True) as journal:
+    with Journal(
+        tmp_path / "log.jsonl", epochs=2, active=False, tensorboard=tmp_path / "tensorboard"
+    ) as journal:
         journal.rewind(0)
         journal.say("hello")
         journal.epoch(record(1))
@@ -124,7 +126,7 @@ def test_on_a_terminal_a_bar_shows_terms_speed_and_time_left(
     monkeypatch.setattr(sys, "stderr", screen)
     monkeypatch.setenv("COLUMNS", "120")
     monkeypatch.setenv("TERM", "xterm")
-    with Journal(tmp_path, epochs=3) as journal:
+    with Journal(tmp_path / "log.jsonl", epochs=3) as journal:
         journal.progress(1.5, {"nacl": 4.25, "robust": 2.0}, 54321.0)
         journal.say("a sentence with [/brackets]")
         journal.epoch(record(1))
@@ -138,7 +140,7 @@ def test_tensorboard_gets_the_same_numbers(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    write(tmp_path, 3, tensorboard=True)
+    write(tmp_path, 3, tensorboard=tmp_path / "tensorboard")
     events = EventAccumulator(str(tmp_path / "tensorboard"))
     events.Reload()
     assert [(event.step, event.value) for event in events.Scalars("loss")] == [(1, 1.5), (2, 0.75), (3, 0.5)]
@@ -149,8 +151,8 @@ def test_tensorboard_shows_an_epoch_once_after_a_resumption(tmp_path: Path, kept
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    write(tmp_path, 4, tensorboard=True)
-    with Journal(tmp_path, epochs=4, tensorboard=True) as journal:
+    write(tmp_path, 4, tensorboard=tmp_path / "tensorboard")
+    with Journal(tmp_path / "log.jsonl", epochs=4, tensorboard=tmp_path / "tensorboard") as journal:
         journal.rewind(10 * kept)
         for epoch in range(kept + 1, 5):
             journal.epoch(record(epoch) | {"loss": 7.0})
@@ -171,7 +173,7 @@ def test_without_tensorboard_the_message_tells_how_to_get_it(
 
     monkeypatch.setattr(builtins, "__import__", missing)
     with pytest.raises(InputError, match=r"pip install 'intnacl\[tensorboard\]'"):
-        Journal(tmp_path, epochs=1, tensorboard=True)
+        Journal(tmp_path / "log.jsonl", epochs=1, tensorboard=tmp_path / "tensorboard")
 
 
 def test_a_full_disk_ends_in_a_clear_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,7 +184,7 @@ def test_a_full_disk_ends_in_a_clear_message(tmp_path: Path, monkeypatch: pytest
 
     monkeypatch.setattr(Path, "open", full)
     with (
-        Journal(tmp_path, epochs=1) as journal,
+        Journal(tmp_path / "log.jsonl", epochs=1) as journal,
         pytest.raises(InputError, match=r"log\.jsonl.*No space left"),
     ):
         journal.epoch(record(2))
@@ -190,7 +192,7 @@ def test_a_full_disk_ends_in_a_clear_message(tmp_path: Path, monkeypatch: pytest
 
 def test_the_time_left_is_known_of_slow_steps_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
-    journal = Journal(tmp_path, epochs=4)
+    journal = Journal(tmp_path / "log.jsonl", epochs=4)
     now = 0
     monkeypatch.setattr(journal._bar, "get_time", lambda: now)
     for update in range(1, 6):
@@ -210,7 +212,7 @@ def test_the_time_left_is_known_of_slow_steps_too(monkeypatch: pytest.MonkeyPatc
 def test_a_long_time_left_is_said_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], seconds: float, told: str
 ) -> None:
-    with Journal(tmp_path, epochs=1) as journal:
+    with Journal(tmp_path / "log.jsonl", epochs=1) as journal:
         journal.time_left(seconds)
         journal.time_left(1e6)
     assert capsys.readouterr().out == told

@@ -6,11 +6,11 @@ import time
 
 import pytest
 
-from intnacl.training.run_state import Standing
+from intnacl.training.run_state import RunState
 
 
 def test_an_epochs_means_are_over_all_its_updates_and_the_next_begins_at_zero() -> None:
-    made = Standing()
+    made = RunState()
     made.add({"loss": 3.0, "robust": 1.0})
     made.add({"loss": 5.0, "robust": 0.0})
     assert made.end_epoch(4) == {"loss": 2.0, "robust": 0.25}
@@ -20,7 +20,7 @@ def test_an_epochs_means_are_over_all_its_updates_and_the_next_begins_at_zero() 
 
 @pytest.mark.parametrize("worse", [None, math.nan, math.inf, 1.0, 2.0], ids=str)
 def test_the_best_step_is_the_first_of_the_highest_score(worse: float | None) -> None:
-    made = Standing(step=1)
+    made = RunState(step=1)
     made.judge(1.0)
     made.step = 2
     assert not made.is_best
@@ -32,13 +32,13 @@ def test_the_best_step_is_the_first_of_the_highest_score(worse: float | None) ->
 
 
 def test_a_run_without_a_score_has_no_best_step() -> None:
-    made = Standing()
+    made = RunState()
     made.judge(math.nan)
     assert not made.is_best
 
 
 def test_seconds_add_up_by_what_they_were_spent_on() -> None:
-    made = Standing()
+    made = RunState()
     for _ in range(2):
         with made.spending("pausing"):
             time.sleep(0.02)
@@ -47,12 +47,12 @@ def test_seconds_add_up_by_what_they_were_spent_on() -> None:
 
 
 def test_it_comes_back_from_a_checkpoints_json() -> None:
-    made = Standing(step=7, sums={"loss": 1.5}, best=(0.25, 4))
+    made = RunState(step=7, sums={"loss": 1.5}, best=(0.25, 4))
     made.spent["seconds"] = 12.5
-    assert Standing.at(7, json.loads(json.dumps(made.info()))) == made
-    assert Standing.at(0, json.loads(json.dumps(Standing().info()))) == Standing()
+    assert RunState.at(7, json.loads(json.dumps(made.info()))) == made
+    assert RunState.at(0, json.loads(json.dumps(RunState().info()))) == RunState()
 
 
 def test_a_checkpoint_of_before_seconds_were_counted_apart_is_read() -> None:
-    found = Standing.at(3, {"sums": {}, "best": None, "seconds": 9.0})
+    found = RunState.at(3, {"sums": {}, "best": None, "seconds": 9.0})
     assert found.spent == {"seconds": 9.0, "compiling": 0.0, "pausing": 0.0}

@@ -15,7 +15,7 @@ from intnacl.errors import InputError
 from intnacl.evaluation.precision import exact_float32
 from intnacl.training.objectives import Contrastive
 from intnacl.training.optimizers import OptimizerConfig, build_optimizer
-from intnacl.training.step import Stepper, Way, memory_errors
+from intnacl.training.step import StepMode, Stepper, memory_errors
 
 B = 8
 
@@ -348,7 +348,7 @@ def test_a_gpu_takes_the_fastest_way_that_works(
 ) -> None:
     made, tried = stepper(), []
 
-    def attempt(way: Way) -> None:
+    def attempt(way: StepMode) -> None:
         tried.append(str(way))
         if str(way) not in working:
             raise RuntimeError(f"no {way}")

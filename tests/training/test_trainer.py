@@ -21,7 +21,7 @@ from intnacl.training.checkpoint import newest
 from intnacl.training.journal import SPENT, TIMES, Journal, records
 from intnacl.training.objectives import Contrastive
 from intnacl.training.ranks import Ranks
-from intnacl.training.step import Stepper, Way
+from intnacl.training.step import StepMode, Stepper
 from intnacl.training.stop import Stop
 from intnacl.training.trainer import DivergedError, Trainer, _resident
 
@@ -122,7 +122,7 @@ def test_dropout_too_is_a_function_of_seed_and_step(tmp_path: Path) -> None:
 def test_every_step_draws_dropout_of_its_own(tmp_path: Path) -> None:
     made, drawn = trainer(tmp_path), []
     with torch.random.fork_rng():
-        for made.standing.step in (0, 1):
+        for made.state.step in (0, 1):
             made._seed_layers()
             drawn.append(torch.rand(4))
     assert not torch.equal(*drawn)
@@ -183,25 +183,12 @@ def test_slow_steps_are_saved_by_the_minute_and_shown_as_they_come(
     assert steps(tmp_path) == list(range(1, 9))
 
 
-def test_a_run_does_not_go_on_with_other_images(tmp_path: Path) -> None:
-    """Its record would name images that it has not always had."""
-
-    def _with(checksum: str | None) -> Trainer:
-        made = trainer(tmp_path)
-        made.checksum = checksum
-        return made
-
-    assert run(_with("a"), StopAfter(3)) == "terminate"
-    with pytest.raises(InputError, match=r"begun with other images or labels .* \(64 images\): .*--out"):
-        run(_with("b"))
-    assert run(_with("a")) is None
-
-
-def test_a_checkpoint_that_names_no_images_goes_on(tmp_path: Path) -> None:
-    assert run(trainer(tmp_path), StopAfter(3)) == "terminate"
+def test_a_checkpoint_names_the_images_it_was_trained_on(tmp_path: Path) -> None:
     made = trainer(tmp_path)
     made.checksum = "a"
-    assert run(made) is None
+    assert made.resume() is None
+    assert run(made, StopAfter(3)) == "terminate"
+    assert trainer(tmp_path).resume() == "a"
 
 
 def test_the_best_is_remembered_over_a_resumption(tmp_path: Path) -> None:
@@ -400,9 +387,9 @@ def test_info_survives_json(tmp_path: Path) -> None:
 def test_compilation_is_announced_and_timed_over_all_processes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def slowly(*_: Any, **__: Any) -> Way:
+    def slowly(*_: Any, **__: Any) -> StepMode:
         time.sleep(0.2)
-        return Way(plain=(), captured=True)
+        return StepMode(plain=(), captured=True)
 
     monkeypatch.setattr(Stepper, "prepare", slowly)
     run(trainer(tmp_path, epochs=2, compile=True), StopAfter(5))
@@ -490,7 +477,7 @@ def test_training_goes_on_while_a_checkpoint_is_written(
 
     def one_step(self: Trainer) -> Tensor:
         weights.append(next(self.objective.model.parameters()).detach().clone())
-        if self.standing.step == 1:
+        if self.state.step == 1:
             trained.set()
         return step(self)
 
@@ -516,7 +503,7 @@ def test_a_checkpoint_that_cannot_be_written_ends_training_soon(
     monkeypatch.setattr(made, "_save_is_due", lambda _: next(due, False))  # once, and not again
     with pytest.raises(InputError, match="no space left"):
         run(made)
-    assert made.standing.step < 1000
+    assert made.state.step < 1000
 
 
 def test_statistics_that_are_no_numbers_do_not_become_a_checkpoint(tmp_path: Path) -> None:
@@ -554,7 +541,7 @@ def test_a_run_that_diverges_where_nothing_could_be_saved_says_so(
 def test_a_compiler_that_fails_is_in_the_log(
     plain: tuple[str, ...] | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Stepper, "prepare", lambda *_, **__: Way(plain=plain, captured=True))
+    monkeypatch.setattr(Stepper, "prepare", lambda *_, **__: StepMode(plain=plain, captured=True))
     run(trainer(tmp_path, epochs=1, compile=True))
     assert records(tmp_path / "log.jsonl")[-1]["compiled"] is False
 

@@ -22,12 +22,12 @@ from intnacl.plots.curves import draw_curves
 from intnacl.runs.config import RunConfig, differences, from_dict, to_dict
 from intnacl.runs.monitor import build_monitor
 from intnacl.training.checkpoint import CHECKPOINTS, saved
-from intnacl.training.journal import LOG, Journal
+from intnacl.training.journal import LOG, TENSORBOARD, Journal
 from intnacl.training.objectives import Contrastive, Objective, Supervised
 from intnacl.training.ranks import Ranks, barrier
 from intnacl.training.step import DTYPES, memory_errors
 from intnacl.training.stop import Stop
-from intnacl.training.trainer import Trainer, check_data
+from intnacl.training.trainer import Trainer
 
 CONFIG, CURVES, RESULT = "config.json", "curves.png", "result.json"
 
@@ -71,6 +71,15 @@ def _check_finished(config: RunConfig, folder: Path) -> None:
     check_data(folder, trained_on, train.checksum, len(train))
 
 
+def check_data(folder: Path, before: str | None, now: str | None, count: int) -> None:
+    """Raise unless the data set, now of `count` images, has the checksum that a run began with, if known."""
+    if before is not None and before != now:
+        raise InputError(
+            f"{folder} was begun with other images or labels than the data set has now ({count:,} images): "
+            "bring it back to what it was, or take another --out."
+        )
+
+
 def _check_no_record(folder: Path) -> None:
     """Raise if a run was measured here and its weights are gone: training would replace what is left."""
     if (folder / RESULT).exists() and not saved(folder / CHECKPOINTS):
@@ -98,13 +107,14 @@ def _train(config: RunConfig, folder: Path, here: Ranks, stop: Stop) -> str | No
     objective = build_objective(config, train, here)
     trainer = Trainer(
         objective, train.images, train.labels, config.train,
-        folder=folder, seed=config.seed, here=here, checksum=train.checksum,
+        checkpoints=folder / CHECKPOINTS, seed=config.seed, here=here, checksum=train.checksum,
         monitor=build_monitor(config, train, here),
     )  # fmt: skip
-    with Journal(
-        folder, epochs=config.train.epochs, active=here.main, tensorboard=config.train.tensorboard
-    ) as journal:
+    events = folder / TENSORBOARD if config.train.tensorboard else None
+    log = folder / LOG
+    with Journal(log, epochs=config.train.epochs, active=here.main, tensorboard=events) as journal:
         journal.say(train.facts)
+        check_data(folder, trainer.resume(), train.checksum, len(train))
         reason = trainer.run(stop, journal)
     if reason is None and here.main:
         with disk_errors(folder / CURVES):

@@ -9,7 +9,7 @@ from typing import Any
 from intnacl.errors import missing_extra
 from intnacl.files import disk_errors, write_file
 
-LOG = "log.jsonl"
+LOG, TENSORBOARD = "log.jsonl", "tensorboard"  # in a run's folder
 SPENT = ("seconds", "compiling", "pausing")
 """Seconds so far of updates, of compilations, and of measuring kNN accuracy and saving checkpoints."""
 TIMES = ("images_per_s", *SPENT, "compiled")
@@ -19,14 +19,19 @@ TAIL = 2**16  # bytes at the end of a log, which hold its last record: one has s
 
 
 class Journal:
-    """Records of a run by epoch. Only the main rank has one that writes; others are silent."""
+    """Records of a run by epoch, in the file `log` and in the folder `tensorboard` if it is given.
 
-    def __init__(self, folder: Path, *, epochs: int, active: bool = True, tensorboard: bool = False) -> None:
-        self.path = folder / LOG
+    Only the main rank has one that writes; others are silent.
+    """
+
+    def __init__(
+        self, log: Path, *, epochs: int, active: bool = True, tensorboard: Path | None = None
+    ) -> None:
+        self.path, self._events = log, tensorboard
         self.epochs, self.active = epochs, active
         self._told_time = False
         self._bar = _bar(epochs) if active and sys.stderr.isatty() else None
-        self._board = _board(folder) if active and tensorboard else None
+        self._board = _board(tensorboard) if active and tensorboard else None
 
     def __enter__(self) -> "Journal":
         if self._bar:
@@ -44,9 +49,9 @@ class Journal:
         if self.active:
             kept = [r for r in records(self.path) if r["step"] <= step]
             write_file(self.path, "".join(json.dumps(r) + "\n" for r in kept).encode())
-            if self._board:
+            if self._board and self._events:
                 self._board.close()
-                self._board = _board(self.path.parent, purge_step=kept[-1]["epoch"] + 1 if kept else 1)
+                self._board = _board(self._events, purge_step=kept[-1]["epoch"] + 1 if kept else 1)
 
     def progress(self, epochs_done: float, terms: dict[str, float], images_per_s: float) -> None:
         """Move the bar."""
@@ -143,4 +148,4 @@ def _board(folder: Path, purge_step: int | None = None) -> Any:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
         raise missing_extra("tensorboard", "tensorboard", "train.tensorboard=true") from None
-    return SummaryWriter(str(folder / "tensorboard"), purge_step=purge_step)
+    return SummaryWriter(str(folder), purge_step=purge_step)

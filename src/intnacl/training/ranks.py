@@ -1,8 +1,10 @@
 """Ranks: start and stop under `torchrun`, DDP, and decisions that all ranks share."""
 
+import ctypes
 import gc
 import inspect
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,10 +17,12 @@ from torch import Tensor, nn
 from torch.distributed.rendezvous import rendezvous
 
 from intnacl.errors import InputError, LostRankError
-from intnacl.training.heap import keep_freed_memory
 from intnacl.training.stop import Stop
 
 TIMEOUT = timedelta(minutes=10)
+# Parameters of glibc's mallopt, from its malloc.h.
+M_TRIM_THRESHOLD = -1
+M_MMAP_MAX = -4
 
 
 @dataclass(frozen=True)
@@ -104,8 +108,14 @@ def pick_device(name: str, local_rank: int = 0) -> torch.device:
         torch.zeros(1, device=device).item()
     except (RuntimeError, AssertionError) as error:  # mps on Linux, say, or meta, which holds no numbers
         raise InputError(f"device={name!r} cannot be trained on here: take auto, cpu, cuda …") from error
-    if device.type == "cpu":
-        keep_freed_memory()
+    if device.type == "cpu" and sys.platform == "linux":
+        # A step frees as much as it allocates. By default glibc returns large tensors to Linux and asks for
+        # them anew, and Linux fills each page with zeros before the first write. So let the process keep what
+        # it frees. A C library other than glibc has no mallopt and is left as it is.
+        mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+        if mallopt is not None:
+            mallopt(M_MMAP_MAX, 0)  # large pieces come from the heap too
+            mallopt(M_TRIM_THRESHOLD, -1)  # and the heap never shrinks
     return device
 
 

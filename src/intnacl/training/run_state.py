@@ -11,7 +11,7 @@ from intnacl.training.journal import SPENT
 
 
 @dataclass
-class Standing:
+class RunState:
     """All that changes while a run goes on, but for its tensors."""
 
     step: int = 0

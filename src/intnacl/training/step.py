@@ -22,7 +22,7 @@ WARM_UPS = 3  # before a capture: libraries choose their algorithms, optimisers 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Way:
+class StepMode:
     """How updates are run."""
 
     plain: tuple[str, ...] | None
@@ -78,7 +78,9 @@ class Stepper:
         assert self._captured_T is not None
         return self._captured_T
 
-    def prepare(self, *, compiled: bool, graph: bool, say: Callable[[str], None], alone: bool = True) -> Way:
+    def prepare(
+        self, *, compiled: bool, graph: bool, say: Callable[[str], None], alone: bool = True
+    ) -> StepMode:
         """Take the fastest way that works; if it is not the first, say why that one is passed over.
 
         Of several ranks (not `alone`) none may take another way than the rest: a trial on some of them alone
@@ -99,18 +101,18 @@ class Stepper:
         say(f'"{first}" fails here ({reason}): going on with "{way}".')
         return way
 
-    def _ways(self, compiled: bool, graph: bool) -> list[Way]:
+    def _ways(self, compiled: bool, graph: bool) -> list[StepMode]:
         """From the fastest to the one that needs no trial.
 
         If all parts can be compiled but not captured, the graph is at fault; else it may be one part alone.
         """
-        ways = [Way(plain=None, captured=graph), Way(plain=None, captured=False)]
+        ways = [StepMode(plain=None, captured=graph), StepMode(plain=None, captured=False)]
         if compiled:
-            parts = [Way(plain=names, captured=graph) for names in self.objective.groups()]
-            ways = [Way(plain=(), captured=graph), Way(plain=(), captured=False), *parts, *ways]
+            parts = [StepMode(plain=names, captured=graph) for names in self.objective.groups()]
+            ways = [StepMode(plain=(), captured=graph), StepMode(plain=(), captured=False), *parts, *ways]
         return list(dict.fromkeys(ways))  # without a graph some are the same
 
-    def _failure(self, way: Way) -> str | None:
+    def _failure(self, way: StepMode) -> str | None:
         """Why a way does not work, None if it does. Words alone: an error would keep its tensors alive."""
         try:
             self._try(way)
@@ -120,7 +122,7 @@ class Stepper:
             return f"{type(error).__name__}: {_cause(error)}"
         return None
 
-    def _try(self, way: Way) -> None:
+    def _try(self, way: StepMode) -> None:
         """Compile the parts and try an update, which is taken back."""
         self._graph = None
         compiler = None
