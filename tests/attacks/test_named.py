@@ -1,13 +1,23 @@
-"""Named rows of settings run the attack they say."""
+"""Named attacks are the attacks they say, with the settings that stored measurements hold."""
+
+import json
+from dataclasses import replace
 
 import pytest
 import torch
 
 from digits_model import held_out, trained_model
 from intnacl.attacks import fgsm, pgd
-from intnacl.attacks import named as named_attacks
-from intnacl.attacks.named import ATTACKS, AttackConfig, named_attack, run
+from intnacl.attacks.named import ATTACK_NAMES, ATTACKS, FGSM, PGD, named_attack
 from intnacl.errors import InputError
+
+# As they stand in result.json and in the file of a measurement.
+RECORDED = """
+{"name": "fgsm", "method": "fgsm", "eps": 0.03137254901960784, "steps": 1, "step_size": 0.03137254901960784, "restarts": 1, "random_start": false, "clamp": true, "images": 64, "seed": 0}
+{"name": "pgd", "method": "pgd", "eps": 0.002, "steps": 10, "step_size": 0.01, "restarts": 2, "random_start": true, "clamp": true, "images": null, "seed": 0}
+{"name": "pgd_tuned", "method": "pgd", "eps": 0.002, "steps": 40, "step_size": 0.0005, "restarts": 1, "random_start": true, "clamp": true, "images": null, "seed": 0}
+{"name": "autoattack", "method": "autoattack", "eps": 0.002, "steps": null, "step_size": null, "restarts": null, "random_start": true, "clamp": true, "images": 1000, "seed": 0}
+"""  # noqa: E501
 
 
 @pytest.fixture
@@ -16,57 +26,55 @@ def batch():
     return images / 255, labels
 
 
-def test_rows_hold_the_papers_and_the_tuned_numbers():
-    rows = {name: named_attack(name, 0.002) for name in ("fgsm", "pgd", "pgd_tuned", "autoattack")}
-    assert list(rows) == list(ATTACKS)
-    assert (rows["pgd"].step_size, rows["pgd"].steps, rows["pgd"].restarts) == (0.01, 10, 2)
-    assert (rows["pgd_tuned"].step_size, rows["pgd_tuned"].steps, rows["pgd_tuned"].restarts) == (
-        0.0005,
-        40,
-        1,
-    )
-    assert (rows["fgsm"].step_size, rows["fgsm"].steps, rows["fgsm"].restarts) == (0.002, 1, 1)
-    assert rows["autoattack"].steps is None
-    assert all(row.name == name and row.eps == 0.002 for name, row in rows.items())
+@pytest.mark.parametrize("line", RECORDED.strip().splitlines())
+def test_settings_are_those_that_stored_measurements_hold(line):
+    recorded = json.loads(line)
+    attack = named_attack(recorded["name"], recorded["eps"], images=recorded["images"])
+    assert json.dumps(attack.settings()) == line
+    assert {**recorded, "seed": 3} == replace(attack, seed=3).settings()
 
 
-def test_run_is_the_attack(batch):
+def test_every_named_attack_has_its_name_a_printed_name_and_a_number_of_passes():
+    attacks = {name: named_attack(name, 0.1) for name in ATTACKS}
+    assert [attack.name for attack in attacks.values()] == list(ATTACKS)
+    assert set(ATTACKS) < set(ATTACK_NAMES)
+    assert [attack.passes for attack in attacks.values()] == [3, 23, 42, None]
+
+
+def test_a_named_attack_is_the_function_with_these_settings(batch):
     model, generator = trained_model(), torch.Generator()
-    assert torch.equal(run(named_attack("fgsm", 0.05), model, *batch), fgsm(model, *batch, 0.05))
-    unclamped = run(named_attack("fgsm", 0.05, clamp=False), model, *batch)
-    assert torch.equal(unclamped, fgsm(model, *batch, 0.05, clamp=False))
-    ours = run(named_attack("pgd", 0.05), model, *batch, generator.manual_seed(1))
+    for clamp in (True, False):
+        attack = named_attack("fgsm", 0.05, clamp=clamp)
+        assert torch.equal(attack(model, *batch, batch_size=7), fgsm(model, *batch, 0.05, clamp=clamp))
+    ours = named_attack("pgd", 0.05)(model, *batch, generator=generator.manual_seed(1))
     expected = pgd(model, *batch, 0.05, 0.01, 10, 2, generator=generator.manual_seed(1))
     assert torch.equal(ours, expected)
-    start = run(named_attack("pgd", 0.05, random_start=False), model, *batch)
-    assert torch.equal(start, pgd(model, *batch, 0.05, 0.01, 10, 2, random_start=False))
+    ours = named_attack("pgd", 0.05, random_start=False)(model, *batch)
+    assert torch.equal(ours, pgd(model, *batch, 0.05, 0.01, 10, 2, random_start=False))
 
 
 def test_autoattack_gets_its_settings(batch, monkeypatch):
     def autoattack(model, x, y, eps, *, seed, batch_size):
         return eps, seed, batch_size
 
-    monkeypatch.setattr(named_attacks, "autoattack", autoattack)
-    assert run(named_attack("autoattack", 0.1, seed=3), trained_model(), *batch, None, 7) == (0.1, 3, 7)
+    monkeypatch.setattr("intnacl.attacks.named.autoattack", autoattack)
+    assert named_attack("autoattack", 0.1, seed=3)(trained_model(), *batch, batch_size=7) == (0.1, 3, 7)
 
 
-def test_overrides_replace_single_settings():
-    assert named_attack("pgd", 0.1, restarts=7, name="pgd7") == AttackConfig(
-        name="pgd7", method="pgd", eps=0.1, steps=10, step_size=0.01, restarts=7, random_start=True
-    )
+def test_single_settings_are_replaced():
+    own = named_attack("pgd", 0.1, restarts=7, name="pgd7")
+    assert own == PGD(name="pgd7", eps=0.1, steps=10, step_size=0.01, restarts=7)
+    assert own != named_attack("pgd", 0.1)
+    assert len({FGSM(eps=0.1), named_attack("fgsm", 0.1), named_attack("fgsm", 0.2)}) == 2
 
 
 def test_mistakes_are_errors():
     with pytest.raises(InputError, match="did you mean 'pgd_tuned'"):
         named_attack("pgd_tune", 0.1)
     with pytest.raises(InputError, match="eps=2"):
-        named_attack("fgsm", 2)
+        FGSM(eps=2)
     for name in ("pgd", "pgd_tuned"):
         with pytest.raises(InputError, match=r"eps='8/255' is a text: .* without quotes"):
             named_attack(name, "8/255")
     with pytest.raises(InputError, match="images=0"):
         named_attack("fgsm", 0.1, images=0)
-    with pytest.raises(InputError, match="method='cw'"):
-        AttackConfig(name="cw", method="cw", eps=0.1)
-    with pytest.raises(InputError, match="needs steps, step_size and restarts"):
-        AttackConfig(name="mine", method="pgd", eps=0.1)

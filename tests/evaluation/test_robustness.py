@@ -4,19 +4,59 @@ import gc
 import weakref
 from contextlib import contextmanager, nullcontext
 from copy import deepcopy
+from dataclasses import dataclass, field
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from digits_model import held_out, trained_model
-from intnacl.attacks.named import named_attack
+from intnacl.attacks.named import Attack, named_attack
 from intnacl.attacks.sanity import zero_gradients
 from intnacl.errors import InputError
 from intnacl.evaluation import robustness
 from intnacl.evaluation.robustness import evaluate, examples
 
 EPS = 0.05
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shift(Attack):
+    """Make every pixel brighter by `by`."""
+
+    method = "shift"
+    by: float
+
+    def __call__(self, model, x, y, *, generator=None, batch_size=256):
+        return x + self.by
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recorded(Attack):
+    """An attack that notes the size of each call, its generator's state, and what it returned."""
+
+    method = "recorded"
+    of: Attack
+    calls: list = field(default_factory=list, hash=False, compare=False)
+
+    def __call__(self, model, x, y, *, generator=None, batch_size=256):
+        state = tuple(generator.get_state().tolist())
+        found = self.of(model, x, y, generator=generator, batch_size=batch_size)
+        self.calls.append((len(x), state, found))
+        return found
+
+
+def recorded(name: str, /, **settings) -> Recorded:
+    attack = named_attack(name, EPS, **settings)
+    return Recorded(name=attack.name, eps=attack.eps, images=attack.images, of=attack)
+
+
+class Threshold(nn.Module):
+    """Class 1 above a brightness of 125, class 0 below."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        brightness = x.mean(dim=(1, 2, 3)) - 125 / 255
+        return torch.stack([-brightness, brightness], dim=1)
 
 
 @pytest.fixture
@@ -52,13 +92,12 @@ def test_eps_zero_is_clean_accuracy(model, data, name):
     assert figures["worst_case"][0]["accuracy"] == figures["clean"]
 
 
-def test_starts_do_not_hang_on_the_batch_size(model, data, monkeypatch):
-    seen = []
-    real = robustness.run
-    monkeypatch.setattr(robustness, "run", lambda *a: seen.append(real(*a)) or seen[-1])
+def test_starts_do_not_depend_on_the_batch_size(model, data):
+    attack = recorded("pgd")
     for size in (200, 48):
-        evaluate(model, *data, [named_attack("pgd", EPS)], batch_size=size)
-    torch.testing.assert_close(seen[0], seen[1])
+        evaluate(model, *data, [attack], batch_size=size)
+    (_, _, first), (_, _, second) = attack.calls
+    torch.testing.assert_close(first, second)
 
 
 def test_rows_say_what_was_run(model, data):
@@ -73,19 +112,11 @@ def test_rows_say_what_was_run(model, data):
     assert figures["zero_gradients"] == 0
 
 
-def test_worst_case_is_over_samples_not_over_figures(monkeypatch):
+def test_worst_case_is_over_samples_not_over_figures():
     """Brightening fools the dark half, darkening the bright half: 50 % and 50 % make 0 %."""
     images = torch.tensor([100, 150], dtype=torch.uint8).repeat(20).view(40, 1, 1, 1).expand(-1, 3, 2, 2)
     labels = torch.tensor([0, 1]).repeat(20)
-
-    class Threshold(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            brightness = x.mean(dim=(1, 2, 3)) - 125 / 255
-            return torch.stack([-brightness, brightness], dim=1)
-
-    moves = {"brighten": 0.2, "darken": -0.2}
-    monkeypatch.setattr(robustness, "run", lambda config, model, x, y, *_: x + moves[config.name])
-    attacks = [named_attack("pgd", 0.2, name=name) for name in moves]
+    attacks = [Shift(name=name, eps=0.2, by=by) for name, by in (("brighten", 0.2), ("darken", -0.2))]
     figures = evaluate(Threshold().eval(), images, labels, attacks)
     assert figures["clean"] == 100
     assert [row["accuracy"] for row in figures["attacks"]] == [50, 50]
@@ -330,17 +361,11 @@ def test_only_searches_are_in_tf32(model, data):
     assert {conv for conv, *_ in recorder.seen} == {False, True}
 
 
-def test_no_one_who_is_wrong_without_an_attack_is_right_under_it(monkeypatch):
+def test_no_image_that_is_wrong_without_an_attack_is_right_under_it():
     """A search in TF32 may take an image for right that is not, and move it to where it is."""
     images = torch.full((4, 3, 2, 2), 100, dtype=torch.uint8)
-
-    class Threshold(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            brightness = x.mean(dim=(1, 2, 3)) - 125 / 255
-            return torch.stack([-brightness, brightness], dim=1)
-
-    monkeypatch.setattr(robustness, "run", lambda config, model, x, y, *_: x + config.eps)
-    figures = evaluate(Threshold().eval(), images, torch.ones(4).long(), [named_attack("pgd", 0.2)])
+    attack = Shift(name="brighten", eps=0.2, by=0.2)
+    figures = evaluate(Threshold().eval(), images, torch.ones(4).long(), [attack])
     assert figures["clean"] == figures["attacks"][0]["accuracy"] == 0
 
 
@@ -365,35 +390,28 @@ def test_portions_are_gone_after_their_turn(model, data, monkeypatch):
 
 def test_portions_do_not_change_figures_or_starts(model, data, monkeypatch):
     attacks = [named_attack("fgsm", EPS), named_attack("fgsm", EPS, images=70, name="few")]
-    attacks += [named_attack("pgd", EPS, images=images, name=f"pgd {images}") for images in (30, 70, 500)]
-    starts = []
-    real = robustness.run
-
-    def _run(config, model, x, y, generator, size):
-        starts.append((config.name, len(x), generator.get_state().tolist()))
-        return real(config, model, x, y, generator, size)
-
-    monkeypatch.setattr(robustness, "run", _run)
+    attacks += [recorded("pgd", images=images, name=f"pgd {images}") for images in (30, 70, 500)]
     whole = evaluate(model, *data, attacks, batch_size=50)
     monkeypatch.setattr(robustness, "PORTION", 50 * data[0][0].numel())
-    starts.clear()
-    parts = evaluate(model, *data, attacks, batch_size=50)
-    assert parts["clean"] == whole["clean"]
-    for row, other in zip(parts["attacks"], whole["attacks"], strict=True):
+    for attack in attacks[2:]:
+        attack.calls.clear()
+    portions = evaluate(model, *data, attacks, batch_size=50)
+    assert portions["clean"] == whole["clean"]
+    for row, other in zip(portions["attacks"], whole["attacks"], strict=True):
         assert {**row, "accuracy": 0} == {**other, "accuracy": 0}
         assert row["accuracy"] == pytest.approx(other["accuracy"], abs=3)  # other starts
-    assert parts["attacks"][:2] == whole["attacks"][:2]
-    assert [count for name, count, _ in starts if name == "pgd 70"] == [50, 20]
-    before = [state for name, _, state in starts if name == "pgd 500"]
-    assert len({tuple(state) for state in before}) == 4
+    assert portions["attacks"][:2] == whole["attacks"][:2]
+    assert [count for count, *_ in attacks[3].calls] == [50, 20]
+    starts = [state for _, state, _ in attacks[4].calls]
+    assert len(set(starts)) == 4
 
-    # Everyone is doubtful: the starts of each portion's first attack are the same nevertheless.
-    starts.clear()
+    # Every image is doubtful and attacked again: each portion's first attack starts as before nevertheless.
+    attacks[4].calls.clear()
     rounded = with_a_search_that_takes_all_for_fooled(model, monkeypatch)
     evaluate(rounded, *data, attacks[-1:], batch_size=50)
-    first = starts[::2]
-    assert [state for _, _, state in first] == before
-    assert [count for _, count, _ in first] == [50] * 4
+    first = attacks[4].calls[::2]
+    assert [state for _, state, _ in first] == starts
+    assert [count for count, *_ in first] == [50] * 4
 
 
 def test_verdicts_are_kept_portion_by_portion(model, data, monkeypatch):

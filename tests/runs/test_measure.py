@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from intnacl.attacks.named import AttackConfig
+from intnacl.attacks.named import Attack
 from intnacl.errors import InputError, InputWarning
 from intnacl.evaluation import knn
 from intnacl.runs import measure as pipeline
@@ -78,7 +78,7 @@ def test_a_signal_in_the_last_stage_is_a_stop_as_in_any_other(
 ) -> None:
     folder, attack = trained(tmp_path).folder, pipeline.run_attacks
 
-    def _interrupted(subject: Subject, name: str, attacks: tuple[AttackConfig, ...]) -> Part:
+    def _interrupted(subject: Subject, name: str, attacks: tuple[Attack, ...]) -> Part:
         if attacks[0].eps == config().evaluation.eps[-1]:
             os.kill(os.getpid(), signal.SIGTERM)
         return attack(subject, name, attacks)

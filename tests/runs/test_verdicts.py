@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from intnacl.attacks.named import AttackConfig, named_attack
+from intnacl.attacks.named import Attack, named_attack
 from intnacl.evaluation import robustness
 from intnacl.runs.attack import plan, run_attacks
 from intnacl.runs.measurements import PARTS
@@ -61,9 +61,7 @@ def test_read_back(tmp_path: Path) -> None:
         (IMAGES, FGSM, 4),
     ],
 )
-def test_others_are_not_taken(
-    images: dict[str, str], attack: AttackConfig, place: int, tmp_path: Path
-) -> None:
+def test_others_are_not_taken(images: dict[str, str], attack: Attack, place: int, tmp_path: Path) -> None:
     verdicts = new(tmp_path)
     verdicts.keep(IMAGES, FGSM, 0, lambda: torch.ones(4, dtype=torch.bool))
     with pytest.raises(AssertionError, match="attacked again"):
@@ -86,7 +84,7 @@ def test_an_interrupted_attack_loses_none_that_was_done(
     under, done = robustness._Portion.under, list[str]()
 
     def _until(stops: str) -> Callable[..., Tensor]:
-        def _under(portion: robustness._Portion, config: AttackConfig, count: int) -> Tensor:
+        def _under(portion: robustness._Portion, config: Attack, count: int) -> Tensor:
             if config.name == stops:
                 raise KeyboardInterrupt
             done.append(config.name)

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from intnacl.attacks.training_view import Model
 from intnacl.errors import InputError, missing_extra
 
 TARGETS = 9  # target classes of the standard version's APGD-T and FAB-T
@@ -15,7 +16,7 @@ FEWEST = 4  # classes that the targeted attacks' loss needs
 
 
 def autoattack(
-    model: nn.Module, x: Tensor, y: Tensor, eps: float, *, seed: int = 0, batch_size: int = 256
+    model: Model, x: Tensor, y: Tensor, eps: float, *, seed: int = 0, batch_size: int = 256
 ) -> Tensor:
     """Adversarial images in the ℓ∞ ball and the box by APGD-CE, APGD-T, FAB-T and Square: (B, 3, H, W).
 

@@ -1,129 +1,193 @@
-"""Attacks as settings: a row of numbers with a name, and the one function that carries it out."""
+"""Attacks as values: settings that can be compared, stored and called.
 
+attack = named_attack("pgd_tuned", 8 / 255)
+adversarial = attack(classifier, x, y)      # x: (B, 3, H, W) pixels in [0, 1], y: (B,) labels
+"""
+
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar, NotRequired, TypedDict
 
 import torch
-from torch import Tensor, nn
+from torch import Generator, Tensor
 
 from intnacl.attacks.autoattack import autoattack
 from intnacl.attacks.gradient import fgsm, pgd
+from intnacl.attacks.training_view import Model
 from intnacl.errors import InputError, check_choice, check_eps
 
 
-@dataclass(frozen=True, kw_only=True)
-class AttackConfig:
-    """One attack at one eps; AutoAttack chooses steps, step size and restarts itself: None."""
+class AttackSettings(TypedDict):
+    """An attack as it is stored with what was measured: the same ten keys for every attack."""
 
-    name: str  # what the row is called
-    method: str  # a key of METHODS
+    name: str
+    method: str
     eps: float
-    steps: int | None = None
-    step_size: float | None = None
-    restarts: int | None = None
-    random_start: bool = False
-    clamp: bool = True  # FGSM: stay in the box [0, 1]
-    images: int | None = None  # attack a fixed random selection of that many; None = all
+    steps: int | None
+    step_size: float | None
+    restarts: int | None
+    random_start: bool
+    clamp: bool
+    images: int | None
+    seed: int
+
+
+class AttackRow(TypedDict):
+    """Accuracy under one attack, or in the worst case of several, in percent of the attacked images.
+
+    Steps, step size and restarts are None where the attack chooses them itself. `clean` is the accuracy on
+    the same images without the attack.
+    """
+
+    name: str
+    eps: float
+    steps: int | None
+    step_size: float | None
+    restarts: int | None
+    images: int
+    accuracy: float
+    clean: float
+    dataset: NotRequired[str]
+    of: NotRequired[list[str]]  # worst case: the attacks that it is over
+    split: NotRequired[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attack(ABC):
+    """An attack at one radius in the ℓ∞ norm; subclasses add their settings."""
+
+    method: ClassVar[str]
+    """What is stored as its kind."""
+    name: str
+    """The name of its row."""
+    eps: float
+    """Radius in pixels of [0, 1]."""
+    images: int | None = None
+    """Attack a fixed random selection of that many; None: all."""
     seed: int = 0
 
     def __post_init__(self) -> None:
-        check_choice("method", self.method, METHODS)
         check_eps(self.eps)
         if self.images is not None and self.images < 1:
             raise InputError(f"images={self.images!r} must be at least 1, or None for all.")
-        if self.method == "pgd" and None in (self.steps, self.step_size, self.restarts):
-            raise InputError(f"{self.name}: pgd needs steps, step_size and restarts.")
+
+    @abstractmethod
+    def __call__(
+        self, model: Model, x: Tensor, y: Tensor, *, generator: Generator | None = None, batch_size: int = 256
+    ) -> Tensor:
+        """Return adversarial images of pixels x, same shape; the generator draws random starts.
+
+        The model sees `batch_size` images at once. Attacks of many steps drop the images that they have
+        fooled and fill their batches with the others, so give all images in one call.
+        """
 
     @property
     def passes(self) -> int | None:
-        """Forward passes of an image at most; of AutoAttack's there is no telling."""
-        if self.method == "autoattack":
-            return None
-        assert self.steps is not None
-        assert self.restarts is not None
-        return 1 + self.restarts * (self.steps + 1)
+        """The most forward passes that an image takes; None if that is not known in advance."""
+        settings = self.settings()
+        steps, restarts = settings["steps"], settings["restarts"]
+        return None if steps is None or restarts is None else 1 + restarts * (steps + 1)
+
+    def settings(self) -> AttackSettings:
+        """Return what is stored. A stored measurement is found by these values: they may not change."""
+        return {
+            "name": self.name,
+            "method": self.method,
+            "eps": self.eps,
+            "steps": None,
+            "step_size": None,
+            "restarts": None,
+            "random_start": True,
+            "clamp": True,
+            "images": self.images,
+            "seed": self.seed,
+        }
 
 
-def named_attack(name: str, eps: float, /, **overrides: Any) -> AttackConfig:
-    """A row of ATTACKS at this eps, with single settings replaced."""
-    check_choice("attack", name, ATTACKS)
-    check_eps(eps)
-    return replace(ATTACKS[name](eps), **overrides)
+@dataclass(frozen=True, kw_only=True)
+class FGSM(Attack):
+    """One step along the sign of the gradient (Goodfellow et al. 2015)."""
+
+    method = "fgsm"
+    name: str = "fgsm"
+    clamp: bool = True
+    """Stay in the box [0, 1]."""
+
+    def __call__(
+        self, model: Model, x: Tensor, y: Tensor, *, generator: Generator | None = None, batch_size: int = 256
+    ) -> Tensor:
+        batches = zip(torch.split(x, batch_size), torch.split(y, batch_size), strict=True)
+        return torch.cat([fgsm(model, *batch, self.eps, clamp=self.clamp) for batch in batches])
+
+    def settings(self) -> AttackSettings:
+        """Return what is stored: one step of size eps."""
+        return super().settings() | {
+            "steps": 1,
+            "step_size": self.eps,
+            "restarts": 1,
+            "random_start": False,
+            "clamp": self.clamp,
+        }
 
 
-def run(
-    config: AttackConfig,
-    model: nn.Module,
-    x: Tensor,
-    y: Tensor,
-    generator: torch.Generator | None = None,
-    batch_size: int = 256,
-) -> Tensor:
-    """Adversarial images of pixels in [0, 1], same shape; the generator draws PGD's starts.
+@dataclass(frozen=True, kw_only=True)
+class PGD(Attack):
+    """Projected steps along the sign of the gradient (Madry et al. 2018)."""
 
-    The model sees `batch_size` images at once; attacks of many steps fill their batches with those that
-    still stand, so give all images in one call.
-    """
-    return METHODS[config.method](config, model, x, y, generator, batch_size)
+    method = "pgd"
+    name: str = "pgd"
+    steps: int
+    step_size: float
+    restarts: int = 1
+    random_start: bool = True
 
+    def __call__(
+        self, model: Model, x: Tensor, y: Tensor, *, generator: Generator | None = None, batch_size: int = 256
+    ) -> Tensor:
+        schedule = (self.eps, self.step_size, self.steps, self.restarts)
+        start = self.random_start
+        return pgd(model, x, y, *schedule, random_start=start, generator=generator, batch_size=batch_size)
 
-def _fgsm(
-    c: AttackConfig, model: nn.Module, x: Tensor, y: Tensor, _: torch.Generator | None, size: int
-) -> Tensor:
-    batches = zip(torch.split(x, size), torch.split(y, size), strict=True)
-    return torch.cat([fgsm(model, *batch, c.eps, clamp=c.clamp) for batch in batches])
-
-
-def _pgd(
-    c: AttackConfig, model: nn.Module, x: Tensor, y: Tensor, generator: torch.Generator | None, size: int
-) -> Tensor:
-    assert c.step_size is not None
-    assert c.steps is not None
-    assert c.restarts is not None
-    schedule = (c.eps, c.step_size, c.steps, c.restarts)
-    return pgd(model, x, y, *schedule, random_start=c.random_start, generator=generator, batch_size=size)
+    def settings(self) -> AttackSettings:
+        """Return what is stored, with the schedule of the steps."""
+        return super().settings() | {
+            "steps": self.steps,
+            "step_size": self.step_size,
+            "restarts": self.restarts,
+            "random_start": self.random_start,
+        }
 
 
-def _autoattack(
-    c: AttackConfig, model: nn.Module, x: Tensor, y: Tensor, _: torch.Generator | None, size: int
-) -> Tensor:
-    return autoattack(model, x, y, c.eps, seed=c.seed, batch_size=size)
+@dataclass(frozen=True, kw_only=True)
+class AutoAttack(Attack):
+    """Four attacks in turn, without settings of their own (Croce & Hein 2020)."""
+
+    method = "autoattack"
+    name: str = "autoattack"
+
+    def __call__(
+        self, model: Model, x: Tensor, y: Tensor, *, generator: Generator | None = None, batch_size: int = 256
+    ) -> Tensor:
+        return autoattack(model, x, y, self.eps, seed=self.seed, batch_size=batch_size)
 
 
-Method = Callable[[AttackConfig, nn.Module, Tensor, Tensor, torch.Generator | None, int], Tensor]
-METHODS: dict[str, Method] = {"fgsm": _fgsm, "pgd": _pgd, "autoattack": _autoattack}
-
-
-def _fgsm_row(eps: float) -> AttackConfig:
-    return AttackConfig(name="fgsm", method="fgsm", eps=eps, steps=1, step_size=eps, restarts=1)
-
-
-def _pgd_row(eps: float) -> AttackConfig:
-    """The paper's settings: below eps = .005 every step lands on a corner of the ball."""
-    return AttackConfig(
-        name="pgd", method="pgd", eps=eps, steps=10, step_size=0.01, restarts=2, random_start=True
-    )
-
-
-def _pgd_tuned_row(eps: float) -> AttackConfig:
-    return AttackConfig(
-        name="pgd_tuned", method="pgd", eps=eps, steps=40, step_size=eps / 4, restarts=1, random_start=True
-    )
-
-
-def _autoattack_row(eps: float) -> AttackConfig:
-    return AttackConfig(name="autoattack", method="autoattack", eps=eps, random_start=True)
-
-
-ATTACKS: dict[str, Callable[[float], AttackConfig]] = {
-    "fgsm": _fgsm_row,
-    "pgd": _pgd_row,
-    "pgd_tuned": _pgd_tuned_row,
-    "autoattack": _autoattack_row,
+# "pgd" has the paper's settings: below eps = 0.005 every step lands on a corner of the ball.
+ATTACKS: dict[str, Callable[[float], Attack]] = {
+    "fgsm": lambda eps: FGSM(eps=eps),
+    "pgd": lambda eps: PGD(eps=eps, steps=10, step_size=0.01, restarts=2),
+    "pgd_tuned": lambda eps: PGD(name="pgd_tuned", eps=eps, steps=40, step_size=eps / 4),
+    "autoattack": lambda eps: AutoAttack(eps=eps),
 }
 # How rows are called in print.
 ATTACK_NAMES = {
     "none": "none", "fgsm": "FGSM", "pgd": "PGD", "pgd_tuned": "PGD tuned", "autoattack": "AutoAttack",
     "worst_case": "worst case",
 }  # fmt: skip
+
+
+def named_attack(name: str, eps: float, /, **overrides: Any) -> Attack:
+    """Return the attack of this name in ATTACKS at this eps, with single settings replaced."""
+    check_choice("attack", name, ATTACKS)
+    check_eps(eps)
+    return replace(ATTACKS[name](eps), **overrides)

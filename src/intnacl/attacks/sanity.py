@@ -6,12 +6,12 @@ those of `robustness.evaluate`.
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from intnacl.attacks.gradient import cross_entropy, input_gradient
+from intnacl.attacks.named import AttackRow
 
 RISE = 0.5  # percentage points by which an attack may do worse than a weaker one
 ZERO = 1.0  # percent of samples that may have a zero gradient
@@ -34,7 +34,7 @@ def zero_gradients(
     return 100 * zero / len(images)
 
 
-def accuracy_warnings(rows: Sequence[dict[str, Any]]) -> list[str]:
+def accuracy_warnings(rows: Sequence[AttackRow]) -> list[str]:
     """Warn where accuracy rises with eps, or lies above FGSM's, by more than `RISE` points.
 
     Only rows over equally many images are compared. Give all rows of a classifier: a rise shows between
@@ -43,7 +43,7 @@ def accuracy_warnings(rows: Sequence[dict[str, Any]]) -> list[str]:
     found = []
     for name, images in dict.fromkeys((row["name"], row["images"]) for row in rows):
         same = [row for row in rows if (row["name"], row["images"]) == (name, images)]
-        for small, large in pairwise(sorted(same, key=lambda row: float(row["eps"]))):
+        for small, large in pairwise(sorted(same, key=lambda row: row["eps"])):
             if small["eps"] < large["eps"] and _is_above(large, small):
                 rise = f"{_at(small)} to {_at(large)}"
                 found.append(f"{name}: accuracy rises with eps, from {rise}; the attack is not at its best.")
@@ -58,15 +58,15 @@ def accuracy_warnings(rows: Sequence[dict[str, Any]]) -> list[str]:
     return found
 
 
-def _is_above(row: dict[str, Any], other: dict[str, Any]) -> bool:
-    return bool(row["accuracy"] > other["accuracy"] + RISE)
+def _is_above(row: AttackRow, other: AttackRow) -> bool:
+    return row["accuracy"] > other["accuracy"] + RISE
 
 
-def _is_tuned(row: dict[str, Any], eps: float) -> bool:
-    return bool((row["name"], row["eps"]) == ("pgd_tuned", eps))
+def _is_tuned(row: AttackRow, eps: float) -> bool:
+    return (row["name"], row["eps"]) == ("pgd_tuned", eps)
 
 
-def _at(row: dict[str, Any]) -> str:
+def _at(row: AttackRow) -> str:
     return f"{row['accuracy']:.1f} % at eps {row['eps']:.4g}"
 
 

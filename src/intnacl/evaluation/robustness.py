@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from intnacl.attacks.gradient import along, gradient_sign, plain_gradients
-from intnacl.attacks.named import AttackConfig, run
+from intnacl.attacks.named import FGSM, Attack, AttackRow
 from intnacl.attacks.sanity import accuracy_warnings, gradient_warnings, mode_warnings, zero_gradients
 from intnacl.errors import InputError
 from intnacl.evaluation.features import check_images, eval_mode, pixels
@@ -21,11 +21,11 @@ from intnacl.evaluation.precision import exact_float32, tf32_convolutions
 
 PORTION = 2**25  # pixels of the images that are attacked together: all of CIFAR's test images
 
-Keep = Callable[[AttackConfig, int, Callable[[], Tensor]], Tensor]
+Keep = Callable[[Attack, int, Callable[[], Tensor]], Tensor]
 """Gives an attack's verdicts on the images from a place on: by the work, or remembered."""
 
 
-def _not_kept(config: AttackConfig, place: int, work: Callable[[], Tensor]) -> Tensor:
+def _not_kept(attack: Attack, place: int, work: Callable[[], Tensor]) -> Tensor:
     return work()
 
 
@@ -33,7 +33,7 @@ def evaluate(
     classifier: nn.Module,
     images: Tensor,
     labels: Tensor,
-    attacks: Sequence[AttackConfig],
+    attacks: Sequence[Attack],
     *,
     batch_size: int = 256,
     device: torch.device | str = "cpu",
@@ -56,7 +56,7 @@ def evaluate(
         images, labels = images[order.to(images.device)], labels[order.to(labels.device)]
         clean_N, right = _right(classifier, images, labels, attacks, batch_size, device, keep)
         zero = zero_gradients(classifier, images[:1024], labels[:1024], batch_size=batch_size, device=device)
-    rows = [_row(config, right_n, clean_N) for config, right_n in zip(attacks, right, strict=True)]
+    rows = [_row(attack, right_n, clean_N) for attack, right_n in zip(attacks, right, strict=True)]
     return {
         "clean": _percent(clean_N),
         "images": len(images),
@@ -71,7 +71,7 @@ def examples(
     classifier: nn.Module,
     images: Tensor,
     labels: Tensor,
-    config: AttackConfig,
+    attack: Attack,
     *,
     device: torch.device | str = "cpu",
 ) -> dict[str, Tensor]:
@@ -79,16 +79,16 @@ def examples(
     check_images(images, labels)
     with _judging(classifier, device), torch.no_grad():
         x, y = pixels(images, device), labels.to(device)
-        adversarial = run(config, classifier, x, y, torch.Generator().manual_seed(config.seed))
+        adversarial = attack(classifier, x, y, generator=torch.Generator().manual_seed(attack.seed))
         predicted = [classifier(batch).argmax(dim=1) for batch in (x, adversarial)]
     found = {"clean": x, "adversarial": adversarial, "labels": y}
     found |= {"predicted": predicted[0], "predicted_adversarial": predicted[1]}
     return {name: tensor.cpu() for name, tensor in found.items()}
 
 
-def _check_attacks(attacks: Sequence[AttackConfig]) -> None:
+def _check_attacks(attacks: Sequence[Attack]) -> None:
     listed = isinstance(attacks, Sequence)
-    if not listed or not all(isinstance(attack, AttackConfig) for attack in attacks):
+    if not listed or not all(isinstance(attack, Attack) for attack in attacks):
         raise InputError(
             f"attacks={attacks!r}: give a list of attacks, such as [named_attack('pgd_tuned', 8 / 255)]."
         )
@@ -125,7 +125,7 @@ def _right(
     classifier: nn.Module,
     images: Tensor,
     labels: Tensor,
-    attacks: Sequence[AttackConfig],
+    attacks: Sequence[Attack],
     batch_size: int,
     device: torch.device | str,
     keep: Keep,
@@ -137,10 +137,10 @@ def _right(
         x, y = pixels(images[rows], device), labels[rows].to(device)
         portion = _Portion(classifier, x, y, batch_size, place=int(rows[0]))
         clean.append(portion.clean.cpu())
-        for config, found in zip(attacks, right, strict=True):
-            left = len(images) if config.images is None else config.images
+        for attack, found in zip(attacks, right, strict=True):
+            left = len(images) if attack.images is None else attack.images
             count = min(len(rows), max(0, left - int(rows[0])))
-            found.append(keep(config, portion.place, partial(portion.under, config, count)).cpu())
+            found.append(keep(attack, portion.place, partial(portion.under, attack, count)).cpu())
     return torch.cat(clean), [torch.cat(found) for found in right]
 
 
@@ -166,7 +166,7 @@ class _Portion:
             batches = torch.split(x, self.batch_size)
             return torch.cat([self.classifier(batch).argmax(dim=1) for batch in batches]) == y
 
-    def under(self, config: AttackConfig, count: int) -> Tensor:
+    def under(self, attack: Attack, count: int) -> Tensor:
         """Which of the first `count` images stay right.
 
         Attacks of many steps search in TF32 and are judged in float32: whoever only TF32's rounding fools is
@@ -176,43 +176,46 @@ class _Portion:
         x, y = self.x[:count], self.y[:count]
         if len(x) == 0:
             return y.bool()
-        if config.method == "fgsm":
-            return self.right(along(x, self.sign(count), config.eps, clamp=config.clamp), y)
+        if isinstance(attack, FGSM):
+            return self.right(along(x, self.sign(count), attack.eps, clamp=attack.clamp), y)
         with tf32_convolutions():
-            found = self._attacked(config, x, y)
+            found = self._attacked(attack, x, y)
             stands = self.right(found, y)
         right = self.right(found, y)
         doubtful = right & ~stands
         if doubtful.any():
             x, y = x[doubtful], y[doubtful]
-            right[doubtful] = self.right(self._attacked(config, x, y), y)
+            right[doubtful] = self.right(self._attacked(attack, x, y), y)
         return right & self.clean[:count]
 
-    def _attacked(self, config: AttackConfig, x: Tensor, y: Tensor) -> Tensor:
+    def _attacked(self, attack: Attack, x: Tensor, y: Tensor) -> Tensor:
         """Starts depend on the seed and the place alone, not on how other portions fared."""
-        generator = torch.Generator().manual_seed(config.seed + self.place)
-        return run(config, self.classifier, x, y, generator, self.batch_size)
+        generator = torch.Generator().manual_seed(attack.seed + self.place)
+        return attack(self.classifier, x, y, generator=generator, batch_size=self.batch_size)
 
 
-def _row(config: AttackConfig, right_n: Tensor, clean_N: Tensor) -> dict[str, Any]:
-    keys = ("name", "eps", "steps", "step_size", "restarts")
-    return {key: getattr(config, key) for key in keys} | {
+def _row(attack: Attack | None, right_n: Tensor, clean_N: Tensor, eps: float = 0.0) -> AttackRow:
+    """The row of an attack; of None, the worst case at `eps`."""
+    return {
+        "name": attack.name if attack else "worst_case",
+        "eps": attack.eps if attack else eps,
+        "steps": attack.settings()["steps"] if attack else None,
+        "step_size": attack.settings()["step_size"] if attack else None,
+        "restarts": attack.settings()["restarts"] if attack else None,
         "images": len(right_n),
         "accuracy": _percent(right_n),
         "clean": _percent(clean_N[: len(right_n)]),
     }
 
 
-def _worst_case(
-    clean_N: Tensor, attacks: Sequence[AttackConfig], right: Sequence[Tensor]
-) -> list[dict[str, Any]]:
+def _worst_case(clean_N: Tensor, attacks: Sequence[Attack], right: Sequence[Tensor]) -> list[AttackRow]:
     """One row per eps, over the images that all of its attacks saw."""
     rows = []
-    for eps in sorted({config.eps for config in attacks}):
-        verdicts = [clean_N] + [r for config, r in zip(attacks, right, strict=True) if config.eps == eps]
+    for eps in sorted({attack.eps for attack in attacks}):
+        verdicts = [clean_N] + [r for attack, r in zip(attacks, right, strict=True) if attack.eps == eps]
         count = min(len(verdict) for verdict in verdicts)
         worst = torch.stack([verdict[:count] for verdict in verdicts]).all(dim=0)
-        rows.append(_row(AttackConfig(name="worst_case", method="fgsm", eps=eps), worst, clean_N))
+        rows.append(_row(None, worst, clean_N, eps))
     return rows
 
 

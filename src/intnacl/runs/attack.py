@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from intnacl.attacks.named import AttackConfig, named_attack
+from intnacl.attacks.named import Attack, named_attack
 from intnacl.attacks.sanity import accuracy_warnings
 from intnacl.console import watched
 from intnacl.evaluation import robustness
@@ -21,26 +21,26 @@ BATCH = 512  # images of a pass through the model
 SHOWN = 8  # images of the grid
 
 
-def plan(names: Iterable[str], eps: float, images: int | None) -> tuple[AttackConfig, ...]:
+def plan(names: Iterable[str], eps: float, images: int | None) -> tuple[Attack, ...]:
     """The named attacks at one eps."""
     return tuple(named_attack(name, eps, images=images) for name in dict.fromkeys(names))
 
 
-def plans(wanted: EvaluationConfig) -> list[tuple[AttackConfig, ...]]:
+def plans(wanted: EvaluationConfig) -> list[tuple[Attack, ...]]:
     """The attacks that a configuration asks for, radius by radius; FGSM alone at all radii together."""
     rounds = [plan(names, eps, wanted.images) for eps, names in wanted.rounds]
     curve = tuple(attacks[0] for attacks in rounds if [attack.name for attack in attacks] == ["fgsm"])
     return [attacks for attacks in rounds if attacks[0] not in curve] + ([curve] if curve else [])
 
 
-def stage_name(name: str, attacks: tuple[AttackConfig, ...]) -> str:
+def stage_name(name: str, attacks: tuple[Attack, ...]) -> str:
     """What is done, in one line."""
     names = ", ".join(dict.fromkeys(attack.name for attack in attacks))
     radii = ", ".join(f"{eps:.4g}" for eps in dict.fromkeys(attack.eps for attack in attacks))
     return f"{names} {name} at eps {radii}"
 
 
-def run_attacks(subject: Subject, name: str, attacks: tuple[AttackConfig, ...]) -> Part:
+def run_attacks(subject: Subject, name: str, attacks: tuple[Attack, ...]) -> Part:
     """Accuracy on a data set under attacks, and their worst case at each eps."""
     settings = attack_settings(subject, name, attacks)
     begun = part_path(subject.folder, "attack", settings).with_suffix(".begun")
@@ -61,7 +61,7 @@ def run_attacks(subject: Subject, name: str, attacks: tuple[AttackConfig, ...]) 
     return part
 
 
-def most_passes(attacks: Iterable[AttackConfig], images: int) -> int | None:
+def most_passes(attacks: Iterable[Attack], images: int) -> int | None:
     """Images that go through the classifier at most, under all attacks; None: there is no telling."""
     total = images + min(images, 1024)  # without attack, and for zero gradients
     for attack in attacks:
@@ -79,17 +79,17 @@ def attack_warnings(parts: Iterable[Part]) -> list[str]:
     return list(dict.fromkeys(found + accuracy_warnings(rows)))
 
 
-def attack_settings(subject: Subject, name: str, attacks: tuple[AttackConfig, ...]) -> dict[str, Any]:
+def attack_settings(subject: Subject, name: str, attacks: tuple[Attack, ...]) -> dict[str, Any]:
     """What the figures of attacks depend on."""
     return {
         "dataset": name,
         "encoder": subject.checksum,
         "probe": asdict(subject.config.probe),
-        "attacks": [asdict(attack) for attack in attacks],
+        "attacks": [attack.settings() for attack in attacks],
     }
 
 
-def examples(subject: Subject, name: str, attack: AttackConfig) -> tuple[dict[str, Tensor], tuple[str, ...]]:
+def examples(subject: Subject, name: str, attack: Attack) -> tuple[dict[str, Tensor], tuple[str, ...]]:
     """Some test images before and after an attack, and the names of their classes."""
     classifier, _, test = probed(subject, name)
     chosen = test.spread(SHOWN)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from intnacl.attacks.autoattack import require_autoattack
-from intnacl.attacks.named import AttackConfig
+from intnacl.attacks.named import Attack
 from intnacl.errors import InputError, check_choice
 from intnacl.evaluation.probe import ProbeConfig
 from intnacl.files import disk_errors
@@ -142,7 +142,7 @@ def _probe(subject: Subject, name: str, protocol: str, epochs: int | None) -> Pa
     return run_probe(subject, name, config if epochs is None else replace(config, epochs=epochs))
 
 
-def _attack(subject: Subject, name: str, attacks: tuple[AttackConfig, ...]) -> Part:
+def _attack(subject: Subject, name: str, attacks: tuple[Attack, ...]) -> Part:
     _announce(stage_name(name, attacks))
     return run_attacks(subject, name, attacks)
 

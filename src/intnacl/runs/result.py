@@ -44,7 +44,7 @@ class Measured:
     def is_whole(self, name: str) -> bool:
         """Whether all that the configuration asks for on this data set is there."""
         planned = robust.plans(self.subject.config.evaluation)
-        asked = {digest(plain(asdict(attack))) for attacks in planned for attack in attacks}
+        asked = {digest(attack.settings()) for attacks in planned for attack in attacks}
         parts = [part for part in self.parts["attack"] if part.settings["dataset"] == name]
         done = {digest(attack) for part in parts for attack in part.settings["attacks"]}
         return name in self.probes and asked <= done
@@ -96,7 +96,7 @@ def _accuracy(measured: Measured, name: str, rows: list[dict[str, Any]]) -> dict
     part, wanted = measured.probes[name], measured.subject.config.evaluation
     found: dict[str, float | None] = {"clean": part.figures["accuracy"], "fgsm": None, "pgd": None}
     for attack in robust.plan(("fgsm", "pgd"), wanted.eps[0], wanted.images) if wanted.eps else ():
-        key = {k: getattr(attack, k) for k in ("name", "eps", "steps", "step_size", "restarts")}
+        key = {k: v for k, v in attack.settings().items() if k in ROW}
         count = part.figures["images"]["test"]
         key |= {"dataset": name, "images": count if wanted.images is None else min(wanted.images, count)}
         match = [row["accuracy"] for row in rows if key.items() <= row.items()]

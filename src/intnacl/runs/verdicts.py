@@ -2,13 +2,12 @@
 
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from intnacl.attacks.named import AttackConfig
+from intnacl.attacks.named import Attack
 from intnacl.runs.measurements import measured, read_part
 
 KIND = "verdict"
@@ -23,14 +22,14 @@ class Verdicts:
         """Seconds that earlier calls spent on what this one read."""
 
     def keep(
-        self, images: Mapping[str, str], config: AttackConfig, place: int, work: Callable[[], Tensor]
+        self, images: Mapping[str, str], attack: Attack, place: int, work: Callable[[], Tensor]
     ) -> Tensor:
         """Which images from `place` on are right under an attack, (n,) bool: read, or `work()` and written.
 
         `images` are the checksums of the splits: verdicts on others are not read.
         """
         settings = {
-            "dataset": self.dataset, "images": dict(images), "attack": asdict(config), "place": place,
+            "dataset": self.dataset, "images": dict(images), "attack": attack.settings(), "place": place,
         }  # fmt: skip
         found = read_part(self.folder, KIND, settings)
         if found is not None:
