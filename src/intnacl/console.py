@@ -1,17 +1,25 @@
-"""A progress bar for slow work: shown on a terminal, silent in logs and tests."""
+"""The terminal: progress bars, tables and warnings."""
 
 import sys
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import TYPE_CHECKING, TextIO
 
-from torch import nn
+from intnacl.errors import InputWarning
+
+if TYPE_CHECKING:
+    from torch import nn
 
 
 @contextmanager
 def progress(
     description: str, total: int | None, *, in_bytes: bool = False
 ) -> Iterator[Callable[[int], None]]:
-    """A bar on stderr until the block ends; call the yielded function with each amount done."""
+    """Show a bar on stderr until the block ends, if that is a terminal.
+
+    Call the yielded function with each amount that has been done.
+    """
     if not sys.stderr.isatty():
         yield lambda amount: None
         return
@@ -27,11 +35,72 @@ def progress(
 
 
 @contextmanager
-def watched(module: nn.Module, description: str, total: int | None) -> Iterator[None]:
-    """A bar that counts the images that pass through the module; `total` may be more than will."""
+def watched(module: "nn.Module", description: str, total: int | None) -> Iterator[None]:
+    """Show a bar that counts the images passing through the module; `total` may be more than will."""
     with progress(description, total) as advance:
         hook = module.register_forward_hook(lambda module, inputs, output: advance(len(output)))
         try:
             yield
         finally:
             hook.remove()
+
+
+def print_table(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]], *, text: int = 1) -> None:
+    """Print a table whose first `text` columns are text and whose others are numbers, aligned right.
+
+    Names beside other text are kept on one line; beside numbers they may be long, and are folded.
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for i, head in enumerate(heads):
+        # Long names are folded, not cut: those of folders differ in their ends.
+        one_line = i == 0 and text > 1
+        table.add_column(head, justify="left" if i < text else "right", overflow="fold", no_wrap=one_line)
+    for row in rows:
+        table.add_row(*row)
+    if title:
+        print(f"\n{title}")
+    Console(markup=False).print(table)  # a path may hold brackets
+
+
+def two_decimals(value: float | None) -> str:
+    """Format a figure of a table; a missing one is a dash."""
+    return "–" if value is None else f"{value:.2f}"
+
+
+def print_warnings(messages: Iterable[str]) -> None:
+    """Print each message once."""
+    for message in dict.fromkeys(messages):
+        print(f"warning: {message}")
+
+
+def show_warnings_once() -> None:
+    """Show each warning once for the whole process, those for users without a place in the code.
+
+    Warnings about letters that a figure's font lacks, and about large images, which are read like any other,
+    are not shown.
+    """
+    # Python's own `once` forgets whenever a library enters `catch_warnings`, and counts each module apart.
+    warnings.simplefilter("always", InputWarning, append=True)  # after those of -W and PYTHONWARNINGS
+    for needless in (r"Glyph \d+ .* missing from", r"Image size .* could be decompression bomb"):
+        warnings.filterwarnings("ignore", needless, append=True)
+    printed: set[str] = set()
+
+    def show(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        text = f"{filename}:{lineno}: {category.__name__}: {message}\n"
+        if issubclass(category, InputWarning):
+            text = f"intnacl: warning: {message}\n"
+        if text not in printed:
+            printed.add(text)
+            print(text, end="", file=file or sys.stderr)
+
+    warnings.showwarning = show

@@ -9,7 +9,7 @@ import pytest
 
 from command_line import intnacl
 from intnacl.cli import app, main, program
-from intnacl.errors import InputError, InputWarning, LostRankError
+from intnacl.errors import InputError, LostRankError
 
 FULL = "out of memory: ask for less, or take a machine with more."
 COMMANDS = [name for name in app if not name.startswith("-")]
@@ -55,7 +55,7 @@ def _fail_with(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
         raise error
 
     monkeypatch.setattr(program, "app", _fail)
-    monkeypatch.setattr(program, "_set_up_warnings", lambda: None)
+    monkeypatch.setattr(program, "show_warnings_once", lambda: None)
     main()
 
 
@@ -111,7 +111,7 @@ def test_wrong_words_are_one_line_with_a_remedy(
     words: str, line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["intnacl", *shlex.split(words)])
-    monkeypatch.setattr(program, "_set_up_warnings", lambda: None)
+    monkeypatch.setattr(program, "show_warnings_once", lambda: None)
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == 2
@@ -126,41 +126,6 @@ def test_an_error_of_the_program_keeps_its_traceback(monkeypatch: pytest.MonkeyP
         _fail_with(RuntimeError("shapes differ"), monkeypatch)
     with pytest.raises(FileNotFoundError, match="template"):
         _fail_with(FileNotFoundError(errno.ENOENT, "missing", "template"), monkeypatch)
-
-
-def test_a_warning_for_the_user_hides_our_code() -> None:
-    assert (
-        program._format_warning("2 are broken", InputWarning, "a.py", 3) == "intnacl: warning: 2 are broken\n"
-    )
-    assert program._format_warning("old", FutureWarning, "a.py", 3) == "a.py:3: FutureWarning: old\n"
-
-
-WARNINGS = """
-import warnings
-from intnacl.cli import program
-from intnacl.errors import InputWarning
-program._set_up_warnings()
-warnings.warn("2 are broken", InputWarning)
-warnings.warn("2 are broken", InputWarning)
-with warnings.catch_warnings():  # as libraries do; Python then forgets what it has said
-    warnings.simplefilter("ignore")
-warnings.warn("2 are broken", InputWarning)
-warnings.warn_explicit("2 are broken", InputWarning, "another.py", 1, registry={})
-warnings.warn("3 are broken", InputWarning)
-warnings.warn("Glyph 22270 (CJK) missing from font(s) DejaVu Sans.")
-from PIL import Image
-warnings.warn(
-    "Image size (99000000 pixels) exceeds limit of 89478485 pixels, could be decompression bomb DOS attack.",
-    Image.DecompressionBombWarning,
-)
-"""
-
-
-def test_a_warning_is_given_once_and_none_of_fonts_or_large_images() -> None:
-    result = subprocess.run(
-        [sys.executable, "-c", WARNINGS], capture_output=True, text=True, check=True, timeout=120
-    )
-    assert result.stderr == "intnacl: warning: 2 are broken\nintnacl: warning: 3 are broken\n"
 
 
 def test_a_closed_pipe_ends_it_without_a_word() -> None:

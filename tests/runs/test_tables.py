@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from intnacl.console import two_decimals
 from intnacl.runs import run
 from intnacl.runs.config import to_dict
 from intnacl.runs.probes import run_probe
-from intnacl.runs.tables import print_attacks, print_probes, print_result, print_table, print_warnings, shown
+from intnacl.runs.tables import print_attacks, print_probes, print_result
 from intnacl.training.stop import Stop
 from tiny_run import HERE, config, measured, trained
 
@@ -83,22 +84,9 @@ def test_probes_show_the_last_and_the_best_epoch(tmp_path: Path, capsys: pytest.
     assert line[:4] == [
         "digits",
         "355",
-        shown(part.figures["accuracy"]),
-        shown(part.figures["best_accuracy"]),
+        two_decimals(part.figures["accuracy"]),
+        two_decimals(part.figures["best_accuracy"]),
     ]
-
-
-def test_a_warning_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
-    print_warnings(["a", "b", "a"])
-    assert capsys.readouterr().out == "warning: a\nwarning: b\n"
-    assert shown(None) == "–"
-
-
-def test_a_path_with_brackets_is_shown_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
-    print_table("accuracy", ["data set", "[clean]"], [["folder:/data/[old]", "54.00"]])
-    shown = capsys.readouterr().out
-    assert "folder:/data/[old]" in shown
-    assert "[clean]" in shown
 
 
 def test_attacks_on_some_images_say_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -120,14 +108,3 @@ def test_an_attack_that_has_no_column_has_a_table(tmp_path: Path, capsys: pytest
         (folder / "result.json").write_text(json.dumps(result | {"attacks": attacks}))
         print_result(folder)
         assert ("12.34" in capsys.readouterr().out) == shown_there
-
-
-def test_long_names_are_folded_and_not_cut(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "60")
-    names = [f"folder:/a/rather/long/path/to/the/images/of/version-{i}" for i in (1, 2)]
-    rows = [[name, "97.18", "1", "2"] for name in names]
-    print_table("accuracies", ["data set", "clean", "FGSM", "PGD"], rows)
-    told = "".join(line.split("  ")[0].strip() for line in capsys.readouterr().out.splitlines())
-    assert all(name in told for name in names)

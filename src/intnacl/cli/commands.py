@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from intnacl.cli.flags import Flags
+from intnacl.console import print_table
 from intnacl.errors import InputError
 from intnacl.files import make_folder, write_json
 from intnacl.models.weights import ENCODER
@@ -198,16 +199,12 @@ def bench_command(device: str, steps: int | None, only: tuple[str, ...], out: Pa
 
 
 def _print_times(rows: list[dict[str, Any]]) -> None:
-    from rich.console import Console
-    from rich.table import Column, Table
-
-    table = Table(
-        Column("loss", no_wrap=True), "ms a step", "of it views", "100 epochs, min", "memory, GiB", "way"
-    )
+    heads = ["loss", "ms a step", "of it views", "100 epochs, min", "memory, GiB", "way"]
+    lines = []
     for row in rows:
         times = f"{row['ms']:.2f} ({min(row['repeats_ms']):.2f} to {max(row['repeats_ms']):.2f})"
         share = f"{row['views_ms']:.2f} ({100 * row['views_ms'] / row['ms']:.0f} %)"
         memory = f"{row['memory_gib']:.1f}" if row["memory_gib"] else "–"
         way = f"{row['precision']}, {row['way']}"
-        table.add_row(row["loss"], times, share, f"{row['epochs_100_min']:.2f}", memory, way)
-    Console().print(table)
+        lines.append([row["loss"], times, share, f"{row['epochs_100_min']:.2f}", memory, way])
+    print_table("", heads, lines, text=len(heads))

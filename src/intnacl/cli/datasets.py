@@ -26,17 +26,15 @@ def list_datasets(*, root: Path | None = None) -> None:
     root
         Data folder; by default $INTNACL_DATA, else ~/.cache/intnacl.
     """
-    from rich.console import Console
-    from rich.table import Table
-
+    from intnacl.console import print_table
     from intnacl.data.cache import default_root
     from intnacl.data.datasets import DATASETS
 
-    table = Table("name", "train + test", "size", "classes", "files", box=None)
-    for name, entry in DATASETS.items():
-        shown = f"{name}:PATH" if entry.takes_path else name
-        table.add_row(shown, entry.images, entry.size, entry.classes, entry.files)
-    Console().print(table)
+    rows = [
+        (f"{name}:PATH" if entry.takes_path else name, entry.images, entry.size, entry.classes, entry.files)
+        for name, entry in DATASETS.items()
+    ]
+    print_table("", ["name", "train + test", "size", "classes", "files"], rows, text=5)
     print(f"\nNamed sets are looked for in {root or default_root()} (--root, or the variable INTNACL_DATA).")
 
 

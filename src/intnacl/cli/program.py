@@ -8,14 +8,13 @@ import errno
 import os
 import re
 import sys
-import warnings
 from itertools import pairwise
-from typing import TextIO
 
 from cyclopts import App, CycloptsError, UnknownOptionError, UnusedCliTokensError
 
 from intnacl.cli import datasets, measure, paper, theory, train
 from intnacl.cli.flags import USUAL
+from intnacl.console import show_warnings_once
 
 # What a file system refuses for the user's sake, not for a mistake of the program.
 REFUSALS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.ENAMETOOLONG)
@@ -41,7 +40,7 @@ def main() -> None:
     """
     from intnacl.errors import InputError, LostRankError
 
-    _set_up_warnings()
+    show_warnings_once()
     try:
         _check_words(sys.argv[1:])
         app(print_error=False, exit_on_error=False)
@@ -100,39 +99,3 @@ def _setting(error: UnknownOptionError) -> str | None:
 
     name = (error.token.keyword or "").strip("-").replace("-", "_")
     return next((key for key in SETTINGS if key.rpartition(".")[2] == name), None)
-
-
-def _set_up_warnings() -> None:
-    """Say a thing once, wherever it comes from, and nothing of letters that a drawing's font lacks or of
-    large images, which are read like others."""
-    from intnacl.errors import InputWarning
-
-    # Python's own `once` forgets whenever a library enters `catch_warnings`, and counts each module apart.
-    warnings.simplefilter("always", InputWarning, append=True)  # after those of -W and PYTHONWARNINGS
-    for needless in (r"Glyph \d+ .* missing from", r"Image size .* could be decompression bomb"):
-        warnings.filterwarnings("ignore", needless, append=True)
-    said: set[str] = set()
-
-    def _show(
-        message: Warning | str,
-        category: type[Warning],
-        filename: str,
-        lineno: int,
-        file: TextIO | None = None,
-        line: str | None = None,
-    ) -> None:
-        text = _format_warning(message, category, filename, lineno)
-        if text not in said:
-            said.add(text)
-            print(text, end="", file=file or sys.stderr)
-
-    warnings.showwarning = _show
-
-
-def _format_warning(message: Warning | str, category: type[Warning], filename: str, lineno: int) -> str:
-    """A warning about the user's input without its place in our code; any other as Python shows it."""
-    from intnacl.errors import InputWarning
-
-    if issubclass(category, InputWarning):
-        return f"intnacl: warning: {message}\n"
-    return f"{filename}:{lineno}: {category.__name__}: {message}\n"

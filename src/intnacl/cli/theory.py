@@ -148,8 +148,8 @@ def _chosen(rows: list[dict[str, float]], name: str, columns: dict[str, str]) ->
 
 
 def _print_rows(title: str, rows: dict[str, dict[str, float]], digits: int = 2) -> None:
-    """One line a row, one column a figure."""
-    from intnacl.runs.tables import print_table
+    """Print a line for each row and a column for each figure."""
+    from intnacl.console import print_table
 
     columns = list(next(iter(rows.values())))
     lines = [[name, *(f"{row[column]:.{digits}f}" for column in columns)] for name, row in rows.items()]

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from intnacl.console import print_table
 from intnacl.errors import InputError, check_count
 from intnacl.paper import record
 from intnacl.paper.attempts import failure, finished, run_folder
@@ -89,9 +90,6 @@ def _device(request: Request) -> torch.device:
 
 def list_tables(request: Request) -> None:
     """Print every table, or the rows that are named: runs, those finished, the estimated GPU time."""
-    from rich.console import Console
-    from rich.table import Table as Grid
-
     plan = plan_of(request, request.universe())
     tables = request.chosen() if request.tables else plan.tables
     check_names(tables, request.rows, request.columns)
@@ -99,14 +97,14 @@ def list_tables(request: Request) -> None:
     listed = {run for _, rows in found for _, runs in rows for run in runs}
     costs = plan_seconds(only(plan, listed))
     by_row = bool(request.tables or request.rows or request.columns)
-    columns = ("name", "row" if by_row else "title", "runs", "finished", "H200 hours")
-    grid = Grid(*columns, box=None)
+    lines = []
     for table, rows in found:
         whole = set[str]().union(*(runs for _, runs in rows))
         for title, runs in [(row.name, runs) for row, runs in rows] if by_row else [(table.title, whole)]:
-            grid.add_row(table.name, title, *_counts(runs, request.out, costs))
-    grid.add_row("", "all, shared runs once", *_counts(listed, request.out, costs))
-    Console(markup=False).print(grid)  # titles of a grid of one's own may hold brackets
+            lines.append((table.name, title, *_counts(runs, request.out, costs)))
+    lines.append(("", "all, shared runs once", *_counts(listed, request.out, costs)))
+    heads = ["name", "row" if by_row else "title", "runs", "finished", "H200 hours"]
+    print_table("", heads, lines, text=len(heads))
     print(
         f"\nFor {len(request.seeds)} seed(s). Hours are estimates from step times measured on one NVIDIA "
         "H200, not measurements of these runs. Tables share runs: each is trained once."

@@ -4,10 +4,11 @@ import json
 from typing import Any
 
 from intnacl.attacks.named import ATTACK_NAMES
+from intnacl.console import two_decimals
 from intnacl.runs.config import RunConfig
 from intnacl.runs.page import attacks_at, best_rows
 from intnacl.runs.pretrain import loss_name
-from intnacl.runs.tables import accuracy_rows, shown
+from intnacl.runs.tables import accuracy_rows
 
 MARK = "An encoder trained by intnacl"  # by which a card of ours is known
 
@@ -44,7 +45,7 @@ def _attacks(result: dict[str, Any]) -> str:
     rows = [
         [
             row["dataset"], ATTACK_NAMES.get(row["name"], row["name"]), f"{row['eps']:.4g}",
-            str(row["images"]), shown(row["accuracy"]), shown(row["clean"]),
+            str(row["images"]), two_decimals(row["accuracy"]), two_decimals(row["clean"]),
         ]
         for dataset in dict.fromkeys(row["dataset"] for row in result["attacks"])
         for row in best_rows(result, dataset)

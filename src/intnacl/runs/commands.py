@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from intnacl.attacks.autoattack import require_autoattack
 from intnacl.attacks.named import Attack
+from intnacl.console import print_table, print_warnings, two_decimals
 from intnacl.errors import InputError, check_choice
 from intnacl.evaluation.probe import ProbeConfig
 from intnacl.files import disk_errors
@@ -20,7 +21,7 @@ from intnacl.runs.page import attacked_images, best_rows, write_result_and_page
 from intnacl.runs.pretrain import RESULT
 from intnacl.runs.probes import run_hcl_probe, run_knn, run_probe
 from intnacl.runs.result import Measured, collect, left_out_warnings
-from intnacl.runs.tables import print_attacks, print_probes, print_table, print_warnings, shown
+from intnacl.runs.tables import print_attacks, print_probes
 from intnacl.training.ranks import pick_device
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def knn_command(
     for name in datasets or (subject.config.dataset,):
         _announce(f"knn {name}")
         parts.append(run_knn(subject, name, k))
-    rows = [[p.settings["dataset"], str(p.figures["k"]), shown(p.figures["accuracy"])] for p in parts]
+    rows = [[p.settings["dataset"], str(p.figures["k"]), two_decimals(p.figures["accuracy"])] for p in parts]
     print_table("weighted kNN on frozen features, percent", ["data set", "k", "accuracy"], rows)
     _finish(subject)
     return parts

@@ -8,6 +8,7 @@ from statistics import mean, stdev
 from typing import TYPE_CHECKING, Any
 
 from intnacl.attacks.named import ATTACK_NAMES
+from intnacl.console import print_table, print_warnings
 from intnacl.files import disk_errors, write_json
 from intnacl.plots.evaluation import COLORS, MARKERS
 from intnacl.plots.labels import end_labels
@@ -15,7 +16,6 @@ from intnacl.runs.config import RunConfig, from_dict
 from intnacl.runs.measure import Say, check, run
 from intnacl.runs.page import on_images
 from intnacl.runs.pretrain import RESULT, pretrain
-from intnacl.runs.tables import print_table, print_warnings
 from intnacl.training.ranks import Ranks
 from intnacl.training.stop import Stop
 

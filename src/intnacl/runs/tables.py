@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from intnacl.attacks.named import ATTACK_NAMES
+from intnacl.console import print_table, print_warnings, two_decimals
 from intnacl.runs.measurements import Part
 from intnacl.runs.page import PAGE, attacks_at, of_one_attack
 from intnacl.runs.pretrain import RESULT
@@ -29,7 +30,7 @@ def print_result(folder: Path) -> None:
 def accuracy_rows(result: dict[str, Any]) -> list[list[str]]:
     """Data set, clean, FGSM, PGD: a row for each data set of a result."""
     return [
-        [name, *(shown(row[key]) for key in ("clean", "fgsm", "pgd"))]
+        [name, *(two_decimals(row[key]) for key in ("clean", "fgsm", "pgd"))]
         for name, row in result["accuracy"].items()
     ]
 
@@ -43,7 +44,7 @@ def print_attacks(dataset: str, rows: Sequence[dict[str, Any]]) -> None:
         found = table.setdefault((row["name"], row["images"]), {})
         found[row["eps"]] = min(row["accuracy"], found.get(row["eps"], row["accuracy"]))
     lines = [
-        [ATTACK_NAMES.get(name, name), f"{images:,}", *(shown(found.get(radius)) for radius in eps)]
+        [ATTACK_NAMES.get(name, name), f"{images:,}", *(two_decimals(found.get(radius)) for radius in eps)]
         for (name, images), found in sorted(table.items(), key=lambda item: -item[0][1])
     ]
     print_table(
@@ -53,39 +54,11 @@ def print_attacks(dataset: str, rows: Sequence[dict[str, Any]]) -> None:
 
 def print_probes(parts: Iterable[Part]) -> None:
     """One line for each probe: the last epoch, and the best where there are epochs."""
-    rows = [
-        [
-            part.settings["dataset"], f"{part.figures['images']['test']:,}", shown(part.figures["accuracy"]),
-            shown(part.figures.get("best_accuracy")), shown(part.figures.get("train_accuracy")),
-            f"{part.time_s:.1f}",
-        ]
-        for part in parts
-    ]  # fmt: skip
+    rows = []
+    for part in parts:
+        figures = part.figures
+        found = (figures["accuracy"], figures.get("best_accuracy"), figures.get("train_accuracy"))
+        tested = f"{figures['images']['test']:,}"
+        rows.append([part.settings["dataset"], tested, *map(two_decimals, found), f"{part.time_s:.1f}"])
     heads = ["data set", "test images", "accuracy", "best epoch's", "on training", "seconds"]
     print_table("linear probe on frozen features, percent", heads, rows)
-
-
-def print_table(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """A table whose first column is text and whose others are numbers."""
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    for i, head in enumerate(heads):
-        # Names are folded, not cut: those of folders differ in their ends.
-        table.add_column(head, justify="left" if i == 0 else "right", overflow="fold")
-    for row in rows:
-        table.add_row(*row)
-    print(f"\n{title}")
-    Console(markup=False).print(table)  # a path may hold brackets
-
-
-def print_warnings(warnings: Iterable[str]) -> None:
-    """Each sentence once."""
-    for warning in dict.fromkeys(warnings):
-        print(f"warning: {warning}")
-
-
-def shown(value: float | None) -> str:
-    """Two digits, or a dash."""
-    return "–" if value is None else f"{value:.2f}"
