@@ -46,8 +46,10 @@ def test_digits_are_the_default_and_never_move(split: str) -> None:
 
 
 def test_the_listed_sizes_are_true() -> None:
-    counts = " + ".join(f"{len(load('digits', split)):,}" for split in ("train", "test"))
-    assert DATASETS["digits"].images == counts
+    splits = [load("digits", split) for split in ("train", "test")]
+    assert DATASETS["digits"].counts == tuple(map(len, splits))
+    assert {tuple(digits.images.shape[2:]) for digits in splits} == {(DATASETS["digits"].side,) * 2}
+    assert (DATASETS["digits"].images, DATASETS["digits"].size) == ("1,442 + 355", "8×8")
     assert DATASETS["digits"].classes == str(len(load("digits").classes))
 
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from intnacl.data.datasets import DATASETS
 from intnacl.paper import published, record
 from intnacl.paper.attempts import run_folder
-from intnacl.paper.cost import SIZES
 from intnacl.paper.plan import Job, Plan
 from intnacl.runs.config import to_dict
 from intnacl.runs.pretrain import RESULT
@@ -41,7 +41,8 @@ def result_of(job: Job, accuracy: Accuracy) -> dict[str, Any]:
         "time_s": {"pretrain": 1.4 * config.train.epochs * (config.loss.num_positives + 1) / 2},
         "protocol": {
             "dataset": config.dataset, "seed": config.seed, "versions": {"torch": "made up"},
-            "images": {d: {"train": n, "test": t} for d in datasets for n, t in [SIZES.get(d, (10, 10))[:2]]},
+            "images": {d: dict(zip(("train", "test"), DATASETS[d].counts or (), strict=True))
+                       for d in datasets},
         },
         "config": to_dict(config),
     }  # fmt: skip

@@ -1,12 +1,13 @@
-"""The paper's grid: every published value has its cell, and shared runs are one."""
+"""The paper's grid: every published value has its cell, and shared runs are one; its tiny form on digits."""
 
 import pytest
 
 from intnacl.errors import InputError
 from intnacl.paper import published
-from intnacl.paper.grid import PAPER, pick
+from intnacl.paper.grid import PAPER, pick, shrink, tables_of
 from intnacl.paper.plan import Plan, make_plan
-from intnacl.paper.setting import departures
+from intnacl.paper.published import departures
+from intnacl.paper.tables import Column, Row, Table
 
 # Cells with a published value, by the paper's own count of its tables' numbers.
 PUBLISHED = {
@@ -89,3 +90,27 @@ def test_an_unknown_table_is_refused_with_the_nearest() -> None:
         pick(PAPER, ("99",))
     with pytest.raises(InputError, match="--all"):
         pick(PAPER, ())
+
+
+def test_tiny_has_the_same_tables_on_digits() -> None:
+    tiny = tables_of("tiny")
+    assert [table.name for table in tiny] == [table.name for table in PAPER]
+    small = make_plan(tiny, [0], universe=tiny)
+    assert {job.config.dataset for job in small.jobs} == {"digits"}
+    assert max(job.config.train.epochs for job in small.jobs) == 11  # eleven milestones, an epoch each
+    assert all(departures(job.config) for job in small.jobs)
+
+
+def test_tiny_keeps_milestones_apart_and_names_what_is_trained() -> None:
+    rows = tuple(Row(label=str(n), settings={"train.epochs": n}) for n in (100, 400, 7))
+    columns = (
+        Column(label="CIFAR-100 clean", dataset="cifar100"),
+        Column(label="→ CIFAR-10 clean", dataset="cifar10"),
+        Column(label="minutes for 400 epochs", settings={"train.epochs": 400}, x=400),
+    )
+    small = shrink(Table(name="t", title="t", rows=rows, columns=columns), (100, 200, 400))
+    assert [row.settings["train.epochs"] for row in small.rows] == [1, 3, 1]
+    assert [(column.label, column.dataset, column.x) for column in small.columns] == [
+        ("digits clean", None, None),
+        ("minutes for 3 epochs", None, 3),
+    ]

@@ -1,4 +1,4 @@
-"""Runs behind tables: sharing, what they measure, milestones."""
+"""Runs behind tables: sharing, what they measure, milestones, estimated hours."""
 
 import dataclasses
 from typing import Any
@@ -8,8 +8,9 @@ import torch
 from grids import jobs, table
 
 from intnacl.errors import InputError
-from intnacl.paper.plan import jobs_of, make_plan, runs_by_row
+from intnacl.paper.plan import STEP_S, Job, estimated_seconds, jobs_of, make_plan, runs_by_row
 from intnacl.paper.tables import Column, Row
+from intnacl.runs.config import resolve
 
 
 def test_milestones_go_on_from_each_other() -> None:
@@ -132,3 +133,37 @@ def test_what_cannot_be_run_is_refused_before_anything_is(settings: dict[str, An
         make_plan([table(**settings)], [0])
     with pytest.raises(InputError, match=message):
         make_plan([table()], [0], overrides=settings)
+
+
+def _seconds(settings: dict[str, Any], preset: str = "simclr") -> float | None:
+    """The estimate of one run on its own."""
+    job = Job(name="run", config=resolve(settings, preset=preset))
+    return estimated_seconds([job]).get("run")
+
+
+@pytest.mark.parametrize(
+    ("preset", "more", "views"),
+    [
+        ("simclr", {}, 2), ("simclr", {"loss.num_positives": 3}, 4), ("adv", {}, 4), ("intcl", {}, 4),
+        ("intnacl", {}, 8), ("simclr", {"objective": "supervised"}, 1),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize(("dataset", "area"), [("cifar100", 1), ("tinyimagenet", 4)])
+def test_an_estimate_grows_with_the_views_and_their_area(
+    preset: str, more: dict[str, Any], views: int, dataset: str, area: int
+) -> None:
+    longer, shorter = (
+        _seconds({"dataset": dataset, "train.batch_size": 250, "train.epochs": n, **more}, preset)
+        for n in (101, 1)
+    )
+    assert longer is not None
+    assert shorter is not None
+    updates = 100 * {"cifar100": 200, "tinyimagenet": 400}[dataset]
+    assert longer - shorter == pytest.approx(updates * STEP_S * 250 / 256 * views / 2 * area)
+
+
+def test_a_milestone_costs_what_it_adds_and_unknown_data_sets_have_no_estimate() -> None:
+    first, second = jobs(epochs=(1, 5))
+    alone = estimated_seconds([second])[second.name]
+    assert estimated_seconds((first, second))[second.name] < alone
+    assert _seconds({"dataset": "folder:x"}) is None

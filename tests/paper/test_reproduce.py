@@ -18,9 +18,9 @@ from intnacl.cli import app
 from intnacl.errors import InputError
 from intnacl.paper import record
 from intnacl.paper.attempts import run_folder
-from intnacl.paper.custom import read_grid
 from intnacl.paper.plan import Plan, make_plan
 from intnacl.paper.reproduce import Request, _tell, plan_of, print_plan, reproduce, seeds_of
+from intnacl.paper.tables import read_grid
 from intnacl.paper.workers import new_session
 from intnacl.training.stop import Stop
 

@@ -1,46 +1,148 @@
-"""Tables refuse what cannot be drawn."""
+"""Tables, grids of one's own, and mistakes in them."""
+
+from pathlib import Path
+from typing import Any
 
 import pytest
+from grids import grid_file
 
 from intnacl.errors import InputError
-from intnacl.paper.tables import Column, Row, Table
+from intnacl.paper.plan import make_plan
+from intnacl.paper.tables import Column, Row, Table, read_grid
+from intnacl.runs.config import resolve
+
+ROW = '[[tables.rows]]\nlabel = "r"\n[[tables.columns]]\nlabel = "c"\n'
+TABLE = f'[[tables]]\nname = "t"\n{ROW}'
+
+
+def made(**changes: Any) -> Table:
+    return Table(**{"name": "t", "title": "t", "rows": (Row(label="r"),), "columns": (Column(label="c"),)}
+                 | changes)  # fmt: skip
+
+
+def read(folder: Path, text: str) -> tuple[Table, ...]:
+    (folder / "g.toml").write_text(text)
+    return read_grid(folder / "g.toml")
 
 
 def test_later_settings_win() -> None:
-    table = Table(
-        name="t", title="t", settings={"a": 1, "b": 1, "c": 1},
-        rows=(Row(label="r", settings={"b": 2, "c": 2}),), columns=(Column(label="c", settings={"c": 3}),),
+    table = made(
+        settings={"a": 1, "b": 1, "c": 1}, rows=(Row(label="r", settings={"b": 2, "c": 2}),),
+        columns=(Column(label="c", settings={"c": 3}),),
     )  # fmt: skip
     assert list(table.cells()) == [(0, 0, {"a": 1, "b": 2, "c": 3})]
 
 
-def test_an_empty_table_is_refused() -> None:
-    with pytest.raises(InputError, match="'t' needs at least one row"):
-        Table(name="t", title="t", rows=(), columns=(Column(label="c"),))
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"rows": ()}, "'t' needs at least one row"),
+        ({"name": " "}, "a name that is not empty"),
+        ({"figure": "curves"}, "every column of a curves figure needs an x"),
+        ({"figure": "scatter", "columns": [Column(label=a, panel=p) for a, p in ("ap", "bp", "cq")]},
+         "panel 'q' has only one"),
+    ],
+)  # fmt: skip
+def test_a_table_that_cannot_be_drawn_is_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        made(**changes)
 
 
-def test_an_unknown_metric_is_refused() -> None:
-    with pytest.raises(InputError, match=r"metric of column 'c'='fgms' is unknown; did you mean 'fgsm'"):
-        Column(label="c", metric="fgms")
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"metric": "fgms"}, r"metric of column 'c'='fgms' is unknown; did you mean 'fgsm'"),
+        ({"x": float("inf")}, "column 'c': x=inf is no place"),
+        ({"x": float("nan")}, "column 'c': x=nan is no place"),
+    ],
+)
+def test_an_impossible_column_is_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        Column(label="c", **changes)
 
 
-def test_curves_need_places_on_the_x_axis() -> None:
-    with pytest.raises(InputError, match="every column of a curves figure needs an x"):
-        Table(name="t", title="t", rows=(Row(label="r"),), columns=(Column(label="c"),), figure="curves")
+def test_a_grid_is_read(tmp_path: Path) -> None:
+    (table,) = read_grid(grid_file(tmp_path / "g.toml"))
+    assert (table.name, table.title, table.figure) == ("mine", "My own grid", "curves")
+    first, *_, last = make_plan([table], [0]).jobs
+    assert (first.config.loss.negatives, first.config.train.epochs) == ("g0", 1)
+    assert (last.config.loss.negatives, last.config.train.epochs) == ("g1", 2)
+    assert last.config.evaluation.eps == (0.01,)
 
 
-@pytest.mark.parametrize("x", [float("inf"), float("nan")])
-def test_a_place_on_the_x_axis_is_finite(x: float) -> None:
-    with pytest.raises(InputError, match=f"column 'c': x={x} is no place"):
-        Column(label="c", x=x)
+def test_a_rows_preset_is_a_whole_loss(tmp_path: Path) -> None:
+    """What presets decide is not taken from the table, but other settings are."""
+    (table,) = read(tmp_path, """
+[[tables]]
+name = "t"
+preset = "intnacl"
+settings = {dataset = "digits", "loss.temperature" = 0.3}
+[[tables.rows]]
+label = "the table's"
+[[tables.rows]]
+label = "SimCLR"
+preset = "simclr"
+[[tables.rows]]
+label = "hard"
+preset = "debiased_hardneg"
+settings = {"loss.num_positives" = 2}
+[[tables.columns]]
+label = "clean"
+[[tables.columns]]
+label = "clean, Adv"
+preset = "adv"
+""")  # fmt: skip
+    losses = {(i, j): resolve(settings).loss for i, j, settings in table.cells()}
+    for (row, column), preset in {(0, 0): "intnacl", (1, 0): "simclr", (0, 1): "adv", (2, 1): "adv"}.items():
+        assert losses[row, column] == resolve({"loss.temperature": 0.3}, preset=preset, recipe="digits").loss
+    assert (losses[2, 0].negatives, losses[2, 0].num_positives, losses[2, 0].alpha) == ("g2", 2, 0.0)
 
 
-def test_a_scatter_figure_needs_pairs_of_columns() -> None:
-    columns = (Column(label="a", panel="p"), Column(label="b", panel="p"), Column(label="c", panel="q"))
-    with pytest.raises(InputError, match="panel 'q' has only one"):
-        Table(name="t", title="t", rows=(Row(label="r"),), columns=columns, figure="scatter")
+@pytest.mark.parametrize(("eps", "radius"), [('"8/255"', 8 / 255), ("0.02", 0.02)])
+def test_a_radius_may_be_a_fraction(tmp_path: Path, eps: str, radius: float) -> None:
+    (table,) = read(tmp_path, f'{TABLE}metric = "fgsm"\neps = {eps}\n')
+    assert table.columns[0].eps == radius
 
 
-def test_a_table_needs_a_name() -> None:
-    with pytest.raises(InputError, match="a name that is not empty"):
-        Table(name=" ", title="t", rows=(Row(label="r"),), columns=(Column(label="c"),))
+def test_a_column_may_be_optional(tmp_path: Path) -> None:
+    (table,) = read(tmp_path, f'{TABLE}metric = "autoattack"\noptional = true\n')
+    assert table.columns[0].optional
+    assert "autoattack" not in make_plan([table], [0]).jobs[0].config.evaluation.attacks
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", r"must hold \[\[tables\]\]"),
+        ("x = 1", r"must hold \[\[tables\]\]. x is not known"),
+        ("[[tables]", "is no TOML"),
+        ("[[tables]]\n" + ROW, "table 1 has no name"),
+        ('[[tables]]\nname = "t"\nfigur = "curves"\n' + ROW, "key='figur' is unknown; did you mean 'figure'"),
+        ('[[tables]]\nname = 3\n' + ROW, "name=3 is of the wrong kind"),
+        ('[[tables]]\nname = "t"\nrows = [1]', "rows 1: 1 is no table of TOML"),
+        ('[[tables]]\nname = "t"', "needs at least one row"),
+        (TABLE + 'metric = "acc"', "metric of column 'c'='acc' is unknown"),
+        (TABLE + 'preset = "simcl"', "did you mean 'simclr'"),
+        (TABLE + "optional = 1", "optional=1 is of the wrong kind"),
+        (TABLE + "eps = true", "eps=True is of the wrong kind"),
+        (TABLE + "eps = 0.1", "eps=0.1 is an attack's, but its metric is clean"),
+        (TABLE + 'eps = "8 of 255"', "eps='8 of 255' is not a number"),
+        (TABLE + TABLE, "a name of its own"),
+    ],
+)  # fmt: skip
+def test_mistakes_in_a_file_are_named(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        read(tmp_path, text)
+
+
+def test_a_missing_file_and_an_unknown_setting_are_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"g.toml: No such file"):
+        read_grid(tmp_path / "g.toml")
+    tables = read(tmp_path, f'[[tables]]\nname = "t"\nsettings = {{"los.lam" = 1}}\n{ROW}')
+    with pytest.raises(InputError, match=r"setting='los.lam' is unknown; did you mean 'loss.lam'"):
+        make_plan(tables, [0])
+
+
+def test_the_documented_grid_is_read(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "reproduce.md").read_text()
+    assert len(make_plan(read(tmp_path, page.split("```toml\n")[1].split("```")[0]), [0]).jobs) == 4

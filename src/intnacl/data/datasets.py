@@ -97,48 +97,61 @@ class Dataset(ImageSet):
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """A kind of data set: its loader, and what `intnacl datasets` tells about it."""
+    """A kind of data set: its loader, and what `intnacl datasets` lists of it."""
 
     load: Callable[[Request], ImageSet]
-    images: str = "any"  # for training + for testing
-    size: str = "any"
+    counts: tuple[int, int] | None = None
+    """Images for training and for testing; None: any."""
+    side: int | None = None
+    """Of every image; None: any."""
+    resized: bool = False
     classes: str = "any"
     files: str
     takes_path: bool = False
 
+    @property
+    def images(self) -> str:
+        """50,000 + 10,000."""
+        return " + ".join(f"{count:,}" for count in self.counts) if self.counts else "any"
+
+    @property
+    def size(self) -> str:
+        """32×32."""
+        return f"{self.side}×{self.side}" if self.side else "resized" if self.resized else "any"
+
 
 DATASETS: dict[str, Entry] = {
-    "digits": Entry(load=load_digits, images="1,442 + 355", size="8×8", classes="10", files="none: embedded"),
+    "digits": Entry(load=load_digits, counts=(1442, 355), side=8, classes="10", files="none: embedded"),
     "cifar10": Entry(
         load=load_cifar10,
-        images="50,000 + 10,000",
-        size="32×32",
+        counts=(50_000, 10_000),
+        side=32,
         classes="10",
         files="cifar-10-batches-py/ or cifar-10-python.tar.gz, downloaded if missing",
     ),
     "cifar100": Entry(
         load=load_cifar100,
-        images="50,000 + 10,000",
-        size="32×32",
+        counts=(50_000, 10_000),
+        side=32,
         classes="100",
         files="cifar-100-python/ or cifar-100-python.tar.gz, downloaded if missing",
     ),
     "tinyimagenet": Entry(
         load=load_tinyimagenet,
-        images="100,000 + 10,000",
-        size="64×64",
+        counts=(100_000, 10_000),
+        side=64,
         classes="200",
         files="tiny-imagenet-200/, unzipped",
     ),
     "folder": Entry(
         load=load_folder,
-        size="resized",
+        resized=True,
         files="class folders, or flat and unlabelled; in train/ and test/ if split",
         takes_path=True,
     ),
     "parquet": Entry(
         load=load_parquet,
-        size="resized",
+        resized=True,
         files="Hugging Face's train*.parquet and test*.parquet, or one file",
         takes_path=True,
     ),

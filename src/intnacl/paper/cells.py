@@ -15,8 +15,8 @@ from typing import Any
 
 from intnacl.paper import published, record
 from intnacl.paper.attempts import failure, read_result, run_folder
+from intnacl.paper.published import choices, departures
 from intnacl.paper.run_names import run_name
-from intnacl.paper.setting import choices, departures
 from intnacl.runs.config import FREE, RunConfig, flatten, from_dict, resolve, to_dict
 from intnacl.runs.pretrain import RESULT
 

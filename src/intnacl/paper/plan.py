@@ -5,7 +5,7 @@ goes on from the last state of the one before.
 """
 
 from collections import defaultdict
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -13,10 +13,19 @@ from typing import Any
 import torch
 
 from intnacl.attacks.named import named_attack
+from intnacl.data.datasets import DATASETS
 from intnacl.errors import InputError, check_choice
 from intnacl.paper.run_names import canonical, run_name, training_key
 from intnacl.paper.tables import Column, Row, Table
-from intnacl.runs.config import EvaluationConfig, RunConfig, resolve
+from intnacl.runs.config import RunConfig, resolve
+
+# Costs measured on one H200 (bf16, CUDA graphs), for images of 32×32 and ResNet-18.
+STEP_S = 5.5e-3  # an update with 256 images, two views of each; in proportion to the views and to their area
+VIEW_S = STEP_S / 2 / 256  # one view, forward and backward; an adversarial one costs about as much as two
+PROBE_S = 9 / 1000 / 50_000  # one image's features in one epoch of the probe: 9 s for 1000 epochs of CIFAR
+ATTACK_S = 20 / 80 / 10_000  # one image, forward and backward: 20 s for 80 passes over 10,000 images
+AUTOATTACK_PASSES = 1000  # about
+START_S = 40.0  # compilation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,27 +60,35 @@ def make_plan(
     overrides: Mapping[str, Any] | None = None,
     device: torch.device | None = None,
 ) -> Plan:
-    """The runs of `tables` for each seed.
+    """Return the runs of `tables` for each seed.
 
-    What a run measures is what all tables of `universe` want from it, so that its name does not depend on
-    the tables that were asked for.
+    A run measures what all tables of `universe` want from it, so that its name does not depend on the tables
+    that were asked for.
     """
-    requests = [
-        request for table in universe or tables for request in _requests(table, overrides or {}, device)
-    ]
-    needs = _needs(requests)
-    chains = _chains(needs)
+    wanted = [want for table in universe or tables for want in _wants(table, overrides or {}, device)]
+    by_training: dict[str, list[_Want]] = defaultdict(list)
+    for want in wanted:
+        by_training[want.training].append(want)
+    configs = {training: _merged(wants) for training, wants in by_training.items()}
+    shorter = _shorter_trainings(configs)
+    continued = {training for chain in shorter.values() for training in chain}
+    config_of = cache(lambda training, seed: replace(configs[training], seed=seed))
+    name_of = cache(lambda training, seed: run_name(config_of(training, seed)))
     cells: dict[str, list[list[dict[int, str]]]] = {
         table.name: [[{} for _ in table.columns] for _ in table.rows] for table in tables
     }
     jobs: dict[str, Job] = {}
-    job_of = cache(lambda key, seed: _job(key, seed, needs, chains))
-    for request in requests:
-        if request.table in cells:
-            for seed in seeds:
-                job = job_of(request.key, seed)
-                cells[request.table][request.row][request.column][seed] = job.name
-                jobs[job.name] = job
+    for want in wanted:
+        for seed in seeds if want.table in cells else ():
+            name = name_of(want.training, seed)
+            cells[want.table][want.row][want.column][seed] = name
+            if name not in jobs:
+                jobs[name] = Job(
+                    name=name,
+                    config=config_of(want.training, seed),
+                    goes_on=want.training in continued,
+                    shorter=tuple(name_of(training, seed) for training in shorter.get(want.training, ())),
+                )
     return Plan(tables=tuple(tables), jobs=_chained(jobs.values()), cells=cells)
 
 
@@ -115,18 +132,21 @@ def runs_by_row(
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Request:
-    """What one cell wants: a run (of seed 0) and a figure of it."""
+class _Want:
+    """What one cell wants: a training (here with seed 0) and a figure of it."""
 
     table: str
     row: int
     column: int
     config: RunConfig
-    key: str
+    training: str
+    """Its `training_key`."""
     figure: Column
 
 
-def _requests(table: Table, overrides: Mapping[str, Any], device: torch.device | None) -> Iterator[_Request]:
+def _wants(table: Table, overrides: Mapping[str, Any], device: torch.device | None) -> list[_Want]:
+    """What the cells of a table want, one after another."""
+    found = []
     known: dict[str, tuple[RunConfig, str]] = {}  # many columns of a row are figures of one run
     for i, j, settings in table.cells():
         if "seed" in settings or "seed" in overrides:
@@ -140,100 +160,100 @@ def _requests(table: Table, overrides: Mapping[str, Any], device: torch.device |
                 )
             known[text] = config, training_key(config)
         config, key = known[text]
-        yield _Request(table=table.name, row=i, column=j, config=config, key=key, figure=table.columns[j])
+        want = _Want(table=table.name, row=i, column=j, config=config, training=key, figure=table.columns[j])
+        found.append(want)
+    return found
 
 
-def _needs(requests: Iterable[_Request]) -> dict[str, RunConfig]:
-    """Training key -> the configuration that measures what every cell of it wants."""
-    groups: dict[str, list[_Request]] = defaultdict(list)
-    for request in requests:
-        groups[request.key].append(request)
-    return {key: _united(group) for key, group in groups.items()}
+def _merged(wants: Sequence[_Want]) -> RunConfig:
+    """Return the configuration of one training that measures what all these cells want of it.
 
-
-def _united(group: list[_Request]) -> RunConfig:
-    first = group[0].config
-    base = first.evaluation
-    for request in group:
-        _check_protocol(request, base)
-    wanted = [part for request in group for part in (request.config.evaluation, _of_figure(request))]
-    attacks = _unique(name for part in wanted for name in part.attacks)
-    eps = _unique(radius for part in wanted for radius in part.eps)
-    fgsm_eps = (radius for part in wanted for radius in part.fgsm_eps)
+    A run has one first radius and one number of attacked images: a cell that asks for others is refused, as
+    it would show the figures of the first.
+    """
+    config = wants[0].config
+    base = config.evaluation
+    transfer, attacks, eps, fgsm_eps = [*base.transfer], [*base.attacks], [*base.eps], [*base.fgsm_eps]
+    for want in wants:
+        own, figure = want.config.evaluation, want.figure
+        for key, asked, taken in (("eps", own.eps[:1], base.eps[:1]), ("images", own.images, base.images)):
+            if asked != taken:
+                raise InputError(
+                    f"table {want.table!r}, column {figure.label!r}: evaluation.{key} is {asked}, but "
+                    f"another cell of the same training has {taken}. Give every cell the same, and further "
+                    "radii as eps of their columns."
+                )
+        transfer += own.transfer
+        attacks += own.attacks
+        eps += own.eps
+        fgsm_eps += own.fgsm_eps
+        if figure.optional:  # shown where it has been measured; no run measures it
+            continue
+        if figure.dataset not in (None, config.dataset):
+            transfer.append(str(figure.dataset))
+        if figure.metric not in ("clean", "minutes"):
+            attacks.append(figure.metric)
+        if figure.eps is not None:
+            (fgsm_eps if figure.metric == "fgsm" else eps).append(figure.eps)
+    covered = eps if "fgsm" in attacks else []
     evaluation = replace(
         base,
-        transfer=_unique(name for part in wanted for name in part.transfer),
-        attacks=attacks,
-        eps=(base.eps[0], *sorted(_unique(eps, base.eps[0]))),
-        fgsm_eps=tuple(sorted(_unique(fgsm_eps, *(eps if "fgsm" in attacks else ())))),
+        transfer=tuple(dict.fromkeys(transfer)),
+        attacks=tuple(dict.fromkeys(attacks)),
+        eps=(base.eps[0], *sorted(set(eps) - {base.eps[0]})),
+        fgsm_eps=tuple(sorted(set(fgsm_eps) - set(covered))),
     )
     for radius, names in evaluation.rounds:
         for name in names:
             named_attack(name, radius)  # refused before anything is trained
-    return replace(first, evaluation=evaluation)
+    return replace(config, evaluation=evaluation)
 
 
-def _of_figure(request: _Request) -> EvaluationConfig:
-    """What the figure itself asks for: nothing, if it is only shown where it has been measured."""
-    figure, own = request.figure, request.config.dataset
-    if figure.optional:
-        return EvaluationConfig(attacks=(), eps=())
-    radii = () if figure.eps is None else (figure.eps,)
-    return EvaluationConfig(
-        transfer=() if figure.dataset is None or figure.dataset == own else (figure.dataset,),
-        attacks=() if figure.metric in ("clean", "minutes") else (figure.metric,),
-        eps=() if figure.metric == "fgsm" else radii,
-        fgsm_eps=radii if figure.metric == "fgsm" else (),
-    )
-
-
-def _check_protocol(request: _Request, base: EvaluationConfig) -> None:
-    """A run has one first radius and one number of images: cells of others would show their figures."""
-    own = request.config.evaluation
-    pairs = (("eps", own.eps[:1], base.eps[:1]), ("images", own.images, base.images))
-    for name, asked, taken in pairs:
-        if asked != taken:
-            raise InputError(
-                f"table {request.table!r}, column {request.figure.label!r}: evaluation.{name} is "
-                f"{asked}, but another cell of the same training has {taken}. Give every cell the same, and "
-                "further radii as eps of their columns."
-            )
-
-
-def _unique(values: Iterable[Any], *without: Any) -> tuple[Any, ...]:
-    return tuple(value for value in dict.fromkeys(values) if value not in without)
-
-
-def _chains(needs: Mapping[str, RunConfig]) -> dict[str, str]:
-    """Training key -> the key of the longest shorter training that it goes on from."""
-    groups: dict[str, list[tuple[int, str]]] = defaultdict(list)
-    for key, config in needs.items():
+def _shorter_trainings(configs: Mapping[str, RunConfig]) -> dict[str, tuple[str, ...]]:
+    """For each training the shorter ones that it might go on from, the longest first."""
+    alike: dict[str, list[tuple[int, str]]] = defaultdict(list)
+    for key, config in configs.items():
         if config.train.schedule == "constant" and config.train.warmup_epochs == 0:
             any_length = replace(config, train=replace(config.train, epochs=1))
-            groups[training_key(any_length)].append((config.train.epochs, key))
-    chains: dict[str, str] = {}
-    for group in groups.values():
-        ordered = [key for _, key in sorted(group)]
-        chains |= dict(zip(ordered[1:], ordered, strict=False))
-    return chains
-
-
-def _job(key: str, seed: int, needs: Mapping[str, RunConfig], chains: Mapping[str, str]) -> Job:
-    config = replace(needs[key], seed=seed)
-    shorter = tuple(run_name(replace(needs[before], seed=seed)) for before in _before(key, chains))
-    return Job(name=run_name(config), config=config, goes_on=key in chains.values(), shorter=shorter)
-
-
-def _before(key: str, chains: Mapping[str, str]) -> Iterator[str]:
-    while key in chains:
-        key = chains[key]
-        yield key
+            alike[training_key(any_length)].append((config.train.epochs, key))
+    return {
+        key: tuple(before for _, before in reversed(group[:i]))
+        for group in map(sorted, alike.values())
+        for i, (_, key) in enumerate(group)
+    }
 
 
 def _chained(jobs: Iterable[Job]) -> tuple[Job, ...]:
-    """Each goes on from the longest of its shorter runs that is asked for too; else from its beginning."""
+    """Let each go on from the longest of its shorter runs that is asked for too, if one is."""
     there = {job.name: job for job in jobs}
     return tuple(
         replace(job, parent=next((name for name in job.shorter if name in there), None))
         for job in sorted(there.values(), key=lambda job: (job.config.train.epochs, job.config.seed))
     )
+
+
+def estimated_seconds(jobs: Sequence[Job]) -> dict[str, float]:
+    """Estimate the seconds of each run on one H200, where the size of its data set is known.
+
+    A run that goes on from another is charged for what it adds.
+    """
+    epochs = {job.name: job.config.train.epochs for job in jobs}
+    seconds = {}
+    for job in jobs:
+        config, entry = job.config, DATASETS.get(job.config.dataset)
+        if entry is None or entry.counts is None or entry.side is None:
+            continue
+        views = 1 + config.loss.num_positives + (2 if config.loss.alpha > 0 else 0)
+        views = 1 if config.objective == "supervised" else views
+        batch = config.train.batch_size
+        images = entry.counts[0] // batch * batch * (epochs[job.name] - epochs.get(job.parent or "", 0))
+        total = START_S + images * views * VIEW_S * (entry.side / 32) ** 2
+        rounds = [named_attack(name, eps) for eps, names in config.evaluation.rounds for name in names]
+        passes = sum(attack.passes or AUTOATTACK_PASSES for attack in rounds)
+        for dataset in (config.dataset, *config.evaluation.transfer):
+            known = DATASETS.get(dataset, entry)
+            (train, test), side = known.counts or entry.counts, known.side or entry.side
+            total += train * config.probe.epochs * PROBE_S if config.probe.solver == "adam" else 0.0
+            total += min(test, config.evaluation.images or test) * passes * ATTACK_S * (side / 32) ** 2
+        seconds[job.name] = total
+    return seconds

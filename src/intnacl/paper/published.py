@@ -1,51 +1,76 @@
-"""The paper's values, found by the run's own configuration: percent, mean and deviation over 5 trials."""
+"""The paper's values: percent, mean and deviation over 5 trials, and which runs they may stand beside.
+
+A run that a value stands beside must do what the paper states. What the paper leaves open (the strength of
+the colour jitter, the head, the temperature …) is a choice: it is named, and the comparison stands.
+"""
 
 import json
+from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
 from typing import Any, NamedTuple
 
-from intnacl.runs.config import RunConfig
+from intnacl.data.datasets import DATASETS
+from intnacl.paper.run_names import canonical
+from intnacl.runs.config import FREE, RunConfig, flatten, resolve, to_dict
 
 TRIALS = 5
 EPS = 0.002
+STATED: Mapping[str, tuple[Any, ...]] = {
+    "encoder.name": ("resnet18",),
+    "train.optimizer": ("adam",),
+    "train.lr": (3e-4,),
+    "train.accumulate": (1,),
+    "train.schedule": ("constant",),
+    "probe.solver": ("adam",),
+    "loss.tau_plus": (0.01, 0.0),
+    "loss.beta": (1.0,),
+    "loss.alpha": (0.0, 1.0),
+    "adversary.negatives": ("g0",),
+    "augment.jitter": ([0.8, 0.8, 0.8, 0.2],),
+    "augment.jitter_p": (0.8,),
+    "augment.grayscale_p": (0.2,),
+    "augment.blur_p": (0.0,),
+    "augment.solarize_p": (0.0,),
+    "evaluation.images": (None,),
+}
+STATED_OF: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
+    "cifar100": {"train.batch_size": (256,), "probe.epochs": (1000,)},
+    "tinyimagenet": {"train.batch_size": (128,), "probe.epochs": (200,)},
+}
+UNSTATED_WHEN_SUPERVISED = ("augment.", "loss.")
 
 
 class Value(NamedTuple):
-    """A published mean and its deviation; None where the paper gives none."""
+    """A published mean and its deviation, None where the paper gives none."""
 
     mean: float
     sd: float | None
 
 
 def find(config: RunConfig, dataset: str, metric: str, eps: float | None = None) -> Value | None:
-    """The published value of a run's figure, or None. Whether the run is the paper's, `setting` tells."""
+    """Return the published value of a run's figure, if any; `departures` says whether they compare."""
     radius = config.evaluation.eps[0] if eps is None and config.evaluation.eps else eps
     if metric != "clean" and radius != EPS:
         return None
-    loss = config.loss
-    if config.objective == "contrastive" and loss.negatives != "g0" and loss.tau_plus != 0.01:
-        return None  # HardNeg and other estimators: drawn in the paper's figures, never printed
-    return values().get((config.dataset, dataset, metric, *_loss_key(config), config.train.epochs))
-
-
-def _loss_key(config: RunConfig) -> tuple[Any, ...]:
-    if config.objective == "supervised":
-        return (None,) * 7
-    loss, robust = config.loss, config.loss.alpha > 0
-    mixed = loss.num_positives > 1 and loss.nacl == "mixnca"
-    nacl = None if loss.num_positives == 1 else loss.nacl
-    weight = {"loss": "what", "relative": "what", "one": "one"}[loss.weight] if robust else None
-    estimator = (loss.robust_negatives or loss.negatives) if robust else None
-    lam = loss.lam if mixed else None
-    return nacl, loss.negatives, lam, loss.num_positives, loss.alpha, estimator, weight
+    key: tuple[Any, ...] = (None,) * 7
+    if config.objective == "contrastive":
+        loss, robust = config.loss, config.loss.alpha > 0
+        if loss.negatives != "g0" and loss.tau_plus != 0.01:
+            return None  # HardNeg and other estimators: drawn in the paper's figures, never printed
+        nacl = None if loss.num_positives == 1 else loss.nacl
+        weight = {"loss": "what", "relative": "what", "one": "one"}[loss.weight] if robust else None
+        estimator = (loss.robust_negatives or loss.negatives) if robust else None
+        lam = loss.lam if nacl == "mixnca" else None
+        key = (nacl, loss.negatives, lam, loss.num_positives, loss.alpha, estimator, weight)
+    return values().get((config.dataset, dataset, metric, *key, config.train.epochs))
 
 
 @cache
-def values() -> dict[tuple[Any, ...], Value]:
-    """Key of a figure -> its value; of two printed ones, that with a deviation."""
+def values() -> Mapping[tuple[Any, ...], Value]:
+    """Return every value by the key of its figure; of two printed ones, that with a deviation."""
     found: dict[tuple[Any, ...], Value] = {}
-    for row in _document()["values"]:
+    for row in document()["values"]:
         one = row["m"] == 1  # NCA and MIXNCA are the same there
         key = (
             row["pretrain"], row["eval"], row["metric"], None if one else row["nacl"], row["g1"],
@@ -57,21 +82,60 @@ def values() -> dict[tuple[Any, ...], Value]:
 
 
 @cache
-def epochs(dataset: str, objective: str) -> tuple[int, ...]:
-    """After how many the paper prints figures of a run with this data set and objective."""
-    rows = [row for row in _document()["values"] if row["pretrain"] == dataset]
+def document() -> Mapping[str, Any]:
+    """Return the values as they are stored, one for each number printed in a table of the paper."""
+    text = files("intnacl.paper").joinpath("published.json").read_text(encoding="utf-8")
+    return dict(json.loads(text))
+
+
+def training_times() -> str:
+    """Return the paper's training times, which are those of its machine: loss, epochs and minutes."""
+    times = document()["wall_clock_minutes"]
+    return ", ".join(f"{t['loss']} {t['minutes']} min for {t['epochs']} epochs" for t in times)
+
+
+@cache
+def lengths(dataset: str, objective: str) -> tuple[int, ...]:
+    """Return the numbers of epochs after which the paper prints figures of such runs."""
+    rows = [row for row in document()["values"] if row["pretrain"] == dataset]
     return tuple(
         sorted({row["epochs"] for row in rows if (row["g1"] is None) == (objective == "supervised")})
     )
 
 
-def training_times() -> str:
-    """The paper's training times, which are those of its machine: loss, epochs and minutes."""
-    times = _document()["wall_clock_minutes"]
-    return ", ".join(f"{t['loss']} {t['minutes']} min for {t['epochs']} epochs" for t in times)
+def departures(config: RunConfig, result: Mapping[str, Any] | None = None) -> list[str]:
+    """List what a run does otherwise than the paper states; none: a published value may stand beside it."""
+    if config.dataset not in STATED_OF:
+        return [f"data set {config.dataset}"]
+    flat = dict(flatten(to_dict(config)))
+    stated = {
+        **STATED,
+        **STATED_OF[config.dataset],
+        "train.epochs": lengths(config.dataset, config.objective),
+    }
+    found = [
+        f"{key} = {flat[key]}, not {' or '.join(map(str, allowed))}"
+        for key, allowed in stated.items()
+        if flat[key] not in allowed
+        and not (config.objective == "supervised" and key.startswith(UNSTATED_WHEN_SUPERVISED))
+    ]
+    for dataset, images in (result or {}).get("protocol", {}).get("images", {}).items():
+        entry, (train, test) = DATASETS.get(dataset), (images["train"], images["test"])
+        if entry and entry.counts and (train, test) != entry.counts:  # a part of a data set is another one
+            found.append(f"{dataset} has {train:,} + {test:,} images, not {entry.images}")
+    return found
 
 
-@cache
-def _document() -> dict[str, Any]:
-    text = files("intnacl.paper").joinpath("published.json").read_text(encoding="utf-8")
-    return dict(json.loads(text))
+def choices(config: RunConfig) -> list[str]:
+    """List the settings that the paper leaves open and that the run sets otherwise than our recipe."""
+    own = dict(flatten(to_dict(canonical(config))))
+    recipe = dict(flatten(to_dict(resolve({"dataset": config.dataset, "objective": config.objective}))))
+    hidden = {"loss.nacl", "loss.negatives", "loss.num_positives", "loss.lam"}
+    if config.loss.weight == "one":  # a row of the paper's tables
+        hidden |= {"loss.weight"}
+    hidden |= {"seed", "train.epochs", "train.precision", *FREE, *STATED}
+    return [
+        f"{key} = {value}"
+        for key, value in own.items()
+        if key not in hidden and not key.startswith("evaluation.") and value != recipe.get(key)
+    ]

@@ -12,12 +12,19 @@ from intnacl.console import print_table
 from intnacl.errors import InputError, check_count
 from intnacl.paper import record
 from intnacl.paper.attempts import failure, finished, run_folder
-from intnacl.paper.cost import plan_seconds
-from intnacl.paper.custom import read_grid
 from intnacl.paper.grid import SCALES, pick, tables_of
-from intnacl.paper.plan import Job, Plan, check_names, jobs_of, make_plan, only, runs_by_row
+from intnacl.paper.plan import (
+    Job,
+    Plan,
+    check_names,
+    estimated_seconds,
+    jobs_of,
+    make_plan,
+    only,
+    runs_by_row,
+)
 from intnacl.paper.progress import Progress, last_line
-from intnacl.paper.tables import Column, Row, Table
+from intnacl.paper.tables import Column, Row, Table, read_grid
 from intnacl.paper.workers import Session, local_devices, new_session, run_local, work
 from intnacl.runs.config import to_dict
 from intnacl.training.ranks import read_device
@@ -95,7 +102,7 @@ def list_tables(request: Request) -> None:
     check_names(tables, request.rows, request.columns)
     found = [(table, runs_by_row(plan, table, request.rows, request.columns)) for table in tables]
     listed = {run for _, rows in found for _, runs in rows for run in runs}
-    costs = plan_seconds(only(plan, listed))
+    costs = estimated_seconds(only(plan, listed))
     by_row = bool(request.tables or request.rows or request.columns)
     lines = []
     for table, rows in found:
@@ -142,7 +149,7 @@ def reproduce(request: Request) -> tuple[str | None, int]:
     record.write(request.out, plan, scale=_scale(request), overrides=request.overrides)
     stop = Stop(request.max_minutes)  # before the session: its workers' time must not be up earlier
     session = new_session(request.out, jobs, request.max_minutes)
-    progress = Progress(jobs, request.out, plan_seconds(jobs), session.name)
+    progress = Progress(jobs, request.out, estimated_seconds(jobs), session.name)
     with stop, progress:
         _run(request, session, stop, progress)
     record.write(request.out, plan, scale=_scale(request), overrides=request.overrides)  # what is done now

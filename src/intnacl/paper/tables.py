@@ -1,20 +1,39 @@
-"""What a table or figure is: rows and columns of settings, and the figure of a run that each cell shows.
+"""Tables and figures: rows and columns of settings, and which figure of its run each cell shows.
 
 A cell's run has the settings of the table, its row and its column, later ones over earlier ones; its value is
-the column's metric. Several seeds make several runs of a cell.
+the column's metric. Several seeds make several runs of a cell. A grid of one's own is a TOML file:
+
+[[tables]]
+name = "temperature"
+title = "The temperature on digits"
+settings = {dataset = "digits", "train.epochs" = 20}
+[[tables.rows]]
+label = "t = 0.2"
+settings = {"loss.temperature" = 0.2}
+[[tables.columns]]
+label = "accuracy"
+metric = "clean"
 """
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any
 
 from intnacl.errors import InputError, check_choice
-from intnacl.runs.config import DECIDED
+from intnacl.losses.integrated import PRESETS
+from intnacl.runs.config import DECIDED, flatten, read_toml
+from intnacl.runs.values import typed
 
 Settings = Mapping[str, Any]
 METRICS = ("clean", "fgsm", "pgd", "pgd_tuned", "autoattack", "minutes")
 FIGURES = ("scatter", "curves", "runtime")
+KEYS: Mapping[str, Any] = {  # of a grid's file, and the types of their values
+    "label": str, "group": str, "metric": str, "dataset": str, "eps": (int, float, str), "x": (int, float),
+    "panel": str, "name": str, "title": str, "figure": str, "x_label": str, "settings": dict, "rows": list,
+    "columns": list, "preset": str, "optional": bool,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +54,7 @@ class Row:
 
     @property
     def names(self) -> set[str]:
-        """What it may be called."""
+        """Its label alone, or with that of its group."""
         return {self.label, self.name}
 
 
@@ -104,13 +123,54 @@ class Table:
             )
 
     def cells(self) -> Iterator[tuple[int, int, dict[str, Any]]]:
-        """(row, column, settings) of every cell."""
+        """Yield (row, column, settings) of every cell."""
         for i, row in enumerate(self.rows):
             for j, column in enumerate(self.columns):
-                yield i, j, _over(_over(self.settings, row), column)
+                settings = self.settings
+                for over in (row, column):
+                    if over.preset is not None:  # a whole loss, so nothing of the one below it stays
+                        settings = {key: value for key, value in settings.items() if key not in DECIDED}
+                    settings = {**settings, **over.settings}
+                yield i, j, dict(settings)
 
 
-def _over(below: Settings, part: Row | Column) -> dict[str, Any]:
-    """Settings with those of a row or column over them; a preset is a whole loss, so no part of one stays."""
-    kept = {key: value for key, value in below.items() if part.preset is None or key not in DECIDED}
-    return {**kept, **part.settings}
+def read_grid(path: Path) -> tuple[Table, ...]:
+    """Return the tables of a grid's file."""
+    document = read_toml(path, "grid")
+    tables = document.pop("tables", [])
+    if document or not isinstance(tables, list) or not tables:
+        extra = f" {', '.join(document)} is not known." if document else ""
+        raise InputError(f"grid {path} must hold [[tables]].{extra}")
+    made = []
+    for i, table in enumerate(tables, 1):
+        where = f"grid {path}, table {i}"
+        given = _keywords(table, Table, where)
+        for part, kind in (("rows", Row), ("columns", Column)):
+            items = enumerate(given.get(part, []), 1)
+            given[part] = tuple(kind(**_keywords(item, kind, f"{where}, {part} {j}")) for j, item in items)
+        made.append(Table(**{"title": given["name"], **given}))
+    names = [table.name for table in made]
+    if len(set(names)) < len(names):
+        raise InputError(f"grid {path}: every table needs a name of its own; there are {', '.join(names)}.")
+    return tuple(made)
+
+
+def _keywords(values: Any, kind: type, where: str) -> dict[str, Any]:
+    """Check the keywords of a table, row or column; a preset becomes settings of the loss."""
+    if not isinstance(values, Mapping):
+        raise InputError(f"{where}: {values!r} is no table of TOML.")
+    for key, value in values.items():
+        check_choice(f"{where}: key", key, dict.fromkeys([*(f.name for f in fields(kind)), "preset"]))
+        if not isinstance(value, KEYS[key]) or (isinstance(value, bool) and KEYS[key] is not bool):
+            raise InputError(f"{where}: {key}={value!r} is of the wrong kind.")
+    needed = "name" if kind is Table else "label"
+    if needed not in values:
+        raise InputError(f"{where} has no {needed}.")
+    given = dict(values)
+    preset = given.pop("preset", None) if kind is Table else given.get("preset")
+    if preset is not None:
+        check_choice(f"{where}: preset", preset, PRESETS)
+    if isinstance(given.get("eps"), str):
+        given["eps"] = typed(given["eps"], float, f"{where}: eps")
+    loss = {f"loss.{name}": value for name, value in PRESETS[preset].items()} if preset else {}
+    return given | {"settings": loss | dict(flatten(given.get("settings", {})))}
