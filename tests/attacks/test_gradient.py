@@ -358,9 +358,11 @@ def test_pixels_of_half_precision_are_an_error(model, batch, attack, dtype):
 
 
 def test_input_gradient_is_the_derivative():
-    x = torch.rand(4, 3, 2, 2, dtype=torch.float64)
-    assert torch.allclose(input_gradient(lambda x: (x**3).sum(dim=(1, 2, 3)), x), 3 * x**2)
-    assert torch.allclose(input_gradient(lambda x: (x**3).sum(), x), 3 * x**2)
+    x, y = torch.rand(4, 3, 2, 2, dtype=torch.float64), torch.zeros(4)
+    for reduce in (lambda z, y: z.sum(dim=(1, 2, 3)), lambda z, y: z.sum()):
+        gradient, cubes = input_gradient(lambda x: x**3, x, y, loss=reduce)
+        torch.testing.assert_close(gradient, 3 * x**2)
+        assert torch.equal(cubes, x**3)
 
 
 @pytest.mark.parametrize("eps", [-0.1, 1.5, float("nan")])

@@ -12,10 +12,9 @@ from torch import Tensor, nn
 
 from digits_model import held_out, trained_model
 from intnacl.attacks.named import Attack, named_attack
-from intnacl.attacks.sanity import zero_gradients
 from intnacl.errors import InputError
 from intnacl.evaluation import robustness
-from intnacl.evaluation.robustness import evaluate, examples
+from intnacl.evaluation.robustness import evaluate, examples, verdicts, zero_gradients
 
 EPS = 0.05
 
@@ -208,6 +207,14 @@ def test_vanishing_gradients_are_warned_about(model, data):
     )
 
 
+def test_pixels_without_a_gradient_are_no_zero_gradient(model, data):
+    class UpperHalf(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return model(torch.cat([x[:, :, :4], torch.zeros_like(x[:, :, 4:])], dim=2))
+
+    assert zero_gradients(UpperHalf(), *data) == 0
+
+
 @pytest.mark.parametrize(("dark", "warned"), [(1, False), (2, True)])
 def test_more_than_one_percent_of_vanishing_gradients_are_warned_about(dark, warned):
     class Relu(nn.Module):
@@ -369,23 +376,22 @@ def test_no_image_that_is_wrong_without_an_attack_is_right_under_it():
     assert figures["clean"] == figures["attacks"][0]["accuracy"] == 0
 
 
-def test_portions_are_gone_after_their_turn(model, data, monkeypatch):
+def test_one_portion_is_in_memory_at_a_time(model, data, monkeypatch):
     monkeypatch.setattr(robustness, "PORTION", 50 * data[0][0].numel())
-    alive = []
+    pixels = []
 
-    class Portion(robustness._Portion):
-        def __init__(self, *arguments, **options):
-            assert [portion() for portion in alive[:-1]] == [None] * len(alive[:-1])
-            super().__init__(*arguments, **options)
-            alive.append(weakref.ref(self))
+    class Watched(Shift):
+        def __call__(self, model, x, y, *, generator=None, batch_size=256):
+            assert [portion() for portion in pixels] == [None] * len(pixels)
+            pixels.append(weakref.ref(x._base))
+            return x
 
-    monkeypatch.setattr(robustness, "_Portion", Portion)
     gc.disable()
     try:
-        evaluate(model, *data, [named_attack("fgsm", EPS), named_attack("pgd", EPS)], batch_size=50)
+        evaluate(model, *data, [named_attack("fgsm", EPS), Watched(name="still", eps=0, by=0)], batch_size=50)
     finally:
         gc.enable()
-    assert len(alive) == 4
+    assert len(pixels) == 4
 
 
 def test_portions_do_not_change_figures_or_starts(model, data, monkeypatch):
@@ -414,16 +420,29 @@ def test_portions_do_not_change_figures_or_starts(model, data, monkeypatch):
     assert [count for count, *_ in first] == [50] * 4
 
 
-def test_verdicts_are_kept_portion_by_portion(model, data, monkeypatch):
+def test_verdicts_resume_at_the_border_of_a_portion(model, data, monkeypatch):
     monkeypatch.setattr(robustness, "PORTION", 50 * data[0][0].numel())
-    kept = {}
+    fgsm, few, pgd = named_attack("fgsm", EPS), named_attack("fgsm", EPS, images=70), named_attack("pgd", EPS)
+    attacks = [fgsm, few, pgd]
+    whole = list(verdicts(model, *data, attacks, batch_size=50))
+    assert [(found.attack, found.start) for found in whole] == [
+        (attack, start) for start in (0, 50, 100, 150) for attack in attacks
+    ]
+    assert [len(found.right) for found in whole if found.attack is few] == [50, 20, 0, 0]
+    assert [len(found.clean) for found in whole] == [50] * 12
+    rest = list(verdicts(model, *data, attacks, done={fgsm: 200, few: 100, pgd: 50}, batch_size=50))
+    assert [(found.attack, found.start) for found in rest] == [
+        (pgd, 50), (few, 100), (pgd, 100), (few, 150), (pgd, 150)
+    ]  # fmt: skip
+    expected = {(found.attack, found.start): found for found in whole}
+    for found in rest:
+        assert found.right.equal(expected[found.attack, found.start].right)
+        assert found.clean.equal(expected[found.attack, found.start].clean)
 
-    def keep(config, place, work):
-        if (config, place) not in kept:
-            kept[config, place] = work()
-        return kept[config, place]
 
-    attacks = [named_attack("fgsm", EPS), named_attack("fgsm", EPS, images=70)]
-    expected = evaluate(model, *data, attacks, batch_size=50)
-    assert evaluate(model, *data, attacks, batch_size=50, keep=keep) == expected
-    assert len(kept) == 8
+def test_the_callers_modes_are_its_own_between_verdicts(model, data):
+    model.train()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        for _ in verdicts(model, *data, [named_attack("fgsm", EPS)]):
+            assert model.training
+            assert torch.is_autocast_enabled("cpu")

@@ -31,7 +31,7 @@ def test_figures_are_the_evaluators(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert checksums["test"] == subject.load("digits")[1].checksum
     assert [row["images"] for row in part.figures["attacks"]] == [50, 50]
     assert part.figures["attacks"][0]["accuracy"] < part.figures["clean"]
-    monkeypatch.setattr(robust.robustness, "evaluate", None)  # a second attack would fail
+    monkeypatch.setattr(robust.robustness, "verdicts", None)  # a second attack would fail
     assert run_attacks(subject, "digits", attacks) == part
 
 

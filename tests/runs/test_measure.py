@@ -95,7 +95,7 @@ def test_a_finished_run_is_left_as_it_is(tmp_path: Path, monkeypatch: pytest.Mon
     before = {path: path.stat().st_ino for path in folder.rglob("*")}  # of a file that is replaced, another
     for name in ("runs.probes.probe.fit", "runs.probes.knn.score"):
         monkeypatch.setattr(f"intnacl.{name}", None)
-    monkeypatch.setattr("intnacl.runs.attack.robustness.evaluate", None)
+    monkeypatch.setattr("intnacl.runs.attack.robustness.verdicts", None)
     assert run(config(), folder, HERE, Stop()) is None
     assert {path: path.stat().st_ino for path in folder.rglob("*")} == before
 

@@ -2,12 +2,12 @@
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from intnacl.attacks.named import Attack, named_attack
 from intnacl.evaluation import robustness
@@ -18,62 +18,54 @@ from tiny_run import trained
 
 IMAGES = {"train": "a", "test": "b"}
 FGSM = named_attack("fgsm", 0.1)
+RIGHT, CLEAN = torch.tensor([True, False, False, True]), torch.tensor([True, True, False, True])
 
 
 def new(folder: Path) -> Verdicts:
     return Verdicts(folder, "digits", torch.device("cpu"))
 
 
-def fail() -> Tensor:
-    raise AssertionError("attacked again")
+def kept(folder: Path) -> Verdicts:
+    """Verdicts of two portions, each of which took ten seconds."""
+    verdicts = new(folder)
+    for start in (0, 4):
+        found = robustness.Verdicts(FGSM, start, RIGHT, CLEAN)
+        verdicts.keep(IMAGES, found, time.monotonic() - 10)
+    return verdicts
 
 
 def test_read_back(tmp_path: Path) -> None:
-    right_n = torch.tensor([True, False, False, True])
-
-    def _work() -> Tensor:
-        time.sleep(0.01)  # longer than the thousandth of a second to which it is kept
-        return right_n
-
-    first = new(tmp_path / "begun")
-    assert first.keep(IMAGES, FGSM, 0, _work).equal(right_n)
+    first = kept(tmp_path)
     assert first.earlier_s == 0
-    first.keep(IMAGES, FGSM, 4, _work)
-    second = new(tmp_path / "begun")
-    found = second.keep(IMAGES, FGSM, 0, fail)
-    assert found.dtype == torch.bool
-    assert found.equal(right_n)
-    assert second.earlier_s >= 0.01
-    second.keep(IMAGES, FGSM, 4, fail)
-    assert second.earlier_s >= 0.02  # of both
+    second = new(tmp_path)
+    assert second.read(IMAGES, [FGSM]) == {FGSM: 8}
+    assert second.earlier_s >= 20
+    assert second.figures(0.0) == first.figures(0.0)
+    assert second.figures(0.0)["clean"] == 75
+    assert [row["accuracy"] for row in second.figures(0.0)["attacks"]] == [50]
     second.forget()
-    with pytest.raises(AssertionError, match="attacked again"):
-        new(tmp_path / "begun").keep(IMAGES, FGSM, 0, fail)
+    assert new(tmp_path).read(IMAGES, [FGSM]) == {FGSM: 0}
 
 
 @pytest.mark.parametrize(
-    ("images", "attack", "place"),
+    ("images", "attack"),
     [
-        ({**IMAGES, "train": "c"}, FGSM, 0),
-        ({**IMAGES, "test": "c"}, FGSM, 0),
-        (IMAGES, named_attack("fgsm", 0.2), 0),
-        (IMAGES, named_attack("fgsm", 0.1, images=8), 0),
-        (IMAGES, FGSM, 4),
+        ({**IMAGES, "train": "c"}, FGSM),
+        ({**IMAGES, "test": "c"}, FGSM),
+        (IMAGES, named_attack("fgsm", 0.2)),
+        (IMAGES, named_attack("fgsm", 0.1, images=8)),
     ],
 )
-def test_others_are_not_taken(images: dict[str, str], attack: Attack, place: int, tmp_path: Path) -> None:
-    verdicts = new(tmp_path)
-    verdicts.keep(IMAGES, FGSM, 0, lambda: torch.ones(4, dtype=torch.bool))
-    with pytest.raises(AssertionError, match="attacked again"):
-        verdicts.keep(images, attack, place, fail)
+def test_others_are_not_taken(images: dict[str, str], attack: Attack, tmp_path: Path) -> None:
+    kept(tmp_path)
+    assert new(tmp_path).read(images, [attack]) == {attack: 0}
 
 
 def test_a_damaged_file_is_made_again(tmp_path: Path) -> None:
-    verdicts = new(tmp_path)
-    verdicts.keep(IMAGES, FGSM, 0, lambda: torch.ones(4, dtype=torch.bool))
+    kept(tmp_path)
     for path in tmp_path.rglob("*.json"):
         path.write_bytes(path.read_bytes()[:-5])
-    assert verdicts.keep(IMAGES, FGSM, 0, lambda: torch.zeros(4, dtype=torch.bool)).sum() == 0
+    assert new(tmp_path).read(IMAGES, [FGSM]) == {FGSM: 0}
 
 
 def test_an_interrupted_attack_loses_none_that_was_done(
@@ -81,25 +73,22 @@ def test_an_interrupted_attack_loses_none_that_was_done(
 ) -> None:
     subject, attacks = trained(tmp_path / "run"), plan(["fgsm", "pgd"], 0.05, 50)
     whole = run_attacks(trained(tmp_path / "other"), "digits", attacks)
-    under, done = robustness._Portion.under, list[str]()
+    real, done = robustness.verdicts, list[str]()
 
-    def _until(stops: str) -> Callable[..., Tensor]:
-        def _under(portion: robustness._Portion, config: Attack, count: int) -> Tensor:
-            if config.name == stops:
-                raise KeyboardInterrupt
-            done.append(config.name)
-            return under(portion, config, count)
+    def _one(*arguments: Any, **options: Any) -> Iterator[robustness.Verdicts]:
+        for found in real(*arguments, **options):
+            done.append(found.attack.name)
+            yield found
+            raise KeyboardInterrupt
 
-        return _under
-
-    monkeypatch.setattr(robustness._Portion, "under", _until("pgd"))
+    monkeypatch.setattr(robustness, "verdicts", _one)
     with pytest.raises(KeyboardInterrupt):
         run_attacks(subject, "digits", attacks)
     (path,) = (subject.folder / PARTS).rglob("verdict-*.json")
     path.write_text(json.dumps(json.loads(path.read_text()) | {"time_s": 100.0}))
-    monkeypatch.setattr(robustness._Portion, "under", _until("none"))
+    monkeypatch.setattr(robustness, "verdicts", real)
     part = run_attacks(subject, "digits", attacks)
-    assert done == ["fgsm", "pgd"]
+    assert done == ["fgsm"]
     assert part.figures == whole.figures
     assert part.time_s > 100  # of both calls
     assert not [path for path in (subject.folder / PARTS).iterdir() if path.is_dir()]

@@ -11,7 +11,6 @@ precision rounds small input gradients to zero and so reports robustness that is
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -30,16 +29,20 @@ def cross_entropy(logits_BC: Tensor, y_B: Tensor) -> Tensor:
     return functional.cross_entropy(logits_BC, y_B, reduction="none")
 
 
-def input_gradient(objective: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """∇ₓ Σ objective(x), for an objective that is a scalar or one number per sample; same shape as x.
+def input_gradient(
+    model: Model, x: Tensor, y: Tensor, *, loss: Loss = cross_entropy
+) -> tuple[Tensor, Tensor]:
+    """∇ₓ Σ loss(model(x), y), same shape as x, and the logits of the same forward pass.
 
-    The sum over samples keeps their gradients apart, so the sign does not depend on the batch size.
+    `loss` gives one number per sample, or their mean or sum. The sum over samples keeps their gradients
+    apart, so the sign does not depend on the batch size.
     """
     with torch.enable_grad():
         x = x.detach().clone().requires_grad_()
-        (gradient,) = torch.autograd.grad(objective(x).sum(), x)
+        logits = model(x)
+        (gradient,) = torch.autograd.grad(loss(logits, y).sum(), x)
     _check_numbers("the gradient of the loss", gradient)
-    return gradient
+    return gradient, logits.detach()
 
 
 def fgsm(
@@ -60,8 +63,8 @@ def fgsm(
 def gradient_sign(model: Model, x: Tensor, y: Tensor, *, loss: Loss = cross_entropy) -> Tensor:
     """sign ∇ₓ loss(model(x), y), shape of x: FGSM's direction, the same for every eps."""
     with plain_gradients(x.device):
-        x, y = x.detach().clone(), y.clone()
-        return input_gradient(lambda x: loss(model(x), y), x).sign()
+        gradient, _ = input_gradient(model, x.detach().clone(), y.clone(), loss=loss)
+        return gradient.sign()
 
 
 def along(x: Tensor, sign: Tensor, eps: float, *, clamp: bool = True) -> Tensor:
@@ -92,95 +95,73 @@ def pgd(
     accuracy never ends above clean accuracy, and eps = 0 gives x back. `stop_when_fooled` freezes a sample at
     its first success; a step above 2·eps jumps from corner to corner of the ball and would lose it again.
 
-    `loss` as in `fgsm`; one that returns a scalar must be a mean or sum over samples, since restarts are
-    compared sample by sample. Float targets (embeddings, say) know no "fooled", only the loss.
+    `loss` is as in `fgsm`; one that returns a scalar must be a mean or sum over samples, since restarts are
+    compared sample by sample. Float targets (embeddings, say) are never "fooled": only the loss counts.
 
-    `batch_size` samples go through the model at once (None: all). Give many samples and a batch size rather
-    than a batch at a time: each step then fills its batches with those that still stand.
+    `batch_size` samples go through the model at once (None: all). Samples that are fooled leave the batches,
+    so many samples with a batch size take fewer passes than one call per batch.
     """
     _check_inputs(x, y, eps)
     _warn_of_train_mode(model)
     _check_box(x)
-    _check_schedule(step_size, steps, restarts)
+    if not step_size >= 0:
+        raise InputError(f"step_size={step_size!r} must not be negative; eps / 4 is a good choice.")
+    if steps < 1 or restarts < 1:
+        raise InputError(f"steps={steps!r} and restarts={restarts!r} must both be at least 1.")
     if batch_size is not None and batch_size < 1:
         raise InputError(f"batch_size={batch_size!r} must be at least 1, or None for all samples at once.")
-    target = _Target(model, loss, batch_size or max(1, len(x)))
+    size = batch_size or max(1, len(x))
     with plain_gradients(x.device):
         x, y = x.detach().clone(), y.clone()
         low, high = (x - eps).clamp(min=0), (x + eps).clamp(max=1)
-        worst, worst_score = x.clone(), target.scores(x, y)
+        worst, worst_score = x.clone(), _scores(model, loss, x, y, size)
         for _ in range(restarts):
-            start = (x + eps * _uniform_like(x, generator)).clamp(low, high) if random_start else x
-            standing = worst_score.isposinf().logical_not().nonzero().squeeze(1)
-            if len(standing) == 0:
+            end = x.clone()
+            if random_start:
+                # Drawn where the generator lives, so that one seed gives one draw on any device.
+                device = x.device if generator is None else generator.device
+                draw = torch.rand(x.shape, generator=generator, device=device, dtype=x.dtype)
+                end = (x + eps * (draw.to(x.device) * 2 - 1)).clamp(low, high)
+            left = worst_score.isposinf().logical_not().nonzero().squeeze(1)
+            if len(left) == 0:
                 break
-            box = (low[standing], high[standing])
-            end = target.climb(start[standing], y[standing], box, step_size, steps, stop_when_fooled)
-            score = target.scores(end, y[standing])
-            better = score > worst_score[standing]
-            worst[standing[better]], worst_score[standing[better]] = end[better], score[better]
+            moving = torch.split(left, size)
+            for _ in range(steps):
+                still_moving = []
+                for rows in moving:
+                    gradient, logits = input_gradient(model, end[rows], y[rows], loss=loss)
+                    if stop_when_fooled:
+                        right = ~_is_fooled(logits, y[rows])
+                        rows, gradient = rows[right], gradient[right]
+                    end[rows] = (end[rows] + step_size * gradient.sign()).clamp(low[rows], high[rows])
+                    still_moving.append(rows)
+                moving = torch.split(torch.cat(still_moving), size)
+                if len(moving[0]) == 0:
+                    break
+            score = _scores(model, loss, end[left], y[left], size)
+            better = score > worst_score[left]
+            worst[left[better]], worst_score[left[better]] = end[left[better]], score[better]
     return worst
 
 
-class _Target(NamedTuple):
-    """What PGD attacks: a model, the loss that is to grow, and how many samples go through it at once."""
-
-    model: Model
-    loss: Loss
-    size: int
-
-    def climb(
-        self, x: Tensor, y: Tensor, box: tuple[Tensor, Tensor], step_size: float, steps: int, stop: bool
-    ) -> Tensor:
-        """One restart's end. With `stop`, fooled samples stay where they are and cost nothing any more."""
-        low, high = box
-        moving = torch.arange(len(x), device=x.device)
-        for _ in range(steps):
-            parts = [self._step(x[rows], y[rows], step_size) for rows in torch.split(moving, self.size)]
-            moved, fooled = (torch.cat(part) for part in zip(*parts, strict=True))
-            if stop:
-                moved, moving = moved[~fooled], moving[~fooled]
-            x[moving] = moved.clamp(low[moving], high[moving])
-            if len(moving) == 0:
-                break
-        return x
-
-    def _step(self, x: Tensor, y: Tensor, step_size: float) -> tuple[Tensor, Tensor]:
-        """x + step_size·sign ∇ₓ loss, and which samples were fooled before it, from the same forward pass."""
-        fooled = torch.zeros(len(x), dtype=torch.bool, device=x.device)
-
-        def _objective(x: Tensor) -> Tensor:
-            logits = self.model(x)
-            fooled.copy_(_is_fooled(logits.detach(), y))
-            return self.loss(logits, y)
-
-        return x + step_size * input_gradient(_objective, x).sign(), fooled
-
-    def scores(self, x: Tensor, y: Tensor) -> Tensor:
-        """How bad each candidate is, (B,): its loss, or +inf once fooled."""
-        batches = zip(torch.split(x, self.size), torch.split(y, self.size), strict=True)
-        return torch.cat([self._score(*batch) for batch in batches])
-
-    def _score(self, x: Tensor, y: Tensor) -> Tensor:
+def _scores(model: Model, loss: Loss, x: Tensor, y: Tensor, size: int) -> Tensor:
+    """How bad each sample is, (B,): its loss, or +inf if it is fooled."""
+    scores = []
+    for x_B, y_B in zip(torch.split(x, size), torch.split(y, size), strict=True):
         with torch.no_grad():
-            logits = self.model(x)
-            losses = self.loss(logits, y)
+            logits = model(x_B)
+            losses = loss(logits, y_B)
             if losses.ndim == 0:
-                losses = torch.stack([self.loss(logits[i : i + 1], y[i : i + 1]) for i in range(len(x))])
+                losses = torch.stack([loss(logits[i : i + 1], y_B[i : i + 1]) for i in range(len(y_B))])
         _check_numbers("the loss", losses)
-        return losses.masked_fill(_is_fooled(logits, y), torch.inf)
+        scores.append(losses.masked_fill(_is_fooled(logits, y_B), torch.inf))
+    return torch.cat(scores)
 
 
 def _is_fooled(logits: Tensor, y: Tensor) -> Tensor:
     if y.is_floating_point():
         return torch.zeros(len(y), dtype=torch.bool, device=y.device)
     return logits.argmax(dim=1) != y
-
-
-def _uniform_like(x: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Uniform in [−1, 1), drawn where the generator lives: one seed gives one draw on any device."""
-    device = x.device if generator is None else generator.device
-    return torch.rand(x.shape, generator=generator, device=device, dtype=x.dtype).to(x.device) * 2 - 1
 
 
 @contextmanager
@@ -237,10 +218,3 @@ def _check_numbers(what: str, values: Tensor) -> None:
             f"{what} is NaN for {int(bad_B.sum())} of {len(values)} images, which would count as fooled: the "
             "model has diverged, overflows in its dtype, or has no derivative there, as sqrt has none at 0."
         )
-
-
-def _check_schedule(step_size: float, steps: int, restarts: int) -> None:
-    if not step_size >= 0:
-        raise InputError(f"step_size={step_size!r} must not be negative; eps / 4 is a good choice.")
-    if steps < 1 or restarts < 1:
-        raise InputError(f"steps={steps!r} and restarts={restarts!r} must both be at least 1.")

@@ -1,37 +1,14 @@
-"""The usual traps of accuracy under attack: signs that a figure overrates a model.
-
-Shapes: N images, uint8 (N, 3, H, W), labels (N,). A classifier maps pixels in [0, 1] to logits. Rows are
-those of `robustness.evaluate`.
-"""
+"""Signs that accuracy under attack overrates a model, as sentences for the reader of its figures."""
 
 from collections.abc import Sequence
 from itertools import pairwise
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
-from intnacl.attacks.gradient import cross_entropy, input_gradient
 from intnacl.attacks.named import AttackRow
 
 RISE = 0.5  # percentage points by which an attack may do worse than a weaker one
 ZERO = 1.0  # percent of samples that may have a zero gradient
-
-
-def zero_gradients(
-    classifier: nn.Module,
-    images: Tensor,
-    labels: Tensor,
-    *,
-    batch_size: int = 256,
-    device: torch.device | str = "cpu",
-) -> float:
-    """Percentage of samples whose input gradient is exactly zero: no gradient attack can move them."""
-    zero = 0
-    for rows in torch.split(torch.arange(len(images)), batch_size):
-        x, y = images[rows].to(device).float() / 255, labels[rows].to(device)
-        gradient = input_gradient(lambda x, y=y: cross_entropy(classifier(x), y), x)  # type: ignore[misc]
-        zero += int((gradient.flatten(1) == 0).all(dim=1).sum())
-    return 100 * zero / len(images)
 
 
 def accuracy_warnings(rows: Sequence[AttackRow]) -> list[str]:
@@ -48,12 +25,13 @@ def accuracy_warnings(rows: Sequence[AttackRow]) -> list[str]:
                 rise = f"{_at(small)} to {_at(large)}"
                 found.append(f"{name}: accuracy rises with eps, from {rise}; the attack is not at its best.")
     one_step = {(row["eps"], row["images"]): row for row in rows if row["name"] == "fgsm"}
+    tuned = {row["eps"] for row in rows if row["name"] == "pgd_tuned"}
     for row in rows:
         other = one_step.get((row["eps"], row["images"]))
         if other is not None and _is_above(row, other):
             gap = f"{_at(row)} is above FGSM's {_at(other)}"
             found.append(f"{row['name']}: {gap}; iterating should not weaken an attack.")
-            if row["name"] == "pgd" and any(_is_tuned(one, row["eps"]) for one in rows):
+            if row["name"] == "pgd" and row["eps"] in tuned:
                 found.append(f"at eps {row['eps']:.4g}, trust pgd_tuned, whose steps suit it.")
     return found
 
@@ -62,16 +40,12 @@ def _is_above(row: AttackRow, other: AttackRow) -> bool:
     return row["accuracy"] > other["accuracy"] + RISE
 
 
-def _is_tuned(row: AttackRow, eps: float) -> bool:
-    return (row["name"], row["eps"]) == ("pgd_tuned", eps)
-
-
 def _at(row: AttackRow) -> str:
     return f"{row['accuracy']:.1f} % at eps {row['eps']:.4g}"
 
 
 def mode_warnings(classifier: nn.Module) -> list[str]:
-    """Warn of parts in train mode."""
+    """Warn of modules in train mode."""
     training = [name or "the model itself" for name, part in classifier.named_modules() if part.training]
     if not training:
         return []
@@ -79,7 +53,7 @@ def mode_warnings(classifier: nn.Module) -> list[str]:
 
 
 def gradient_warnings(zero: float) -> list[str]:
-    """Warn of more than `ZERO` percent without a gradient."""
+    """Warn if more than `ZERO` percent of samples have no gradient."""
     if zero <= ZERO:
         return []
     return [f"{zero:.1f} % of samples have a zero input gradient; gradient attacks overrate this model."]

@@ -1,32 +1,50 @@
 """Accuracy under attack, in [0, 1] pixel space, judged in float32, with checks against its usual traps.
 
-Shapes: N images, uint8 (N, 3, H, W), labels (N,), n ≤ N of them attacked. A classifier maps pixels in [0, 1]
-to logits. Accuracies are in percent of the attacked images.
+Shapes: N images, uint8 (N, 3, H, W), labels (N,), n ≤ N of them attacked, P of a portion. A classifier maps
+pixels in [0, 1] to logits. Accuracies are in percent of the attacked images.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
-from typing import Any
+from typing import NamedTuple, TypedDict
 
 import torch
 from torch import Tensor, nn
 
-from intnacl.attacks.gradient import along, gradient_sign, plain_gradients
+from intnacl.attacks.gradient import along, gradient_sign, input_gradient, plain_gradients
 from intnacl.attacks.named import FGSM, Attack, AttackRow
-from intnacl.attacks.sanity import accuracy_warnings, gradient_warnings, mode_warnings, zero_gradients
+from intnacl.attacks.sanity import accuracy_warnings, gradient_warnings, mode_warnings
 from intnacl.errors import InputError
 from intnacl.evaluation.features import check_images, eval_mode, pixels
 from intnacl.evaluation.precision import exact_float32, tf32_convolutions
 
+FORMAT = 1  # raise it when the same settings give other figures: stored ones are then measured again
 PORTION = 2**25  # pixels of the images that are attacked together: all of CIFAR's test images
 
-Keep = Callable[[Attack, int, Callable[[], Tensor]], Tensor]
-"""Gives an attack's verdicts on the images from a place on: by the work, or remembered."""
+
+class RobustnessFigures(TypedDict):
+    """Accuracy without attack, under each attack, and in the worst case at each eps."""
+
+    clean: float
+    images: int
+    attacks: list[AttackRow]
+    worst_case: list[AttackRow]
+    zero_gradients: float
+    """Percentage of (at most 1,024) samples whose input gradient is exactly zero."""
+    warnings: list[str]
+    """Sentences about figures that should not be trusted."""
 
 
-def _not_kept(attack: Attack, place: int, work: Callable[[], Tensor]) -> Tensor:
-    return work()
+class Verdicts(NamedTuple):
+    """Which images of a portion are right under an attack, on the CPU, in the order of `attack_order`."""
+
+    attack: Attack
+    start: int
+    """The place of the portion's first image in that order."""
+    right: Tensor
+    """(n,) bool. It ends early, or is empty, where the attack is limited to fewer images."""
+    clean: Tensor
+    """(P,) bool: which images of the whole portion are right without an attack."""
 
 
 def evaluate(
@@ -37,34 +55,171 @@ def evaluate(
     *,
     batch_size: int = 256,
     device: torch.device | str = "cpu",
-    keep: Keep = _not_kept,
-) -> dict[str, Any]:
-    """Clean accuracy, accuracy under each attack, and the worst case at each eps.
+) -> RobustnessFigures:
+    """Return clean accuracy, accuracy under each attack, and the worst case at each eps.
 
-    Figures: `clean` and `images`; `attacks`, a list of {name, eps, steps, step_size, restarts, images,
-    accuracy, clean}, where `clean` is the accuracy on the same images without the attack; `worst_case`, rows
-    of the same kind that count a sample as right only if it is right clean and under every attack of that
-    eps; `zero_gradients`, the percentage of (at most 1,024) samples whose input gradient is exactly zero;
-    `warnings`, sentences about figures that should not be trusted.
+    A worst case counts a sample as right only if it is right clean and under every attack of that eps.
     """
-    check_images(images, labels)
-    _check_attacks(attacks)
+    if not isinstance(attacks, Sequence) or not all(isinstance(attack, Attack) for attack in attacks):
+        raise InputError(
+            f"attacks={attacks!r}: give a list of attacks, such as [named_attack('pgd_tuned', 8 / 255)]."
+        )
     warnings = mode_warnings(classifier)
-    order = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))
-    with _judging(classifier, device):
-        _check_classifier(classifier, pixels(images[:2], device), labels)
-        images, labels = images[order.to(images.device)], labels[order.to(labels.device)]
-        clean_N, right = _right(classifier, images, labels, attacks, batch_size, device, keep)
-        zero = zero_gradients(classifier, images[:1024], labels[:1024], batch_size=batch_size, device=device)
-    rows = [_row(attack, right_n, clean_N) for attack, right_n in zip(attacks, right, strict=True)]
+    clean: dict[int, Tensor] = {}
+    right: dict[Attack, list[Tensor]] = {attack: [] for attack in attacks or [FGSM(eps=0.0)]}
+    for found in verdicts(classifier, images, labels, list(right), batch_size=batch_size, device=device):
+        clean[found.start] = found.clean
+        right[found.attack].append(found.right)
+    zero = zero_gradients(classifier, images, labels, batch_size=batch_size, device=device)
+    right_n = {attack: torch.cat(right[attack]) for attack in attacks}
+    return figures(torch.cat(list(clean.values())), right_n, zero, warnings)
+
+
+def figures(
+    clean_N: Tensor, right: Mapping[Attack, Tensor], zero: float, warnings: Sequence[str] = ()
+) -> RobustnessFigures:
+    """Return the figures that follow from verdicts: those of all images, and each attack's, (N,) and (n,)."""
+    rows = [attack_row(attack, right_n, clean_N) for attack, right_n in right.items()]
     return {
         "clean": _percent(clean_N),
-        "images": len(images),
+        "images": len(clean_N),
         "attacks": rows,
-        "worst_case": _worst_case(clean_N, attacks, right),
+        "worst_case": worst_case(clean_N, right),
         "zero_gradients": zero,
-        "warnings": warnings + gradient_warnings(zero) + accuracy_warnings(rows),
+        "warnings": [*warnings, *gradient_warnings(zero), *accuracy_warnings(rows)],
     }
+
+
+def verdicts(
+    classifier: nn.Module,
+    images: Tensor,
+    labels: Tensor,
+    attacks: Sequence[Attack],
+    *,
+    done: Mapping[Attack, int] | None = None,
+    batch_size: int = 256,
+    device: torch.device | str = "cpu",
+) -> Iterator[Verdicts]:
+    """Yield, portion by portion and attack by attack, which images stay right.
+
+    `done` tells how many images, in the order of `attack_order`, an attack needs no more: the portions that
+    begin before are left out. Verdicts depend neither on that nor on the other attacks, which only share
+    pixels, clean verdicts and the direction of FGSM.
+    """
+    check_images(images, labels)
+    with _judging(classifier, device):
+        _check_classifier(classifier, pixels(images[:2], device), labels)
+    order, size = attack_order(len(images)), max(batch_size, PORTION // images[0].numel())
+    for start in range(0, len(images), size):
+        left = [attack for attack in attacks if (done or {}).get(attack, 0) <= start]
+        if not left:
+            continue
+        rows = order[start : start + size]
+        with _judging(classifier, device):
+            x, y = pixels(images[rows], device), labels[rows].to(device)
+            clean = _is_right(classifier, x, y, batch_size)
+        signs: dict[int, Tensor] = {}
+        for attack in left:
+            count = len(x) if attack.images is None else min(len(x), max(0, attack.images - start))
+            x_n, y_n = x[:count], y[:count]
+            with _judging(classifier, device):
+                if count == 0:
+                    right = clean[:0]
+                elif type(attack) is FGSM:
+                    # One gradient serves every eps. It is the whole attack, so it is never taken in TF32.
+                    if count not in signs:
+                        batches = zip(torch.split(x_n, batch_size), torch.split(y_n, batch_size), strict=True)
+                        signs[count] = torch.cat([gradient_sign(classifier, *batch) for batch in batches])
+                    moved = along(x_n, signs[count], attack.eps, clamp=attack.clamp)
+                    right = _is_right(classifier, moved, y_n, batch_size)
+                else:
+                    # Random starts depend on the seed and the place alone, not on how other portions fared.
+                    right = _search(attack, classifier, x_n, y_n, attack.seed + start, batch_size)
+                    right &= clean[:count]
+            yield Verdicts(attack, start, right.cpu(), clean.cpu())
+
+
+def _search(
+    attack: Attack, classifier: nn.Module, x: Tensor, y: Tensor, seed: int, batch_size: int
+) -> Tensor:
+    """Return which images stay right under an attack of many steps, judged in float32.
+
+    The search is in TF32; images that only its rounding made wrong are attacked once more in float32.
+    """
+    with tf32_convolutions():
+        found = attack(classifier, x, y, generator=torch.Generator().manual_seed(seed), batch_size=batch_size)
+        right_in_tf32 = _is_right(classifier, found, y, batch_size)
+    right = _is_right(classifier, found, y, batch_size)
+    doubtful = right & ~right_in_tf32
+    if doubtful.any():
+        x, y = x[doubtful], y[doubtful]
+        found = attack(classifier, x, y, generator=torch.Generator().manual_seed(seed), batch_size=batch_size)
+        right[doubtful] = _is_right(classifier, found, y, batch_size)
+    return right
+
+
+def _is_right(classifier: nn.Module, x: Tensor, y: Tensor, batch_size: int) -> Tensor:
+    with torch.no_grad():
+        return torch.cat([classifier(batch).argmax(dim=1) for batch in torch.split(x, batch_size)]) == y
+
+
+def attack_order(count: int) -> Tensor:
+    """Return the order in which `count` images are attacked: its first n are a fixed random selection."""
+    return torch.randperm(count, generator=torch.Generator().manual_seed(0))
+
+
+def attack_row(attack: Attack, right_n: Tensor, clean_N: Tensor) -> AttackRow:
+    """Return an attack's accuracy on the images that it saw, from its verdicts and the clean ones."""
+    settings = attack.settings()
+    return {
+        "name": attack.name,
+        "eps": attack.eps,
+        "steps": settings["steps"],
+        "step_size": settings["step_size"],
+        "restarts": settings["restarts"],
+        "images": len(right_n),
+        "accuracy": _percent(right_n),
+        "clean": _percent(clean_N[: len(right_n)]),
+    }
+
+
+def worst_case(clean_N: Tensor, right: Mapping[Attack, Tensor]) -> list[AttackRow]:
+    """Return one row per eps, over the images that all of its attacks saw."""
+    rows: list[AttackRow] = []
+    for eps in sorted({attack.eps for attack in right}):
+        of = [clean_N, *(right_n for attack, right_n in right.items() if attack.eps == eps)]
+        count = min(len(right_n) for right_n in of)
+        worst = torch.stack([right_n[:count] for right_n in of]).all(dim=0)
+        rows.append({
+            "name": "worst_case", "eps": eps, "steps": None, "step_size": None, "restarts": None,
+            "images": count, "accuracy": _percent(worst), "clean": _percent(clean_N[:count]),
+        })  # fmt: skip
+    return rows
+
+
+def _percent(right_n: Tensor) -> float:
+    return 100 * int(right_n.sum()) / len(right_n)
+
+
+def zero_gradients(
+    classifier: nn.Module,
+    images: Tensor,
+    labels: Tensor,
+    *,
+    batch_size: int = 256,
+    device: torch.device | str = "cpu",
+) -> float:
+    """Return the percentage of (at most 1,024) samples that no gradient attack can move.
+
+    Their input gradient is exactly zero, as where softmax saturates.
+    """
+    chosen = attack_order(len(images))[:1024]
+    zero = 0
+    with _judging(classifier, device):
+        for rows in torch.split(chosen, batch_size):
+            gradient, _ = input_gradient(classifier, pixels(images[rows], device), labels[rows].to(device))
+            zero += int((gradient.flatten(1) == 0).all(dim=1).sum())
+    return 100 * zero / len(chosen)
 
 
 def examples(
@@ -75,7 +230,10 @@ def examples(
     *,
     device: torch.device | str = "cpu",
 ) -> dict[str, Tensor]:
-    """What an image grid shows of these images: clean and adversarial pixels, labels, both predictions."""
+    """Return these images before and after an attack, on the CPU.
+
+    `clean` and `adversarial` pixels, `labels`, and the classes `predicted` and `predicted_adversarial`.
+    """
     check_images(images, labels)
     with _judging(classifier, device), torch.no_grad():
         x, y = pixels(images, device), labels.to(device)
@@ -84,14 +242,6 @@ def examples(
     found = {"clean": x, "adversarial": adversarial, "labels": y}
     found |= {"predicted": predicted[0], "predicted_adversarial": predicted[1]}
     return {name: tensor.cpu() for name, tensor in found.items()}
-
-
-def _check_attacks(attacks: Sequence[Attack]) -> None:
-    listed = isinstance(attacks, Sequence)
-    if not listed or not all(isinstance(attack, Attack) for attack in attacks):
-        raise InputError(
-            f"attacks={attacks!r}: give a list of attacks, such as [named_attack('pgd_tuned', 8 / 255)]."
-        )
 
 
 def _check_classifier(classifier: nn.Module, x: Tensor, labels: Tensor) -> None:
@@ -115,109 +265,7 @@ def _check_classifier(classifier: nn.Module, x: Tensor, labels: Tensor) -> None:
 
 @contextmanager
 def _judging(classifier: nn.Module, device: torch.device | str) -> Iterator[None]:
-    """The classifier on the device, in eval mode and float32, whatever modes the caller is in."""
+    """Keep the classifier on the device, in eval mode and float32, whatever modes the caller is in."""
     with exact_float32(), plain_gradients(torch.device(device)), eval_mode(classifier):
         classifier.to(device)
         yield
-
-
-def _right(
-    classifier: nn.Module,
-    images: Tensor,
-    labels: Tensor,
-    attacks: Sequence[Attack],
-    batch_size: int,
-    device: torch.device | str,
-    keep: Keep,
-) -> tuple[Tensor, list[Tensor]]:
-    """Which images are right, and for each attack, which of the first `config.images` stay so."""
-    clean: list[Tensor] = []
-    right: list[list[Tensor]] = [[] for _ in attacks]
-    for rows in torch.split(torch.arange(len(images)), max(batch_size, PORTION // images[0].numel())):
-        x, y = pixels(images[rows], device), labels[rows].to(device)
-        portion = _Portion(classifier, x, y, batch_size, place=int(rows[0]))
-        clean.append(portion.clean.cpu())
-        for attack, found in zip(attacks, right, strict=True):
-            left = len(images) if attack.images is None else attack.images
-            count = min(len(rows), max(0, left - int(rows[0])))
-            found.append(keep(attack, portion.place, partial(portion.under, attack, count)).cpu())
-    return torch.cat(clean), [torch.cat(found) for found in right]
-
-
-class _Portion:
-    """Images that are attacked together: x (P, 3, H, W) pixels, y (P,) labels, from `place` on in the set."""
-
-    def __init__(self, classifier: nn.Module, x: Tensor, y: Tensor, batch_size: int, place: int) -> None:
-        self.classifier, self.x, self.y, self.batch_size, self.place = classifier, x, y, batch_size, place
-        self.clean = self.right(x, y)
-        self._signs: dict[int, Tensor] = {}
-
-    def sign(self, count: int) -> Tensor:
-        """FGSM's direction for the first `count` images: one gradient for every eps."""
-        if count not in self._signs:
-            batches = [torch.split(part[:count], self.batch_size) for part in (self.x, self.y)]
-            signs = [gradient_sign(self.classifier, *batch) for batch in zip(*batches, strict=True)]
-            self._signs[count] = torch.cat(signs)
-        return self._signs[count]
-
-    def right(self, x: Tensor, y: Tensor) -> Tensor:
-        """Which images are classified as y."""
-        with torch.no_grad():
-            batches = torch.split(x, self.batch_size)
-            return torch.cat([self.classifier(batch).argmax(dim=1) for batch in batches]) == y
-
-    def under(self, attack: Attack, count: int) -> Tensor:
-        """Which of the first `count` images stay right.
-
-        Attacks of many steps search in TF32 and are judged in float32: whoever only TF32's rounding fools is
-        attacked again in float32. Whoever is wrong without an attack stays so. FGSM's one step is its
-        gradient's: never in TF32.
-        """
-        x, y = self.x[:count], self.y[:count]
-        if len(x) == 0:
-            return y.bool()
-        if isinstance(attack, FGSM):
-            return self.right(along(x, self.sign(count), attack.eps, clamp=attack.clamp), y)
-        with tf32_convolutions():
-            found = self._attacked(attack, x, y)
-            stands = self.right(found, y)
-        right = self.right(found, y)
-        doubtful = right & ~stands
-        if doubtful.any():
-            x, y = x[doubtful], y[doubtful]
-            right[doubtful] = self.right(self._attacked(attack, x, y), y)
-        return right & self.clean[:count]
-
-    def _attacked(self, attack: Attack, x: Tensor, y: Tensor) -> Tensor:
-        """Starts depend on the seed and the place alone, not on how other portions fared."""
-        generator = torch.Generator().manual_seed(attack.seed + self.place)
-        return attack(self.classifier, x, y, generator=generator, batch_size=self.batch_size)
-
-
-def _row(attack: Attack | None, right_n: Tensor, clean_N: Tensor, eps: float = 0.0) -> AttackRow:
-    """The row of an attack; of None, the worst case at `eps`."""
-    return {
-        "name": attack.name if attack else "worst_case",
-        "eps": attack.eps if attack else eps,
-        "steps": attack.settings()["steps"] if attack else None,
-        "step_size": attack.settings()["step_size"] if attack else None,
-        "restarts": attack.settings()["restarts"] if attack else None,
-        "images": len(right_n),
-        "accuracy": _percent(right_n),
-        "clean": _percent(clean_N[: len(right_n)]),
-    }
-
-
-def _worst_case(clean_N: Tensor, attacks: Sequence[Attack], right: Sequence[Tensor]) -> list[AttackRow]:
-    """One row per eps, over the images that all of its attacks saw."""
-    rows = []
-    for eps in sorted({attack.eps for attack in attacks}):
-        verdicts = [clean_N] + [r for attack, r in zip(attacks, right, strict=True) if attack.eps == eps]
-        count = min(len(verdict) for verdict in verdicts)
-        worst = torch.stack([verdict[:count] for verdict in verdicts]).all(dim=0)
-        rows.append(_row(None, worst, clean_N, eps))
-    return rows
-
-
-def _percent(right_n: Tensor) -> float:
-    return 100 * int(right_n.sum()) / len(right_n)

@@ -1,8 +1,8 @@
 """Attacks on the classifiers of a run folder, one part for each data set and eps, or curve over eps."""
 
+import time
 from collections.abc import Iterable
 from dataclasses import asdict
-from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -48,13 +48,18 @@ def run_attacks(subject: Subject, name: str, attacks: tuple[Attack, ...]) -> Par
 
     def _work() -> dict[str, Any]:
         classifier, train, test = probed(subject, name)
-        images = checksums(train, test)
+        images, device = checksums(train, test), subject.device
+        done = verdicts.read(images, attacks)
         with watched(classifier, f"attacks on {name}, passes of images", most_passes(attacks, len(test))):
-            figures = robustness.evaluate(
-                classifier, *pair(test), attacks, batch_size=BATCH, device=subject.device,
-                keep=partial(verdicts.keep, images),
-            )  # fmt: skip
-        return figures | {"checksums": images}
+            began = time.monotonic()
+            left = robustness.verdicts(
+                classifier, *pair(test), attacks, done=done, batch_size=BATCH, device=device
+            )
+            for found in left:
+                verdicts.keep(images, found, began)
+                began = time.monotonic()
+            zero = robustness.zero_gradients(classifier, *pair(test), batch_size=BATCH, device=device)
+        return {**verdicts.figures(zero), "checksums": images}
 
     part = measured_now(subject, "attack", settings, _work, earlier=lambda: verdicts.earlier_s)
     verdicts.forget()
