@@ -27,7 +27,7 @@ def test_the_untrained_column_is_what_the_first_step_sees() -> None:
         config.loss, config.encoder, config.augment, config.adversary, image_size=8, seed=3
     )
     seen = []
-    objective.parts["embed"] = lambda x: seen.append(x) or objective.model(x)
+    objective.parts.embed = lambda x: seen.append(x) or objective.model(x)
     objective(images(), None, torch.arange(6), torch.tensor(0))
     anchors = view_columns(images(), RECIPES["paper"], seed=3)["anchor"]
     columns = adversarial_columns(untrained_model("digits", 8, 3), anchors, config.adversary.eps)

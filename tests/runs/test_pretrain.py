@@ -268,7 +268,7 @@ def test_a_rate_far_too_large_ends_in_a_clear_message(tmp_path: Path) -> None:
     assert found is None or all(value.isfinite().all() for value in found.model.values())
 
 
-@pytest.mark.parametrize("place", ["__init__", "_one_step"])
+@pytest.mark.parametrize("place", ["__init__", "run"])
 def test_out_of_memory_says_what_to_lower(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:

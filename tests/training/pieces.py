@@ -1,5 +1,6 @@
 """Small objectives and trainers that the tests of this folder build on."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from intnacl.training.journal import Journal
 from intnacl.training.objectives import Contrastive
 from intnacl.training.ranks import Ranks
 from intnacl.training.settings import TrainConfig
+from intnacl.training.step import TrainStep
 from intnacl.training.stop import Stop
 from intnacl.training.trainer import Monitor, Trainer
 
@@ -49,6 +51,13 @@ def contrastive(
     )
 
 
+def train_step(objective: Contrastive | None = None, *, here: Ranks = ALONE, **settings: Any) -> TrainStep:
+    """Plain gradient descent on batches of 8 in float32, unless the settings say otherwise."""
+    sgd = {"optimizer": "sgd", "lr": 0.1, "momentum": 0.0}
+    config = TrainConfig(**{"batch_size": 8, "precision": "fp32"} | sgd | settings)
+    return TrainStep(objective or contrastive(), *labelled_images(), config, here)
+
+
 def trainer(
     folder: Path,
     objective: Contrastive | None = None,
@@ -64,6 +73,27 @@ def trainer(
         objective or contrastive(), images, labels, config,
         checkpoints=folder / "checkpoints", seed=0, here=here, monitor=monitor,
     )  # fmt: skip
+
+
+class Watched:
+    """In the place of a trainer's `train_step`: notes what each update is given, having called `before`."""
+
+    def __init__(self, made: Trainer, before: Callable[[], None] = lambda: None) -> None:
+        self._step, self._before = made.train_step, before
+        self.indices: list[Tensor] = []
+        self.first_batches: list[int] = []
+        self.terms: list[Tensor] = []
+        made.train_step = self  # type: ignore[assignment]
+
+    def __call__(self, index_kR: Tensor, first_batch: int) -> Tensor:
+        self._before()
+        self.indices.append(index_kR)
+        self.first_batches.append(first_batch)
+        self.terms.append(self._step(index_kR, first_batch).clone())
+        return self.terms[-1]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._step, name)
 
 
 def run(made: Trainer, stop: Stop | None = None) -> str | None:

@@ -87,23 +87,22 @@ def test_runs_that_differ_by_the_seed_share_compiled_views(make: Callable[..., O
         torch.compiler.reset()
         objective = make(seed=seed)
         objective.compile_parts(torch.compile(dynamic=False, backend=backend))
-        objective.parts["views"](images(), ROWS, STEP)
+        objective.parts.views(images(), ROWS, STEP)
     assert codes[0] == codes[1]
 
 
 def test_a_random_start_of_the_adversary_is_keyed_by_the_global_row() -> None:
     adversary = AdversaryConfig(eps=0.1, steps=2, random_start=True)
-    seen = []
+    starts = []
     for rows in (ROWS, ROWS[4:]):
         objective = contrastive("adv", norm="none", adversary=adversary, dtype=torch.float64).double()
-        starts: list[torch.Tensor] = []
-        x = torch.zeros(len(rows), 3, 8, 8, dtype=torch.float64)
-        objective.parts["attack"] = _Recorder(objective.model, starts)
-        objective._attack(x, rows, STEP)
-        seen.append(starts[1])  # the first pass is over x itself
-    assert seen[0].abs().max() <= 0.1
-    assert seen[0].std() > 0.05
-    assert torch.equal(seen[0][4:], seen[1])
+        seen: list[torch.Tensor] = []
+        objective.model.register_forward_pre_hook(lambda _, given, seen=seen: seen.append(given[0].detach()))
+        objective.attack(torch.zeros(len(rows), 3, 8, 8, dtype=torch.float64), rows, STEP)
+        starts.append(seen[1])  # the first pass is over x itself
+    assert starts[0].abs().max() <= 0.1
+    assert starts[0].std() > 0.05
+    assert torch.equal(starts[0][4:], starts[1])
 
 
 def test_the_adversary_gets_its_settings(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,7 +136,7 @@ def test_the_adversary_may_maximise_another_loss_of_the_family() -> None:
     for negatives in ("g0", "g2"):
         objective = contrastive("intcl", adversary=AdversaryConfig(eps=0.1, negatives=negatives)).train()
         x = images().float() / 255
-        moves[negatives] = objective._attack(x, ROWS, STEP) - x
+        moves[negatives] = objective.attack(x, ROWS, STEP) - x
         loss, twin = IntNaClLoss(negatives=negatives), contrastive("intcl").train()
         twin.model.see(0, 1)
         x.requires_grad_()
@@ -149,16 +148,6 @@ def test_the_adversary_may_maximise_another_loss_of_the_family() -> None:
         AdversaryConfig(negatives="g3")
 
 
-class _Recorder(torch.nn.Module):
-    def __init__(self, model: torch.nn.Module, seen: list[torch.Tensor]) -> None:
-        super().__init__()
-        self.model, self.seen = model, seen
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.seen.append(x.detach())
-        return self.model(x)
-
-
 def test_without_robust_term_nothing_is_attacked_and_no_second_norms_exist() -> None:
     assert not any("adversarial" in name for name, _ in contrastive("simclr").model.named_parameters())
     assert any("adversarial" in name for name, _ in contrastive("intcl").model.named_parameters())
@@ -167,7 +156,7 @@ def test_without_robust_term_nothing_is_attacked_and_no_second_norms_exist() -> 
 def test_the_attack_leaves_parameters_without_gradient() -> None:
     objective = contrastive("adv").train()
     views = make_views(images(), objective.augment, seed=0, step=5, rows=ROWS)
-    objective._attack(views.plain[0], ROWS, STEP)
+    objective.attack(views.plain[0], ROWS, STEP)
     assert all(p.grad is None and p.requires_grad for p in objective.model.parameters())
 
 
@@ -181,50 +170,45 @@ def test_supervised_is_cross_entropy_of_augmented_images() -> None:
     assert torch.isfinite(logits).all()
 
 
-def test_compile_parts_wraps_every_part_and_brings_the_plain_ones_back() -> None:
-    objective = contrastive()
-    plain = dict(objective.parts)
-    objective.compile_parts(lambda part: ("compiled", part))
-    assert objective.parts == {name: ("compiled", part) for name, part in plain.items()}
-    objective.compile_parts(lambda part: ("again", part))
-    assert objective.parts["embed"] == ("again", plain["embed"])
-    objective.compile_parts(None)
-    assert objective.parts == plain
+def compiled(part: Any) -> Any:
+    """In the place of a compiler."""
+    return ("compiled", part)
+
+
+def test_every_part_is_compiled_but_one_that_fails_and_all_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The model is one part in all its uses, which without the compiler has no kernels of its own either."""
+    kernels: list[bool] = []
+    monkeypatch.setattr(objectives, "fuse", lambda model, on: kernels.append(on))
+    for objective, names in (
+        (contrastive(), ("criterion", "views", "model")),
+        (supervised(), ("views", "model")),
+    ):
+        assert objective.compilable == names
+        eager = dict(vars(objective.parts))
+        for left_out in (None, *names):
+            objective.compile_parts(compiled, left_out)
+            uses = ("embed", "attack") if left_out == "model" else (left_out,)
+            expected = {name: part if name in uses else ("compiled", part) for name, part in eager.items()}
+            assert vars(objective.parts) == expected
+            assert kernels.pop() == (left_out != "model")
+        objective.compile_parts(None)
+        assert vars(objective.parts) == eager
+        assert not kernels.pop()
 
 
 def test_a_model_with_kernels_of_its_own_is_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(objectives, "fuse", lambda model, on: on)
-    objective, wrapped = contrastive(), torch.nn.Identity()
-    plain = dict(objective.parts)
-    objective.compile_parts(lambda part: ("compiled", part))
-    for name in ("embed", "attack"):
-        assert isinstance(objective.parts[name], HalfWeights)
-        assert objective.parts[name].model is objective.model
-    for name in ("criterion", "views"):
-        assert objective.parts[name] == ("compiled", plain[name])
-    objective.compile_parts(None)
-    assert objective.parts == plain
-
-    ranks = contrastive()
+    alone, ranks, wrapped = contrastive(), contrastive(), torch.nn.Identity()
     ranks.distribute(lambda model: wrapped)
-    ranks.compile_parts(lambda part: ("compiled", part))
-    assert ranks.parts["embed"] is wrapped
-    assert isinstance(ranks.parts["attack"], HalfWeights)
-
-
-def test_parts_that_fail_to_compile_stay_plain_the_model_without_its_kernels(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    turned: list[bool] = []
-    monkeypatch.setattr(objectives, "fuse", lambda model, on: (turned.append(on), on)[1])
-    objective = contrastive()
-    plain = dict(objective.parts)
-    assert objective.groups() == [("criterion",), ("views",), ("embed", "attack")]
-    for group in objective.groups():
-        objective.compile_parts(lambda part: ("compiled", part), group)
-        assert {name for name, part in objective.parts.items() if part is plain[name]} == {*group}
-    assert turned == [True, True, False]
-    assert supervised().groups() == [("views",), ("logits",)]
+    for objective in (alone, ranks):
+        criterion, views = objective.parts.criterion, objective.parts.views
+        objective.compile_parts(compiled)
+        assert isinstance(objective.parts.attack, HalfWeights)
+        assert objective.parts.attack.model is objective.model
+        assert objective.parts.criterion == ("compiled", criterion)
+        assert objective.parts.views == ("compiled", views)
+    assert isinstance(alone.parts.embed, HalfWeights)
+    assert ranks.parts.embed is wrapped
 
 
 @pytest.mark.parametrize(

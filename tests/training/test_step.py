@@ -1,50 +1,29 @@
-"""One update: accumulation, clipping, half precision, compilation and its fall-back."""
+"""One update: accumulation, clipping, half precision, compilation and what is done where it fails."""
 
 import copy
 import functools
 import warnings
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from pieces import contrastive, labelled_images
+from pieces import contrastive, labelled_images, train_step
 from torch import Tensor
 
 from intnacl.errors import InputError
 from intnacl.evaluation.precision import exact_float32
-from intnacl.training.objectives import Contrastive
-from intnacl.training.optimizers import OptimizerConfig, build_optimizer
-from intnacl.training.step import StepMode, Stepper, memory_errors
+from intnacl.training.ranks import Ranks
+from intnacl.training.settings import DTYPES, TrainConfig
+from intnacl.training.step import StepMode, TrainStep, first_that_works, memory_errors, step_modes
 
 B = 8
 
 
-def stepper(
-    objective: Contrastive | None = None,
-    *,
-    batches: int = 1,
-    precision: str = "fp32",
-    clip: float | None = None,
-    optimizer: str = "sgd",
-    lr: float = 0.1,
-) -> Stepper:
-    objective = (objective or contrastive()).train()
-    if precision == "fp64":
-        objective.double()
-    config = OptimizerConfig(optimizer=optimizer, lr=lr, momentum=0.0 if optimizer == "sgd" else 0.9)
-    made = build_optimizer(objective.model, config, torch.device("cpu"))
-    images, labels = labelled_images()
-    return Stepper(
-        objective, made, images, labels, torch.arange(B), batches=batches, precision=precision, clip=clip
-    )
-
-
-def weights(made: Stepper) -> Tensor:
+def weights(made: TrainStep) -> Tensor:
     return torch.cat([p.detach().flatten().double() for p in made.objective.model.parameters()])
 
 
-def gradient(made: Stepper, index_B: Tensor, step: int) -> Tensor:
+def gradient(made: TrainStep, index_B: Tensor, step: int) -> Tensor:
     """The gradient of one batch, by autograd alone."""
     terms = made.objective(made.images[index_B], None, made.rows, torch.tensor(step))
     grads = torch.autograd.grad(terms["loss"], list(made.objective.model.parameters()))
@@ -52,18 +31,19 @@ def gradient(made: Stepper, index_B: Tensor, step: int) -> Tensor:
 
 
 def test_an_update_is_a_step_down_the_gradient_and_returns_the_terms() -> None:
-    made, same = stepper(precision="fp64"), stepper(precision="fp64")
+    made, same = train_step(precision="fp64"), train_step(precision="fp64")
     index = torch.arange(B)
     before, expected = weights(made), gradient(same, index, 3)
     terms = made(index[None], 3)
     torch.testing.assert_close(weights(made), before - 0.1 * expected, rtol=1e-6, atol=1e-9)
-    assert made.names == ["nacl", "robust", "loss"]
-    torch.testing.assert_close(terms[2], terms[0] + terms[1])
+    named = made.named(terms)
+    assert list(named) == ["nacl", "robust", "loss"]
+    assert named["loss"] == pytest.approx(named["nacl"] + named["robust"])
     assert all(p.grad is None for p in made.objective.model.parameters())
 
 
 def test_k_batches_are_the_mean_of_their_gradients() -> None:
-    made, same = stepper(batches=3, precision="fp64"), stepper(precision="fp64")
+    made, same = train_step(accumulate=3, precision="fp64"), train_step(precision="fp64")
     index = torch.randperm(64)[: 3 * B].view(3, B)
     before = weights(made)
     expected = torch.stack([gradient(same, index[i], 5 + i) for i in range(3)]).mean(0)
@@ -76,20 +56,20 @@ def test_k_batches_are_the_mean_of_their_gradients() -> None:
 
 
 def test_clipping_bounds_the_norm_of_the_gradient() -> None:
-    made, same = stepper(clip=0.5, precision="fp64"), stepper(precision="fp64")
+    made, same = train_step(clip=0.5, precision="fp64"), train_step(precision="fp64")
     before, grad = weights(made), gradient(same, torch.arange(B), 0)
     assert grad.norm() > 0.5
     made(torch.arange(B)[None], 0)
     torch.testing.assert_close(weights(made), before - 0.1 * 0.5 * grad / grad.norm(), rtol=1e-4, atol=1e-7)
-    free, bound = stepper(clip=1e9), stepper()
+    free, bound = train_step(clip=1e9), train_step()
     free(torch.arange(B)[None], 0), bound(torch.arange(B)[None], 0)
     torch.testing.assert_close(weights(free), weights(bound))
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_half_precision_runs_on_a_cpu_and_stays_near(precision: str) -> None:
-    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}[precision]
-    half, full = stepper(contrastive(dtype=dtype), precision=precision), stepper()
+    dtype = DTYPES[precision]
+    half, full = train_step(contrastive(dtype=dtype), precision=precision), train_step()
     seen = []
     half.objective.model.encoder.backbone.layers[0].register_forward_hook(lambda *a: seen.append(a[2].dtype))
     index = torch.arange(B)[None]
@@ -105,27 +85,39 @@ def test_half_precision_runs_on_a_cpu_and_stays_near(precision: str) -> None:
 
 
 def test_clipping_sees_gradients_without_the_scale_of_fp16() -> None:
-    scaled = stepper(contrastive(dtype=torch.float16), precision="fp16", clip=0.5)
+    scaled = train_step(contrastive(dtype=torch.float16), precision="fp16", clip=0.5)
     before = weights(scaled)
     scaled(torch.arange(B)[None], 0)
     moved = (weights(scaled) - before).norm().item()
     assert moved == pytest.approx(0.1 * 0.5, rel=1e-2) or moved == 0  # a first scale too large skips the step
 
 
-# ---- the ways --------------------------------------------------------------------------------------------
+def test_images_that_do_not_fit_on_the_device_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    to = Tensor.to
+
+    def no_room(tensor: Tensor, *given: Any, **named: Any) -> Tensor:
+        if tensor.dtype == torch.uint8:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 200.00 GiB")
+        return to(tensor, *given, **named)
+
+    images, here = torch.zeros(4096, 3, 96, 96, dtype=torch.uint8), Ranks(0, 1, torch.device("cpu"))
+    monkeypatch.setattr(Tensor, "to", no_room)
+    with pytest.raises(InputError, match=r"the 4,096 images take 0\.1 GiB on cpu.*smaller ones"):
+        TrainStep(contrastive(), images, None, TrainConfig(), here)
 
 
-def said() -> tuple[list[str], object]:
-    lines: list[str] = []
-    return lines, lines.append
+# ---- modes -----------------------------------------------------------------------------------------------
 
 
-def compare_ways(compiled: Stepper, eager: Stepper) -> None:
-    """Three updates of each from the same state."""
-    index = torch.arange(B)[None]
-    for step in range(1, 4):
-        torch.testing.assert_close(eager(index, step), compiled(index, step), rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(weights(eager), weights(compiled), rtol=1e-5, atol=1e-6)
+def after_three_updates(made: TrainStep) -> tuple[Tensor, Tensor]:
+    """The last terms, and the weights."""
+    terms = [made(torch.arange(B)[None], step).clone() for step in range(1, 4)]
+    return torch.stack(terms), weights(made)
+
+
+def same_part(**_: object) -> Any:
+    """In the place of `torch.compile`."""
+    return lambda part: part
 
 
 @pytest.mark.filterwarnings("default")  # the compiler has its own
@@ -135,12 +127,13 @@ def test_eager_and_compiled_updates_agree(preset: str) -> None:
 
     The compiled backward pass recomputes parts of the forward pass when batch norm's buffers have moved.
     """
-    objectives = (contrastive(preset, dtype=torch.float64) for _ in range(2))
-    eager, compiled = (stepper(objective, precision="fp64", lr=1e-2) for objective in objectives)
-    lines, say = said()
-    assert str(compiled.prepare(compiled=True, graph=False, say=say)) == "compiled", lines
-    assert lines == []
-    compare_ways(compiled, eager)
+    eager, compiled = (
+        train_step(contrastive(preset, dtype=torch.float64), precision="fp64", lr=1e-2, compile=on)
+        for on in (False, True)
+    )
+    assert str(compiled.prepare(pytest.fail)) == "compiled"
+    for one, other in zip(after_three_updates(eager), after_three_updates(compiled), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.filterwarnings("default")  # the compiler has its own
@@ -148,18 +141,17 @@ def test_later_runs_of_a_process_are_compiled_too(monkeypatch: pytest.MonkeyPatc
     """Torch compiles a function so many times for other settings (eight, here one), then no more."""
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))
     limits = {"cache_size_limit": 1, "fail_on_cache_limit_hit": True}
-    lines, say = said()
     with torch._dynamo.config.patch(limits):
         for temperature in (0.2, 0.5):
-            made = stepper(contrastive("simclr", loss={"temperature": temperature}))
-            assert str(made.prepare(compiled=True, graph=False, say=say)) == "compiled", lines
+            made = train_step(contrastive("simclr", loss={"temperature": temperature}), compile=True)
+            assert str(made.prepare(pytest.fail)) == "compiled"
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.filterwarnings("default")  # the compiler has its own
 @pytest.mark.parametrize("number", range(max(1, min(2, torch.cuda.device_count()))))
 @pytest.mark.parametrize(("preset", "tolerance", "turned"), [("simclr", 1e-4, 0.1), ("intnacl", 5e-3, 0.4)])
-def test_the_gpus_way_is_the_eager_one(preset: str, tolerance: float, turned: float, number: int) -> None:
+def test_the_gpus_mode_is_the_eager_one(preset: str, tolerance: float, turned: float, number: int) -> None:
     """Kernels of our own, compiled parts and one graph, against plain torch, both in float32.
 
     At the rate of training, six steps of Adam turn a rounding of 1e-7 into 1e-2 of the loss, in eager torch
@@ -167,93 +159,90 @@ def test_the_gpus_way_is_the_eager_one(preset: str, tolerance: float, turned: fl
     view is a sign, which rounding may turn. Where there is a second GPU, it does the same while the first is
     the current one.
     """
-    device, size = torch.device("cuda", number), 64
-    images = labelled_images(4 * size)[0].to(device)
+    size, here = 64, Ranks(0, 1, torch.device("cuda", number))
     losses, moves, statistics = [], [], []
     for fast in (False, True):
-        objective = contrastive(preset, name="resnet18").to(device).train()
-        objective.to(memory_format=torch.channels_last)
-        optimizer = build_optimizer(objective.model, OptimizerConfig(lr=3e-6), device)
-        rows = torch.arange(size, device=device)
-        made = Stepper(objective, optimizer, images, None, rows, batches=1, precision="fp32", clip=None)
+        config = TrainConfig(lr=3e-6, batch_size=size, precision="fp32", compile=fast, cuda_graph=fast)
+        images = labelled_images(4 * size)[0]
+        made = TrainStep(contrastive(preset, name="resnet18"), images, None, config, here)
         before = weights(made)
         with exact_float32():
-            way = made.prepare(compiled=fast, graph=fast, say=pytest.fail)
-            terms = [made(rows[None] + size * (step % 4), step).clone() for step in range(6)]
-        assert str(way) == ("compiled + CUDA graph" if fast else "eager")
+            mode = made.prepare(pytest.fail)
+            terms = [made(made.rows[None] + size * (step % 4), step).clone() for step in range(6)]
+        assert str(mode) == ("compiled + CUDA graph" if fast else "eager")
         losses.append(torch.stack(terms))
         moves.append(weights(made) - before)
-        statistics.append(torch.cat([b.flatten().double() for b in objective.model.buffers()]))
+        statistics.append(torch.cat([b.flatten().double() for b in made.objective.model.buffers()]))
     torch.testing.assert_close(*losses, rtol=tolerance, atol=tolerance)
     torch.testing.assert_close(*statistics, rtol=tolerance, atol=tolerance)
     assert (moves[0] - moves[1]).norm() < turned * moves[0].norm()
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw", "lars"])
 @pytest.mark.parametrize("begun", [True, False], ids=["begun", "fresh"])
-def test_the_trial_leaves_no_trace(optimizer: str, begun: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch, "compile", lambda **_: lambda part: part)
-    eager, tried = (stepper(optimizer=optimizer, lr=1e-3) for _ in range(2))
+@pytest.mark.parametrize(
+    "settings",
+    [{"optimizer": name, "lr": 1e-3, "momentum": 0.9} for name in ("adam", "adamw", "lars")]
+    + [{}, {"precision": "fp16"}],
+    ids=["adam", "adamw", "lars", "sgd", "sgd, fp16"],
+)
+def test_the_trial_leaves_no_trace(
+    settings: dict[str, Any], begun: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "compile", same_part)
+    eager, tried = (
+        train_step(contrastive(dtype=DTYPES[settings.get("precision", "fp32")]), compile=True, **settings)
+        for _ in range(2)
+    )
     for made in (eager, tried) if begun else ():
         made(torch.arange(B)[None], 0)
     before = {name: t.clone() for name, t in tried.objective.model.state_dict().items()}
-    state = copy.deepcopy(tried.optimizer.state_dict()["state"])
-    assert str(tried.prepare(compiled=True, graph=False, say=print)) == "compiled"
+    state = copy.deepcopy(tried.state())
+    assert str(tried.prepare(pytest.fail)) == "compiled"
     after = tried.objective.model.state_dict()
     assert all(torch.equal(after[name], before[name]) for name in before)
-    for key, values in state.items():
-        now = tried.optimizer.state_dict()["state"][key]
+    assert tried.state()["scaler"] == state["scaler"]
+    for key, values in state["state"].items():
+        now = tried.state()["state"][key]
         assert all(torch.equal(now[name], values[name]) for name in values if values[name] is not None)
-    for step in range(1, 4):
-        eager(torch.arange(B)[None], step), tried(torch.arange(B)[None], step)
-    assert torch.equal(weights(eager), weights(tried))
-
-
-def test_the_trial_leaves_the_gradient_scale(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch, "compile", lambda **_: lambda part: part)
-    made = stepper(contrastive(dtype=torch.float16), precision="fp16")
-    made(torch.arange(B)[None], 0)
-    before = made.scaler.state_dict()
-    made.prepare(compiled=True, graph=False, say=print)
-    assert made.scaler.state_dict() == before
+    assert torch.equal(after_three_updates(eager)[1], after_three_updates(tried)[1])
 
 
 @pytest.mark.parametrize(
-    ("message", "cause"),
+    ("message", "cause", "early"),
     [
-        ("no C++ compiler\nand more", "no C++ compiler"),
+        ("no C++ compiler\nand more", "no C++ compiler", False),
         ("an exception in a subprocess:\n\nTraceback:\n  File: x\nRuntimeError: the pass failed\n\nSet A=1",
-         "RuntimeError: the pass failed"),
-        ("", ""),
+         "RuntimeError: the pass failed", False),
+        ("", "", False),
+        ("torch.compile is not supported on this platform", "torch.compile is not supported on this platform",
+         True),
     ],
+    ids=["when called", "of a subprocess", "without words", "no compiler"],
 )  # fmt: skip
 def test_a_compiler_that_fails_is_named_and_passed_over(
-    message: str, cause: str, monkeypatch: pytest.MonkeyPatch
+    message: str, cause: str, early: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(*_: object, **__: object) -> object:
-        def fail(*_: object, **__: object) -> None:
-            raise RuntimeError(message)
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError(message)
 
-        return lambda part: fail
-
-    made, eager = stepper(), stepper()
-    monkeypatch.setattr(torch, "compile", broken)
-    lines, say = said()
-    assert str(made.prepare(compiled=True, graph=True, say=say)) == "eager"
+    made, eager, lines = train_step(compile=True, cuda_graph=True), train_step(), []
+    monkeypatch.setattr(torch, "compile", fail if early else lambda **_: lambda part: fail)
+    assert str(made.prepare(lines.append)) == "eager"
     assert lines == [f'"compiled" fails here (RuntimeError: {cause}): going on with "eager".']
-    index = torch.arange(B)[None]
-    assert torch.equal(made(index, 0), eager(index, 0))
-    assert torch.equal(weights(made), weights(eager))
+    assert torch.equal(after_three_updates(made)[1], after_three_updates(eager)[1])
 
 
-@pytest.mark.parametrize("broken", ["criterion", "views", "embed and attack"])
+@pytest.mark.parametrize("broken", ["criterion", "views", "model"])
 @pytest.mark.parametrize("late", [False, True], ids=["forward", "backward"])
-def test_a_part_that_fails_to_compile_stays_plain_alone(
+def test_a_part_that_fails_to_compile_stays_eager_alone(
     broken: str, late: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where it fails, in its own call or in that of another, does not tell which part it is."""
-    made, eager = stepper(), stepper()
-    bad, compiled = [made.objective.parts[name] for name in broken.split(" and ")], []
+    made, eager = train_step(compile=True), train_step()
+    parts = vars(made.objective.parts)
+    bad = [parts[name] for name in (("embed", "attack") if broken == "model" else (broken,))]
+    compiled: list[Any] = []
+    lines: list[str] = []
 
     def compiler(part: Any) -> Any:
         compiled.append(part)
@@ -261,115 +250,92 @@ def test_a_part_that_fails_to_compile_stays_plain_alone(
             raise RuntimeError("no such kernel")
         return part
 
-    update = made._update
-
-    def failing() -> Tensor:
+    def fail_later(*_: object) -> None:
         if any(part in bad for part in compiled):
             raise RuntimeError("no such kernel")
-        return update()
 
-    def fresh(**_: object) -> Any:
-        compiled.clear()
-        return compiler
-
-    monkeypatch.setattr(torch, "compile", fresh)
-    monkeypatch.setattr(made, "_update", failing)
-    lines, say = said()
-    assert str(made.prepare(compiled=True, graph=False, say=say)) == f"compiled without {broken}"
+    made.objective.register_forward_hook(fail_later)
+    monkeypatch.setattr(torch, "compile", lambda **_: (compiled.clear(), compiler)[1])
+    assert str(made.prepare(lines.append)) == f"compiled without {broken}"
     assert lines == [
         f'"compiled" fails here (RuntimeError: no such kernel): going on with "compiled without {broken}".'
     ]
-    assert {id(part) for part in (*compiled, *bad)} == {id(p) for p in made.objective.parts.values()}
+    assert {id(part) for part in (*compiled, *bad)} == {id(part) for part in parts.values()}
     assert not any(part in bad for part in compiled)
-    index = torch.arange(B)[None]
-    assert torch.equal(made(index, 0), eager(index, 0))
-    assert torch.equal(weights(made), weights(eager))
+    assert torch.equal(after_three_updates(made)[1], after_three_updates(eager)[1])
 
 
 def test_the_compilers_advice_to_round_is_not_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    def advising(*_: object, **__: object) -> object:
-        def advise(part: Any) -> Any:
-            def call(*args: object) -> object:
-                warnings.warn("TensorFloat32 tensor cores … available but not enabled", stacklevel=1)
-                warnings.warn("something else", stacklevel=1)
-                return part(*args)
+    def advise(part: Any) -> Any:
+        def call(*args: object, **named: object) -> object:
+            warnings.warn("TensorFloat32 tensor cores … available but not enabled", stacklevel=1)
+            warnings.warn("something else", stacklevel=1)
+            return part(*args, **named)
 
-            return call
+        return call
 
-        return advise
-
-    made = stepper()
-    monkeypatch.setattr(torch, "compile", advising)
-    with pytest.warns(UserWarning, match="something else") as told:
-        made.prepare(compiled=True, graph=False, say=print)
-    assert {str(warning.message) for warning in told} == {"something else"}
+    monkeypatch.setattr(torch, "compile", lambda **_: advise)
+    with pytest.warns(UserWarning, match="something else") as caught:
+        train_step(compile=True).prepare(pytest.fail)
+    assert {str(warning.message) for warning in caught} == {"something else"}
 
 
-def test_a_torch_without_compiler_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(**_: object) -> object:
-        raise RuntimeError("torch.compile is not supported on this platform")
-
-    monkeypatch.setattr(torch, "compile", missing)
-    lines, say = said()
-    assert str(stepper().prepare(compiled=True, graph=False, say=say)) == "eager"
-    assert "not supported on this platform" in lines[0]
-
-
-def test_one_of_several_ranks_takes_no_way_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The others' trial updates would wait for messages that this one never sends."""
-
-    def missing(**_: object) -> object:
-        raise RuntimeError("no compiler on this machine")
-
-    made = stepper()
-    assert str(made.prepare(compiled=False, graph=False, say=pytest.fail, alone=False)) == "eager"
-    monkeypatch.setattr(torch, "compile", missing)
-    with pytest.raises(InputError, match=r"no compiler on this machine.*--set train\.compile=false"):
-        made.prepare(compiled=True, graph=False, say=pytest.fail, alone=False)
+PARTS = ("criterion", "views", "model")
 
 
 @pytest.mark.parametrize(
-    ("compiled", "working", "taken"),
+    ("parts", "working", "taken"),
     [
-        (True, {"compiled + CUDA graph", "compiled", "CUDA graph", "eager"}, "compiled + CUDA graph"),
-        (True, {"compiled", "eager"}, "compiled"),  # what is compiled stays so where no graph can be captured
-        (True, {"compiled without views + CUDA graph", "CUDA graph", "eager"},
+        (PARTS, {"compiled + CUDA graph", "compiled", "CUDA graph", "eager"}, "compiled + CUDA graph"),
+        (PARTS, {"compiled", "eager"}, "compiled"),  # stays compiled where no graph can be captured
+        (PARTS, {"compiled without views + CUDA graph", "CUDA graph", "eager"},
          "compiled without views + CUDA graph"),
-        (True, {"compiled without embed and attack + CUDA graph", "eager"},
-         "compiled without embed and attack + CUDA graph"),
-        (True, {"CUDA graph", "eager"}, "CUDA graph"),
-        (True, {"eager"}, "eager"),
-        (False, {"compiled + CUDA graph", "CUDA graph", "eager"}, "CUDA graph"),
-        (False, {"compiled", "eager"}, "eager"),
+        (PARTS, {"compiled without model + CUDA graph", "eager"}, "compiled without model + CUDA graph"),
+        (PARTS, {"CUDA graph", "eager"}, "CUDA graph"),
+        (PARTS, {"eager"}, "eager"),
+        ((), {"compiled + CUDA graph", "CUDA graph", "eager"}, "CUDA graph"),
+        ((), {"compiled", "eager"}, "eager"),
     ],
 )  # fmt: skip
-def test_a_gpu_takes_the_fastest_way_that_works(
-    compiled: bool, working: set[str], taken: str, monkeypatch: pytest.MonkeyPatch
+def test_a_gpu_takes_the_fastest_mode_that_works(
+    parts: tuple[str, ...], working: set[str], taken: str
 ) -> None:
-    made, tried = stepper(), []
+    tried: list[str] = []
+    lines: list[str] = []
 
-    def attempt(way: StepMode) -> None:
-        tried.append(str(way))
-        if str(way) not in working:
-            raise RuntimeError(f"no {way}")
+    def attempt(mode: StepMode) -> None:
+        tried.append(str(mode))
+        if str(mode) not in working:
+            raise RuntimeError(f"no {mode}")
 
-    monkeypatch.setattr(made, "images", SimpleNamespace(is_cuda=True))
-    monkeypatch.setattr(made, "_try", attempt)
-    lines, say = said()
-    way = made.prepare(compiled=compiled, graph=True, say=say)
-    assert (str(way), tried[-1]) == (taken, taken)  # the last that was tried is the one that stays
-    assert (way.compiled, way.captured) == (taken.split(" + ")[0] == "compiled", "CUDA graph" in taken)
-    first = "compiled + CUDA graph" if compiled else "CUDA graph"
+    mode = first_that_works(step_modes(parts, captured=True), attempt, lines.append)
+    assert (str(mode), tried[-1]) == (taken, taken)  # the last that was tried is the one that stays
+    assert mode.fully_compiled == (taken.split(" + ")[0] == "compiled")
+    assert mode.captured == ("CUDA graph" in taken)
+    first = "compiled + CUDA graph" if parts else "CUDA graph"
     message = f'"{first}" fails here (RuntimeError: no {first}): going on with "{taken}".'
     assert lines == ([] if taken == first else [message])
 
 
-def test_eager_without_graph_needs_no_trial() -> None:
-    made = stepper()
-    lines, say = said()
-    assert str(made.prepare(compiled=False, graph=True, say=say)) == "eager"
-    assert not lines
+def no_compiler(_: StepMode) -> None:
+    raise RuntimeError("no compiler on this machine")
+
+
+def test_one_of_several_ranks_takes_no_mode_of_its_own() -> None:
+    """The others' trial updates would wait for messages that this one never sends."""
+    with pytest.raises(InputError, match=r"no compiler on this machine.*--set train\.compile=false"):
+        first_that_works(step_modes(PARTS, captured=False), no_compiler, pytest.fail, alone=False)
+    eager = step_modes((), captured=False)
+    assert first_that_works(eager, lambda mode: None, pytest.fail, alone=False) == StepMode()
+
+
+def test_without_a_compiler_and_a_gpu_nothing_is_tried() -> None:
+    made = train_step(compile=False, cuda_graph=True)
+    assert str(made.prepare(pytest.fail)) == "eager"
     assert not made.optimizer.state
+
+
+# ---- memory ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -383,25 +349,15 @@ def test_eager_without_graph_needs_no_trial() -> None:
         MemoryError(),
     ],
 )
-def test_out_of_memory_says_which_setting_to_lower(error: Exception) -> None:
+def test_out_of_memory_says_which_setting_to_lower_and_is_not_the_compilers_fault(error: Exception) -> None:
+    def full(_: StepMode) -> None:
+        raise error
+
     with (
         pytest.raises(InputError, match=r"lower --batch-size .* --num-positives.*Nothing is lost"),
         memory_errors(),
     ):
-        raise error
-
-
-def test_out_of_memory_in_the_trial_is_no_reason_to_go_on_without_the_compiler(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def full(*_: object) -> None:
-        raise torch.OutOfMemoryError("CUDA out of memory")
-
-    made = stepper()
-    monkeypatch.setattr(made, "_update", full)
-    monkeypatch.setattr(torch, "compile", lambda **_: lambda part: part)
-    with pytest.raises(torch.OutOfMemoryError):
-        made.prepare(compiled=True, graph=False, say=print)
+        first_that_works(step_modes(PARTS, captured=True), full, pytest.fail)
 
 
 def test_other_errors_pass_through() -> None:

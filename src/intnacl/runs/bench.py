@@ -15,12 +15,11 @@ import torch
 
 from intnacl.data.datasets import Dataset
 from intnacl.errors import InputError
-from intnacl.runs.config import RunConfig, resolve
+from intnacl.runs.config import resolve
 from intnacl.runs.pretrain import build_objective
 from intnacl.training.cuda_graph import record
-from intnacl.training.optimizers import build_optimizer
 from intnacl.training.ranks import Ranks
-from intnacl.training.step import Stepper
+from intnacl.training.step import TrainStep
 
 WARM_UP = 3  # calls before the clock starts
 REPEATS = 3  # how often a row's steps are timed
@@ -54,21 +53,27 @@ def measure(name: str, device: torch.device, *, steps: int = 50) -> dict[str, An
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     config = resolve(ROWS[name], recipe="paper", device=device)
-    stepper, size = _stepper(config, device), config.train.batch_size
+    generator, size = torch.Generator().manual_seed(0), config.train.batch_size
+    images = torch.randint(0, 256, (10_000, 3, 32, 32), generator=generator, dtype=torch.uint8)
+    data, here = (
+        Dataset(name="random", split="train", images=images, labels=None, classes=()),
+        Ranks(0, 1, device),
+    )
+    train_step = TrainStep(build_objective(config, data, here), images, None, config.train, here)
     begun = time.perf_counter()
-    way = stepper.prepare(compiled=bool(config.train.compile), graph=bool(config.train.cuda_graph), say=print)
+    mode = train_step.prepare(print)
     built = time.perf_counter() - begun
-    index = torch.randint(len(stepper.images), (1, size), device=device)
+    index = torch.randint(len(images), (1, size), device=device)
     repeats = [
-        time_calls(lambda step: stepper(index, step), device, steps, warm_up=0 if again else WARM_UP)
+        time_calls(lambda step: train_step(index, step), device, steps, warm_up=0 if again else WARM_UP)
         for again in range(REPEATS)
     ]
     milliseconds = statistics.median(repeats)
     gib = torch.cuda.max_memory_allocated(device) / 2**30 if device.type == "cuda" else None
-    views = _views_alone(stepper, index[0], device, steps, graph=way.captured)
+    views = _views_alone(train_step, index[0], device, steps, graph=mode.captured)
     return {
         "loss": name, "ms": milliseconds, "repeats_ms": repeats, "views_ms": views,
-        "memory_gib": gib, "way": str(way), "precision": config.train.precision, "build_s": built,
+        "memory_gib": gib, "way": str(mode), "precision": config.train.precision, "build_s": built,
         "epochs_100_min": milliseconds * EPOCHS_100 / 60_000,
     }  # fmt: skip
 
@@ -77,20 +82,6 @@ def hardware(device: torch.device) -> str:
     """The machine and the versions that a figure holds for."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{platform.machine()} CPU"
     return f"{name}, torch {torch.__version__}, Python {platform.python_version()}"
-
-
-def _stepper(config: RunConfig, device: torch.device) -> Stepper:
-    generator = torch.Generator().manual_seed(0)
-    images = torch.randint(0, 256, (10_000, 3, 32, 32), generator=generator, dtype=torch.uint8)
-    data = Dataset(name="random", split="train", images=images, labels=None, classes=())
-    objective = build_objective(config, data, Ranks(0, 1, device)).to(device).train()
-    objective.to(memory_format=torch.channels_last)
-    optimizer = build_optimizer(objective.model, config.train, device)
-    rows = torch.arange(config.train.batch_size, device=device)
-    return Stepper(
-        objective, optimizer, images.to(device), None, rows,
-        batches=1, precision=config.train.precision, clip=None,
-    )  # fmt: skip
 
 
 def time_calls(
@@ -108,12 +99,12 @@ def time_calls(
 
 
 def _views_alone(
-    stepper: Stepper, index: torch.Tensor, device: torch.device, steps: int, *, graph: bool
+    train_step: TrainStep, index: torch.Tensor, device: torch.device, steps: int, *, graph: bool
 ) -> float:
-    views, clock = stepper.objective.parts["views"], torch.zeros((), dtype=torch.int64, device=device)
+    views, clock = train_step.objective.parts.views, torch.zeros((), dtype=torch.int64, device=device)
 
     def call(_: int) -> Any:
-        return views(stepper.images[index], stepper.rows, clock)
+        return views(train_step.images[index], train_step.rows, clock)
 
     if not graph:
         return time_calls(call, device, steps)

@@ -25,7 +25,8 @@ from intnacl.training.checkpoint import CHECKPOINTS, saved
 from intnacl.training.journal import LOG, TENSORBOARD, Journal
 from intnacl.training.objectives import Contrastive, Objective, Supervised
 from intnacl.training.ranks import Ranks, barrier
-from intnacl.training.step import DTYPES, memory_errors
+from intnacl.training.settings import DTYPES
+from intnacl.training.step import memory_errors
 from intnacl.training.stop import Stop
 from intnacl.training.trainer import Trainer
 

@@ -18,6 +18,10 @@ LONG = 600.0  # seconds from which the time left is said
 TAIL = 2**16  # bytes at the end of a log, which hold its last record: one has some hundreds
 
 
+Record = dict[str, float]
+"""An epoch's numbers by name: its terms and figures, `epoch` and `step`, and those of TIMES."""
+
+
 class Journal:
     """Records of a run by epoch, in the file `log` and in the folder `tensorboard` if it is given.
 
@@ -51,7 +55,7 @@ class Journal:
             write_file(self.path, "".join(json.dumps(r) + "\n" for r in kept).encode())
             if self._board and self._events:
                 self._board.close()
-                self._board = _board(self._events, purge_step=kept[-1]["epoch"] + 1 if kept else 1)
+                self._board = _board(self._events, purge_step=int(kept[-1]["epoch"]) + 1 if kept else 1)
 
     def progress(self, epochs_done: float, terms: dict[str, float], images_per_s: float) -> None:
         """Move the bar."""
@@ -63,7 +67,7 @@ class Journal:
                 speed=f"{images_per_s:,.0f} images/s",
             )
 
-    def epoch(self, record: dict[str, Any]) -> None:
+    def epoch(self, record: Record) -> None:
         """Write the record of an epoch."""
         if not self.active:
             return
@@ -92,7 +96,7 @@ class Journal:
             print(text, flush=True)
 
 
-def records(path: Path) -> list[dict[str, Any]]:
+def records(path: Path) -> list[Record]:
     """The records of a log; a last line that a kill cut short is left out."""
     found = []
     for line in path.read_bytes().splitlines() if path.exists() else []:
@@ -103,7 +107,7 @@ def records(path: Path) -> list[dict[str, Any]]:
     return found
 
 
-def last_record(path: Path) -> dict[str, Any] | None:
+def last_record(path: Path) -> Record | None:
     """The last of `records`, read from the log's end; None where there is none."""
     if not path.exists():
         return None
@@ -112,12 +116,12 @@ def last_record(path: Path) -> dict[str, Any] | None:
         lines = log.read().splitlines()
     for line in reversed(lines):
         with suppress(ValueError):  # of a line that a kill cut short
-            record: dict[str, Any] = json.loads(line)
+            record: Record = json.loads(line)
             return record
     return None
 
 
-def telling(record: dict[str, Any]) -> dict[str, Any]:
+def telling(record: Record) -> Record:
     """A record without the loss's terms where they tell nothing: `robust` is 0 and `nacl` all of the loss."""
     silent = ("nacl", "robust") if record.get("robust") == 0 else ()
     return {name: value for name, value in record.items() if name not in silent}

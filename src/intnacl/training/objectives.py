@@ -4,6 +4,7 @@ Shapes: B images of this rank's batch (after h halo rows, see `data.views`), C×
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -24,6 +25,26 @@ from intnacl.models.resnets import fuse
 START = 0xFFFFFFFE  # in the generator's place of the view: the stream of the adversary's random starts
 
 
+@dataclass
+class Parts:
+    """The callables of a step, each of which may be replaced by a compiled or a distributed one."""
+
+    views: Callable[..., Any]
+    """From images, rows of the batch and the step to what the model sees."""
+    embed: Callable[[Tensor], Tensor]
+    """The model whose parameters get gradients: the one that DDP wraps."""
+
+
+@dataclass
+class ContrastiveParts(Parts):
+    """Those of a contrastive step."""
+
+    criterion: Callable[..., dict[str, Tensor]]
+    """From embeddings to the terms of the loss."""
+    attack: Callable[[Tensor], Tensor]
+    """The model as the adversary sees it, which gives gradients to images alone: never under DDP."""
+
+
 class Objective(nn.Module):
     """A model and the way from a batch to its loss, in parts that can be compiled or distributed.
 
@@ -32,8 +53,10 @@ class Objective(nn.Module):
 
     model: nn.Module
     encoder: Encoder
-    embeds: str
-    """The part that DDP wraps: the one whose parameters get gradients."""
+    parts: Parts
+    """The parts in use. A plain dataclass, not registered: some of them are the model under another name."""
+    compilable: tuple[str, ...] = ("views", "model")
+    """What `compile_parts` can leave eager: functions by their names, the model in all its uses."""
     halo: int = 0
     seed: Tensor
     """Of the views. On the device, since as a number it would be compiled in: anew for every seed."""
@@ -41,47 +64,41 @@ class Objective(nn.Module):
     def __init__(self, seed: int) -> None:
         super().__init__()
         self.register_buffer("seed", torch.tensor(seed), persistent=False)
-        # A plain dict, not registered: the parts are other faces of the model.
-        self.parts: dict[str, Any] = {}
-        self._plain: dict[str, Any] = {}
+        self._eager_parts: Parts | None = None
 
     def forward(self, images: Tensor, labels: Tensor | None, rows: Tensor, step: Tensor) -> dict[str, Tensor]:
-        """The terms of the batch's loss; "loss" is the one to minimise."""
+        """Return the terms of the batch's loss; "loss" is the one to minimise."""
         raise NotImplementedError
 
     def distribute(self, wrap: Callable[[nn.Module], nn.Module]) -> None:
         """Put the model under DDP."""
-        self.parts[self.embeds] = wrap(self.model)
+        self.parts.embed = wrap(self.model)
 
-    def groups(self) -> list[tuple[str, ...]]:
-        """Names of the parts that stay plain together when one fails to compile: each function, the model."""
-        parts = self._plain or self.parts
-        model = tuple(name for name, part in parts.items() if isinstance(part, nn.Module))
-        return [*((name,) for name in parts if name not in model), model]
-
-    def compile_parts(self, compiler: Callable[[Any], Any] | None, plain: tuple[str, ...] = ()) -> None:
-        """Replace all parts but `plain` by compiled ones; None brings all the plain ones back.
+    def compile_parts(self, compiler: Callable[[Any], Any] | None, eager: str | None = None) -> None:
+        """Replace all parts but `eager` by compiled ones; without a compiler, bring all the eager ones back.
 
         A model that has kernels of its own trains with those instead, and with copies of its weights made at
         once; under DDP it has the kernels alone.
         """
-        self._plain = self._plain or dict(self.parts)
-        fused = fuse(self.model, on=compiler is not None and self.embeds not in plain)
-
-        def _faster(name: str, part: Any) -> Any:
-            if compiler is None or name in plain:
-                return part
-            if not fused or not isinstance(part, nn.Module):
-                return compiler(part)
-            return HalfWeights(part) if part is self.model else part
-
-        self.parts = {name: _faster(name, part) for name, part in self._plain.items()}
+        self._eager_parts = self._eager_parts or self.parts
+        fused = fuse(self.model, on=compiler is not None and eager != "model")
+        replaced = {}
+        for name, part in vars(self._eager_parts).items():
+            is_model = isinstance(part, nn.Module)
+            if compiler is None or eager == ("model" if is_model else name):
+                continue
+            if not (fused and is_model):
+                replaced[name] = compiler(part)
+            elif part is self.model:
+                replaced[name] = HalfWeights(part)
+        self.parts = replace(self._eager_parts, **replaced)
 
 
 class Contrastive(Objective):
     """Views of a batch, their embeddings in one pass, and a loss of the family."""
 
-    embeds = "embed"
+    parts: ContrastiveParts
+    compilable = ("criterion", "views", "model")
 
     def __init__(
         self,
@@ -116,25 +133,22 @@ class Contrastive(Objective):
             beta=pair.beta, gather=pair.gather,
         )  # fmt: skip
         self.halo = self.needed.mixed if world > 1 else 0
-        self.parts = {
-            "embed": self.model, "attack": self.model, "criterion": self.loss.terms, "views": self._views,
-        }  # fmt: skip
+        self.parts = ContrastiveParts(
+            views=self._views, embed=self.model, criterion=self.loss.terms, attack=self.model
+        )
 
     def forward(self, images: Tensor, labels: Tensor | None, rows: Tensor, step: Tensor) -> dict[str, Tensor]:
         """{"nacl", "robust", "loss"}, all views embedded in one pass."""
-        views = self.parts["views"](images, rows, step)
+        views = self.parts.views(images, rows, step)
         x = [*views.plain, *views.extra, *views.mixed]
         clean = len(x)
         if self.needed.adversarial:
-            x.append(self._attack(views.plain[0], rows[self.halo :], step))
+            x.append(self.attack(views.plain[0], rows[self.halo :], step))
         self.model.see(clean, len(x) - clean)
-        z = list(self.parts["embed"](torch.cat(x)).chunk(len(x)))
+        z = list(self.parts.embed(torch.cat(x)).chunk(len(x)))
         extra, mixed = z[2 : 2 + self.needed.extra], z[2 + self.needed.extra : clean]
         adversarial = z[clean] if len(z) > clean else None
-        terms: dict[str, Tensor] = self.parts["criterion"](
-            z[0], z[1], extra=extra, mixed=mixed, adversarial=adversarial
-        )
-        return terms
+        return self.parts.criterion(z[0], z[1], extra=extra, mixed=mixed, adversarial=adversarial)
 
     def _views(self, images: Tensor, rows: Tensor, step: Tensor) -> Views:
         _, extra, mixed, _ = self.needed
@@ -143,22 +157,21 @@ class Contrastive(Objective):
             lam=self.loss.config.lam, halo=self.halo, dtype=self.view_dtype,
         )  # fmt: skip
 
-    def _attack(self, x: Tensor, rows: Tensor, step: Tensor) -> Tensor:
+    def attack(self, x: Tensor, rows: Tensor, step: Tensor) -> Tensor:
+        """Return the adversarial views of x."""
         start = None
         if self.adversary.random_start:
             pixels = draws.uniform(self.seed, step, START, rows, x[0].numel())
             start = (2 * pixels.to(x.dtype) - 1).view_as(x)
         self.model.see(0, 1)
         return adversarial_view(
-            self.parts["attack"], x, self.adversary.eps, steps=self.adversary.steps, random_start=start,
+            self.parts.attack, x, self.adversary.eps, steps=self.adversary.steps, random_start=start,
             criterion=self.maximised, clamp=self.adversary.clamp,
         )  # fmt: skip
 
 
 class Supervised(Objective):
     """Cross-entropy of a linear layer on the encoder, trained end to end: the supervised baseline."""
-
-    embeds = "logits"
 
     def __init__(
         self,
@@ -177,12 +190,12 @@ class Supervised(Objective):
             torch.manual_seed(seed)
             self.model = nn.Sequential(self.encoder, nn.Linear(self.encoder.feature_dim, classes))
         self.augment, self.view_dtype = augment, view_dtype
-        self.parts = {"logits": self.model, "views": self._views}
+        self.parts = Parts(views=self._views, embed=self.model)
 
     def forward(self, images: Tensor, labels: Tensor | None, rows: Tensor, step: Tensor) -> dict[str, Tensor]:
         """{"accuracy" in percent, "loss"} of the augmented images."""
         assert labels is not None
-        logits = self.parts["logits"](self.parts["views"](images, rows, step)).float()
+        logits = self.parts.embed(self.parts.views(images, rows, step)).float()
         correct = (logits.detach().argmax(1) == labels).float().mean()
         return {"accuracy": 100 * correct, "loss": F.cross_entropy(logits, labels)}
 

@@ -47,36 +47,40 @@ class LARS(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """One update of every parameter that has a gradient."""
+        """Update every parameter that has a gradient."""
         assert closure is None
         for group in self.param_groups:
             for w in group["params"]:
-                if w.grad is not None:
-                    self._update(w, group)
-
-    def _update(self, w: Tensor, group: dict[str, Any]) -> None:
-        g = w.grad
-        assert g is not None
-        if w.ndim > 1:
-            g = g + group["weight_decay"] * w
-            norms = w.norm(), g.norm()
-            g = g * torch.where((norms[0] > 0) & (norms[1] > 0), 0.001 * norms[0] / norms[1], 1.0)
-        state = self.state[w]
-        if "momentum_buffer" not in state:
-            state["momentum_buffer"] = torch.zeros_like(w)
-        velocity = state["momentum_buffer"].mul_(group["momentum"]).add_(g)
-        w.sub_(group["lr"] * velocity)
+                if w.grad is None:
+                    continue
+                g = w.grad
+                if w.ndim > 1:
+                    g = g + group["weight_decay"] * w
+                    norms = w.norm(), g.norm()
+                    g = g * torch.where((norms[0] > 0) & (norms[1] > 0), 0.001 * norms[0] / norms[1], 1.0)
+                state = self.state[w]
+                if "momentum_buffer" not in state:
+                    state["momentum_buffer"] = torch.zeros_like(w)
+                velocity = state["momentum_buffer"].mul_(group["momentum"]).add_(g)
+                w.sub_(group["lr"] * velocity)
 
 
 def build_optimizer(module: nn.Module, config: OptimizerConfig, device: torch.device) -> Optimizer:
-    """The optimiser of all parameters, its rate a tensor on the device."""
+    """Return the optimiser of all parameters that need gradients, its rate a tensor on the device."""
     parameters = [p for p in module.parameters() if p.requires_grad]
-    rate = torch.tensor(config.lr, device=device)
-    return BUILDERS[config.optimizer](parameters, rate, config, device.type == "cuda")
+    rate, decay = torch.tensor(config.lr, device=device), config.weight_decay
+    cuda = device.type == "cuda"
+    if config.optimizer in ("adam", "adamw"):
+        adam = torch.optim.Adam if config.optimizer == "adam" else torch.optim.AdamW
+        # capturable: the step counter lives on the device; fused: one kernel. Both are CUDA's.
+        return adam(parameters, rate, weight_decay=decay, capturable=cuda, fused=cuda or None)
+    if config.optimizer == "sgd":
+        return torch.optim.SGD(parameters, rate, config.momentum, weight_decay=decay, fused=cuda or None)
+    return LARS(parameters, rate, config.momentum, decay)
 
 
 def rate_at(config: OptimizerConfig, step: int, steps: int, warmup_steps: int) -> float:
-    """The learning rate of a step: linear warm-up, then constant or half a cosine to zero."""
+    """Return the learning rate of a step: linear warm-up, then constant or half a cosine to zero."""
     if step < warmup_steps:
         return config.lr * (step + 1) / warmup_steps
     if config.schedule == "constant":
@@ -89,28 +93,3 @@ def set_rate(optimizer: Optimizer, rate: float) -> None:
     """Write the rate in place, where a captured graph reads it."""
     for group in optimizer.param_groups:
         group["lr"].fill_(rate)
-
-
-def _adam(params: list[nn.Parameter], rate: Tensor, config: OptimizerConfig, cuda: bool) -> Optimizer:
-    # capturable: the step counter lives on the device; fused: one kernel. Both are CUDA's.
-    return torch.optim.Adam(
-        params, rate, weight_decay=config.weight_decay, capturable=cuda, fused=cuda or None
-    )
-
-
-def _adamw(params: list[nn.Parameter], rate: Tensor, config: OptimizerConfig, cuda: bool) -> Optimizer:
-    return torch.optim.AdamW(
-        params, rate, weight_decay=config.weight_decay, capturable=cuda, fused=cuda or None
-    )
-
-
-def _sgd(params: list[nn.Parameter], rate: Tensor, config: OptimizerConfig, cuda: bool) -> Optimizer:
-    momentum, decay = config.momentum, config.weight_decay
-    return torch.optim.SGD(params, rate, momentum, weight_decay=decay, fused=cuda or None)
-
-
-def _lars(params: list[nn.Parameter], rate: Tensor, config: OptimizerConfig, cuda: bool) -> Optimizer:
-    return LARS(params, rate, config.momentum, config.weight_decay)
-
-
-BUILDERS = {"adam": _adam, "adamw": _adamw, "sgd": _sgd, "lars": _lars}

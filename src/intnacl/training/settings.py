@@ -1,4 +1,4 @@
-"""How a run is trained: how long, how large, how fast."""
+"""The settings of training: how long, how large, how fast."""
 
 from dataclasses import dataclass, replace
 
@@ -6,8 +6,8 @@ import torch
 
 from intnacl.errors import must, one_of, setting
 from intnacl.training.optimizers import OptimizerConfig
-from intnacl.training.step import DTYPES
 
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32, "fp64": torch.float64}
 POSITIVE = must(lambda v: v >= 1, "1 or more")
 NOT_NEGATIVE = must(lambda v: v >= 0, "0 or more")
 
@@ -41,19 +41,15 @@ class TrainConfig(OptimizerConfig):
     """Whether the log is written for TensorBoard too."""
 
     def on(self, device: torch.device) -> "TrainConfig":
-        """The same with everything decided that was left to the device."""
-        gpu = device.type == "cuda"
+        """Return these settings with everything decided that was left to the device."""
+        gpu, precision = device.type == "cuda", self.precision
+        if precision == "auto":
+            # Older GPUs only emulate bf16, slowly. A GPU elsewhere, as under Ray, is taken for a new one.
+            old = gpu and torch.cuda.is_available() and torch.cuda.get_device_capability(device) < (8, 0)
+            precision = "bf16" if gpu and not old else "fp32"
         return replace(
             self,
-            precision=_usual_precision(device) if self.precision == "auto" else self.precision,
+            precision=precision,
             compile=gpu if self.compile is None else self.compile,
             cuda_graph=gpu if self.cuda_graph is None else self.cuda_graph,
         )
-
-
-def _usual_precision(device: torch.device) -> str:
-    """Older GPUs only emulate bf16, slowly. A GPU elsewhere, as under Ray, is taken for a new one."""
-    if device.type != "cuda":
-        return "fp32"
-    old = torch.cuda.is_available() and torch.cuda.get_device_capability(device) < (8, 0)
-    return "fp32" if old else "bf16"

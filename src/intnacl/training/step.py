@@ -5,194 +5,221 @@ Shapes: k batches an update, R = h + B rows of a rank's batch with its halo, T t
 
 import re
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from intnacl.data.batches import rank_rows
 from intnacl.errors import InputError
 from intnacl.training.cuda_graph import record
 from intnacl.training.objectives import Objective
+from intnacl.training.optimizers import build_optimizer
+from intnacl.training.ranks import Ranks, wrap_ddp
+from intnacl.training.settings import DTYPES, TrainConfig
 
-DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32, "fp64": torch.float64}
 WARM_UPS = 3  # before a capture: libraries choose their algorithms, optimisers make their state
 
 
-@dataclass(frozen=True, kw_only=True)
-class StepMode:
-    """How updates are run."""
+class TrainStep:
+    """Runs updates of an objective on images that lie on the device; nothing here waits for the GPU.
 
-    plain: tuple[str, ...] | None
-    """Names of the objective's parts that are not compiled; None: no part is."""
-    captured: bool
-    """Whether an update is one CUDA graph."""
-
-    @property
-    def compiled(self) -> bool:
-        """Whether every part is."""
-        return self.plain == ()
-
-    def __str__(self) -> str:
-        names = ["CUDA graph"] if self.captured else []
-        if self.plain is not None:
-            names.insert(0, " without ".join(filter(None, ["compiled", " and ".join(self.plain)])))
-        return " + ".join(names) or "eager"
-
-
-class Stepper:
-    """Runs updates on data that lives on the device; nothing here waits for the GPU."""
+    Creating one puts the objective on the device, builds its optimiser and wraps its model for DDP.
+    `rows` are those of each global batch that this rank trains on, the halo first; `names` are those of the
+    loss's terms, known after the first update.
+    """
 
     def __init__(
-        self,
-        objective: Objective,
-        optimizer: Optimizer,
-        images: Tensor,
-        labels: Tensor | None,
-        rows: Tensor,
-        *,
-        batches: int,
-        precision: str,
-        clip: float | None,
+        self, objective: Objective, images: Tensor, labels: Tensor | None, config: TrainConfig, here: Ranks
     ) -> None:
-        self.objective, self.optimizer = objective, optimizer
-        self.images, self.labels, self.rows = images, labels, rows
-        self.precision, self.clip = precision, clip
+        device = here.device
+        self.objective, self.config, self.here = objective, config.on(device), here
+        self.rows = rank_rows(here.rank, here.world, config.batch_size, halo=objective.halo, device=device)
+        objective.to(device).train()
+        if self.config.precision == "fp64":
+            objective.double()
+        objective.to(memory_format=torch.channels_last)
+        self.optimizer = build_optimizer(objective.model, config, device)
+        if here.world > 1:
+            objective.distribute(lambda module: wrap_ddp(module, device))
+        self.labels = labels.to(device) if labels is not None else None
+        try:
+            self.images = images.to(device)
+        except torch.OutOfMemoryError as error:
+            gib = images.nbytes / 2**30
+            raise InputError(
+                f"out of memory: the {len(images):,} images take {gib:.1f} GiB on {device}, more than it has "
+                "free. Take fewer or smaller ones (--set size for those that are resized)."
+            ) from error
+        self.scaler = torch.amp.GradScaler(device.type, enabled=self.config.precision == "fp16")
         self.names: list[str] = []
-        device = images.device
-        self.scaler = torch.amp.GradScaler(device.type, enabled=precision == "fp16")
-        self._index_kR = torch.zeros(batches, len(rows), dtype=torch.int64, device=device)
+        # A captured graph reads these two and writes the terms, always in the same memory.
+        self._index_kR = torch.zeros(config.accumulate, len(self.rows), dtype=torch.int64, device=device)
         self._clock = torch.zeros((), dtype=torch.int64, device=device)
-        self._graph: torch.cuda.CUDAGraph | None = None
-        self._captured_T: Tensor | None = None
+        self._captured: tuple[torch.cuda.CUDAGraph, Tensor] | None = None
 
     def __call__(self, index_kR: Tensor, first_batch: int) -> Tensor:
-        """One update on the images `index_kR`, batch `first_batch` of the run first: the terms (T,)."""
+        """Update on the images `index_kR`, the first of which are batch `first_batch` of the run.
+
+        Returns the loss's terms (T,), which the next call may overwrite.
+        """
         self._index_kR.copy_(index_kR)
         self._clock.fill_(first_batch)
-        if self._graph is None:
+        if self._captured is None:
             return self._update()
-        self._graph.replay()
-        assert self._captured_T is not None
-        return self._captured_T
+        graph, terms_T = self._captured
+        graph.replay()
+        return terms_T
 
-    def prepare(
-        self, *, compiled: bool, graph: bool, say: Callable[[str], None], alone: bool = True
-    ) -> StepMode:
-        """Take the fastest way that works; if it is not the first, say why that one is passed over.
+    def named(self, terms_T: Tensor) -> dict[str, float]:
+        """Return terms as numbers by name."""
+        return dict(zip(self.names, terms_T.tolist(), strict=True))
 
-        Of several ranks (not `alone`) none may take another way than the rest: a trial on some of them alone
-        would pair its messages with others' updates.
-        """
+    def state(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps of the optimiser and of the scale of fp16's gradients."""
+        return {"state": self.optimizer.state_dict()["state"], "scaler": self.scaler.state_dict()}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Take up what `state` returned."""
+        # The groups are this machine's: a run may go on with another device's options.
+        groups = self.optimizer.state_dict()["param_groups"]
+        self.optimizer.load_state_dict({"state": state["state"], "param_groups": groups})
+        self.scaler.load_state_dict(state["scaler"])
+
+    def prepare(self, say: Callable[[str], None]) -> "StepMode":
+        """Compile and capture the update as far as the settings ask for it and the machine allows it."""
         # Shapes never change, so that the fastest convolutions are worth finding.
         torch.backends.cudnn.benchmark = True
-        first, *others = self._ways(compiled, graph and self.images.is_cuda and self.precision != "fp16")
-        reason = self._failure(first)
-        if reason is None:
-            return first
-        if not alone:
-            raise InputError(
-                f'"{first}" fails on this rank ({reason}), and all ranks must update in the same way: '
-                "--set train.compile=false."
-            )
-        way = next(way for way in others if self._failure(way) is None)
-        say(f'"{first}" fails here ({reason}): going on with "{way}".')
-        return way
+        alone = self.here.world == 1
+        captured = bool(self.config.cuda_graph) and alone and self.images.is_cuda
+        modes = step_modes(
+            self.objective.compilable if self.config.compile else (),
+            captured=captured and self.config.precision != "fp16",
+        )
+        return first_that_works(modes, self._set_up, say, alone=alone)
 
-    def _ways(self, compiled: bool, graph: bool) -> list[StepMode]:
-        """From the fastest to the one that needs no trial.
-
-        If all parts can be compiled but not captured, the graph is at fault; else it may be one part alone.
-        """
-        ways = [StepMode(plain=None, captured=graph), StepMode(plain=None, captured=False)]
-        if compiled:
-            parts = [StepMode(plain=names, captured=graph) for names in self.objective.groups()]
-            ways = [StepMode(plain=(), captured=graph), StepMode(plain=(), captured=False), *parts, *ways]
-        return list(dict.fromkeys(ways))  # without a graph some are the same
-
-    def _failure(self, way: StepMode) -> str | None:
-        """Why a way does not work, None if it does. Words alone: an error would keep its tensors alive."""
-        try:
-            self._try(way)
-        except Exception as error:
-            if is_out_of_memory(error):
-                raise
-            return f"{type(error).__name__}: {_cause(error)}"
-        return None
-
-    def _try(self, way: StepMode) -> None:
-        """Compile the parts and try an update, which is taken back."""
-        self._graph = None
+    def _set_up(self, mode: "StepMode") -> None:
+        """Compile the objective's parts and try an update, which is taken back."""
+        self._captured = None
         compiler = None
-        if way.plain is not None:
+        if mode.compiled:
             torch.compiler.reset()  # from the process's ninth run on, torch would leave the parts as they are
             compiler = torch.compile(dynamic=False)
-        self.objective.compile_parts(compiler, way.plain or ())
-        if compiler is None and not way.captured:
+        self.objective.compile_parts(compiler, eager=mode.eager)
+        if not mode.compiled and not mode.captured:
             return
-        with _kept(self.objective, self.optimizer, self.scaler), warnings.catch_warnings():
+        with _rolled_back(self.objective, self.optimizer, self.scaler), warnings.catch_warnings():
             # The loss's products are exact by intention; the compiler would have them in TF32.
             warnings.filterwarnings("ignore", "TensorFloat32 tensor cores")
-            if way.captured:
-                self._graph, self._captured_T = record(self._update, self.images.device, warm_ups=WARM_UPS)
+            if mode.captured:
+                self._captured = record(self._update, self.images.device, warm_ups=WARM_UPS)
             else:
                 self._update()
 
     def _update(self) -> Tensor:
         k = len(self._index_kR)
-        totals = None
+        precision, device = self.config.precision, self.images.device.type
+        means_T = None
         for i in range(k):
-            terms_T = self._backward(self._index_kR[i], self._clock + i, 1 / k)
-            totals = terms_T if totals is None else totals + terms_T
-        if self.clip:
+            index_R = self._index_kR[i]
+            images = self.images[index_R]
+            labels = None if self.labels is None else self.labels[index_R]
+            with torch.autocast(device, DTYPES[precision], enabled=precision in ("bf16", "fp16")):
+                terms = self.objective(images, labels, self.rows, self._clock + i)
+            self.scaler.scale(terms["loss"] * (1 / k)).backward()
+            self.names = list(terms)
+            terms_T = torch.stack([value.detach().float() * (1 / k) for value in terms.values()])
+            means_T = terms_T if means_T is None else means_T + terms_T
+        if self.config.clip:
             self.scaler.unscale_(self.optimizer)
-            torch.nn.utils.clip_grad_norm_(self.objective.model.parameters(), self.clip)
+            torch.nn.utils.clip_grad_norm_(self.objective.model.parameters(), self.config.clip)
         self.scaler.step(self.optimizer)
         self.scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
-        assert totals is not None
-        return totals
+        assert means_T is not None
+        return means_T
 
-    def _backward(self, index_R: Tensor, clock: Tensor, share: float) -> Tensor:
-        images = self.images[index_R]
-        labels = None if self.labels is None else self.labels[index_R]
-        half = self.precision in ("bf16", "fp16")
-        with torch.autocast(images.device.type, DTYPES[self.precision], enabled=half):
-            terms = self.objective(images, labels, self.rows, clock)
-        self.scaler.scale(terms["loss"] * share).backward()
-        self.names = list(terms)
-        return torch.stack([value.detach().float() * share for value in terms.values()])
+
+# ---- modes, from the fastest to plain torch ----------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepMode:
+    """The way that updates are run."""
+
+    compiled: bool = False
+    """Parts of the objective are compiled: all of them but `eager`."""
+    eager: str | None = None
+    """The one part that is not compiled where the others are, since the compiler fails on it."""
+    captured: bool = False
+    """An update is one CUDA graph."""
+
+    @property
+    def fully_compiled(self) -> bool:
+        """True if no part is left out."""
+        return self.compiled and self.eager is None
+
+    def __str__(self) -> str:
+        names = [f"compiled without {self.eager}" if self.eager else "compiled"] if self.compiled else []
+        return " + ".join(names + ["CUDA graph"] * self.captured) or "eager"
+
+
+def step_modes(compilable: Sequence[str], *, captured: bool) -> list[StepMode]:
+    """List the modes that are worth a try, from the fastest to plain torch, which always works.
+
+    If all parts can be compiled but not captured, the graph is at fault; else it may be a single part.
+    """
+    modes = [StepMode(captured=captured), StepMode()]
+    if compilable:
+        partly = [StepMode(compiled=True, eager=part, captured=captured) for part in compilable]
+        modes = [StepMode(compiled=True, captured=captured), StepMode(compiled=True), *partly, *modes]
+    return list(dict.fromkeys(modes))  # without a graph some are the same
+
+
+def first_that_works(
+    modes: Sequence[StepMode],
+    set_up: Callable[[StepMode], None],
+    say: Callable[[str], None],
+    *,
+    alone: bool = True,
+) -> StepMode:
+    """Set up the first mode that works; if it is not the first of all, say why that one does not.
+
+    Of several ranks (not `alone`) none may take another mode than the rest: a trial on some of them alone
+    would pair its messages with others' updates.
+    """
+    reason = None
+    for mode in modes:
+        try:
+            set_up(mode)
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise
+            # The line that names the error, as compilers quote whole tracebacks. Only words are kept: the
+            # error itself would keep its tensors alive.
+            lines = str(error).splitlines() or [""]
+            named = [line for line in lines if re.match(r"[\w.]*(Error|Exception): .", line)]
+            cause = (named[-1] if named else lines[0])[:200]
+            reason = reason or f"{type(error).__name__}: {cause}"
+        else:
+            if reason:
+                say(f'"{modes[0]}" fails here ({reason}): going on with "{mode}".')
+            return mode
+        if not alone:
+            break
+    raise InputError(
+        f'"{modes[0]}" fails on this rank ({reason}), and all ranks must update in the same way: '
+        "--set train.compile=false."
+    )
 
 
 @contextmanager
-def memory_errors() -> Iterator[None]:
-    """Turn a lack of memory, the GPU's or the machine's, into a message that says what to do."""
-    try:
-        yield
-    except (RuntimeError, MemoryError) as error:
-        if is_out_of_memory(error):
-            raise InputError(
-                "out of memory: lower --batch-size (train.accumulate makes up for it), --num-positives, or "
-                "take train.precision=bf16. Nothing is lost: the last checkpoint is whole."
-            ) from error
-        raise
-
-
-def is_out_of_memory(error: Exception) -> bool:
-    """Whether memory ran out; torch's own exception is of what its allocator asked for on a GPU alone."""
-    told = (
-        "can't allocate memory", "Storage size calculation overflowed",
-        "CUDA error: out of memory", "[CUDA]: out of memory", "CUBLAS_STATUS_ALLOC_FAILED",
-    )  # fmt: skip
-    known = isinstance(error, torch.OutOfMemoryError | MemoryError)
-    return known or any(text in str(error) for text in told)
-
-
-@contextmanager
-def _kept(objective: Objective, optimizer: Optimizer, scaler: torch.amp.GradScaler) -> Iterator[None]:
-    """Trial updates inside the block leave weights, statistics, scale and optimiser as they were.
+def _rolled_back(objective: Objective, optimizer: Optimizer, scaler: torch.amp.GradScaler) -> Iterator[None]:
+    """Take the updates inside the block back: weights, statistics, scale and optimiser.
 
     Values are written back in place, since a captured graph knows tensors by their address. State that the
     optimiser made during the trial is zero, which is how every one of ours begins.
@@ -219,8 +246,31 @@ def _kept(objective: Objective, optimizer: Optimizer, scaler: torch.amp.GradScal
         optimizer.zero_grad(set_to_none=True)
 
 
-def _cause(error: Exception) -> str:
-    """The first line of a message, or the last that names an error: compilers quote whole tracebacks."""
-    lines = str(error).splitlines() or [""]
-    named = [line for line in lines if re.match(r"[\w.]*(Error|Exception): .", line)]
-    return (named[-1] if named else lines[0])[:200]
+# ---- memory ------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def memory_errors() -> Iterator[None]:
+    """Turn a lack of memory, the GPU's or the machine's, into a message that says what to do."""
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        if is_out_of_memory(error):
+            raise InputError(
+                "out of memory: lower --batch-size (train.accumulate makes up for it), --num-positives, or "
+                "take train.precision=bf16. Nothing is lost: the last checkpoint is whole."
+            ) from error
+        raise
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """True if memory ran out; torch has an exception of its own only for its allocator on a GPU."""
+    messages = (
+        "can't allocate memory",
+        "Storage size calculation overflowed",
+        "CUDA error: out of memory",
+        "[CUDA]: out of memory",
+        "CUBLAS_STATUS_ALLOC_FAILED",
+    )
+    known = isinstance(error, torch.OutOfMemoryError | MemoryError)
+    return known or any(message in str(error) for message in messages)
