@@ -4,13 +4,14 @@ All come from the runs in results/. In the pages they stand between two marks.
 """
 
 import io
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
-from intnacl.paper.cells import Cell, Run, View, collect
+from intnacl.paper.cells import Cell, FilledTable, RecordedRun, read_cells
 from intnacl.paper.claims import Judgement, judge
 from intnacl.paper.figures import draw
 from intnacl.paper.published import training_times
@@ -28,7 +29,7 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def table(views: dict[str, View]) -> str:
+def table(views: dict[str, FilledTable]) -> str:
     """The table and what it was measured with, as Markdown."""
     head = ["loss", "seeds", *(label for label, *_ in COLUMNS)]
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
@@ -38,17 +39,17 @@ def table(views: dict[str, View]) -> str:
     return "\n".join([*lines, "", note(runs), ""])
 
 
-def line(view: View, i: int) -> str:
+def line(view: FilledTable, i: int) -> str:
     """A row: the loss, its seeds, and its figures with the published ones behind them."""
     cells = [view.cells[i][place(view, dataset, metric)] for _, dataset, metric in COLUMNS]
     seeds = cells[0].n
-    return f"| {view.rows[i]['label']} | {seeds} | {' | '.join(text(cell, seeds) for cell in cells)} |"
+    return f"| {view.rows[i].label} | {seeds} | {' | '.join(text(cell, seeds) for cell in cells)} |"
 
 
-def place(view: View, dataset: str | None, metric: str) -> int:
+def place(view: FilledTable, dataset: str | None, metric: str) -> int:
     """The column of a figure."""
     wanted = (dataset, metric)
-    return next(j for j, c in enumerate(view.columns) if (c["dataset"], c["metric"]) == wanted)
+    return next(j for j, c in enumerate(view.columns) if (c.dataset, c.metric) == wanted)
 
 
 def text(cell: Cell, seeds: int) -> str:
@@ -64,13 +65,13 @@ def text(cell: Cell, seeds: int) -> str:
     return f"{cell.mean:.2f}{spread}{of}{published}"
 
 
-def finished(view: View) -> list[Run]:
+def finished(view: FilledTable) -> list[RecordedRun]:
     """The runs behind a table that are done."""
     found = {run.name: run for row in view.cells for cell in row for run in cell.runs.values()}
     return [run for run in found.values() if run.result is not None]
 
 
-def note(runs: list[Run]) -> str:
+def note(runs: list[RecordedRun]) -> str:
     """What the figures are, and hardware, versions and dates of the runs."""
     found = [run.result for run in runs if run.result is not None]
     protocols = [result["protocol"] for result in found]
@@ -91,7 +92,7 @@ def note(runs: list[Run]) -> str:
     )
 
 
-def images(results: list[dict[str, Any]], attack: str) -> str:
+def images(results: Sequence[Mapping[str, Any]], attack: str) -> str:
     """How many images an attack was run on."""
     counts = {a["images"] for result in results for a in result["attacks"] if a["name"] == attack}
     return " or ".join(f"{count:,}" for count in sorted(counts))
@@ -113,7 +114,7 @@ def claims(judgements: list[Judgement]) -> str:
     return "\n" + "\n".join(parts)
 
 
-def figure(view: View) -> bytes:
+def figure(view: FilledTable) -> bytes:
     """A figure as PNG that also holds, as text, the values it shows."""
     image, info = Image.open(io.BytesIO(draw(view)[1])), PngInfo()
     info.add_itxt("values", values(view))
@@ -122,17 +123,17 @@ def figure(view: View) -> bytes:
     return png.getvalue()
 
 
-def values(view: View) -> str:
+def values(view: FilledTable) -> str:
     """One line a row: its label and its cells."""
     rows = zip(view.rows, view.cells, strict=True)
     return "\n".join(
-        ": ".join([row["label"], ", ".join(text(cell, cell.n) for cell in cells)]) for row, cells in rows
+        ": ".join([row.label, ", ".join(text(cell, cell.n) for cell in cells)]) for row, cells in rows
     )
 
 
-def results() -> tuple[dict[str, View], list[Judgement]]:
+def results() -> tuple[dict[str, FilledTable], list[Judgement]]:
     """The tables of results/ by their names, and the claims."""
-    views, runs = collect(ROOT / "results")
+    views, runs = read_cells(ROOT / "results")
     return {view.key: view for view in views}, judge(runs)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from intnacl.paper.cells import View, collect, figure
+from intnacl.paper.cells import FilledTable, figure, read_cells
 
 ROOT = Path(__file__).parents[1]
 FIGURES = (
@@ -31,11 +31,11 @@ def page():
 
 
 @pytest.fixture(scope="module")
-def views(page) -> dict[str, View]:
+def views(page) -> dict[str, FilledTable]:
     return page.results()[0]
 
 
-def with_another_value(view: View, points: float) -> View:
+def with_another_value(view: FilledTable, points: float) -> FilledTable:
     """The view with its first figure changed."""
     cell = view.cells[0][0]
     seed = next(iter(cell.values))
@@ -43,7 +43,7 @@ def with_another_value(view: View, points: float) -> View:
     return replace(view, cells=[[changed, *view.cells[0][1:]], *view.cells[1:]])
 
 
-def test_the_table_is_the_records(page, views: dict[str, View]) -> None:
+def test_the_table_is_the_records(page, views: dict[str, FilledTable]) -> None:
     assert page.between(README, page.table(views)) == README
     other = {**views, "main": with_another_value(views["main"], 0.02)}
     assert page.between(README, page.table(other)) != README
@@ -58,16 +58,14 @@ def test_the_table_by_seed_has_every_run() -> None:
     text = (ROOT / "docs" / "reproduction.md").read_text(encoding="utf-8")
     first = text[text.index("| loss | seed |") :].partition("\n\n")[0].splitlines()[2:]
     shown = {tuple(line.replace(" ", "").split("|")[2:-1]) for line in first}
-    for run in collect(ROOT / "results")[1].values():
+    for run in read_cells(ROOT / "results")[1].values():
         if run.result:
-            found = [
-                figure(run.result, dataset, {"metric": metric, "eps": None}) for dataset, metric in FIGURES
-            ]
+            found = [figure(run.result, dataset, metric).value for dataset, metric in FIGURES]
             line = (str(run.config.seed), *("" if value is None else f"{value:.2f}" for value in found))
             assert line in shown, f"{run.name}: {line}"
 
 
-def test_a_figure_of_fewer_seeds_says_so(page, views: dict[str, View]) -> None:
+def test_a_figure_of_fewer_seeds_says_so(page, views: dict[str, FilledTable]) -> None:
     view = views["main"]
     clean, fgsm = view.cells[0][:2]
     seed, value = next(iter(fgsm.values.items()))
@@ -78,7 +76,7 @@ def test_a_figure_of_fewer_seeds_says_so(page, views: dict[str, View]) -> None:
     assert page.line(view, 0).count("n = ") == len(fewer)
 
 
-def test_every_finished_run_is_whole(views: dict[str, View]) -> None:
+def test_every_finished_run_is_whole(views: dict[str, FilledTable]) -> None:
     folders = sorted((ROOT / "results" / "runs").iterdir())
     assert folders
     for folder in folders:
@@ -97,7 +95,7 @@ def test_every_finished_run_is_whole(views: dict[str, View]) -> None:
 
 
 def test_the_check_of_table_4_is_all_there() -> None:
-    views, runs = collect(ROOT / "results" / "tinyimagenet-20")
+    views, runs = read_cells(ROOT / "results" / "tinyimagenet-20")
     assert len(runs) == 12
     assert [name for name, run in runs.items() if run.result is None] == []
     assert all(cell.published is None for view in views for row in view.cells for cell in row)
@@ -109,7 +107,7 @@ def opened(png: bytes) -> tuple[str, np.ndarray]:
     return image.text["values"], np.asarray(image.convert("RGB").resize((736, 304)), dtype=float)
 
 
-def test_the_figure_is_the_records(page, views: dict[str, View]) -> None:
+def test_the_figure_is_the_records(page, views: dict[str, FilledTable]) -> None:
     kept, kept_pixels = opened(page.FIGURE.read_bytes())
     drawn, drawn_pixels = opened(page.figure(views["figure1"]))
     assert drawn == kept

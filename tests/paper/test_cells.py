@@ -13,7 +13,7 @@ from made_up import fill, result_of, shifted
 from intnacl.cli.flags import pairs
 from intnacl.paper import published
 from intnacl.paper.attempts import FAILURE, finished, run_folder
-from intnacl.paper.cells import Cell, collect, command, figure, pooled
+from intnacl.paper.cells import Cell, command, figure, pooled, read_cells
 from intnacl.paper.grid import PAPER, pick
 from intnacl.paper.plan import Plan, make_plan
 from intnacl.runs.config import differences, resolve
@@ -60,7 +60,7 @@ def test_minutes_are_those_of_the_fastest_seed(tmp_path: Path) -> None:
         result = json.loads(path.read_text())
         result["time_s"]["pretrain"] *= 3
         path.write_text(json.dumps(result))
-    (view,), _ = collect(tmp_path)
+    (view,), _ = read_cells(tmp_path)
     clean, *_, minutes = view.cells[0]
     assert (minutes.mean, minutes.sd, minutes.n) == (pytest.approx(1.4 * 100 / 60), None, 3)
     assert clean.sd is not None
@@ -72,7 +72,7 @@ def test_a_run_that_shared_its_device_gives_no_minutes(tmp_path: Path) -> None:
         result = json.loads(path.read_text())
         result["protocol"]["hardware"] = {"gpu": "some GPU", "shared": True}
         path.write_text(json.dumps(result))
-    (view,), _ = collect(tmp_path)
+    (view,), _ = read_cells(tmp_path)
     clean, *_, minutes = view.cells[0]
     assert (list(clean.values), list(minutes.values), minutes.status) == (["0", "1"], ["1"], "partly")
     assert minutes.runs["0"].machine == "some GPU, shared"
@@ -83,26 +83,26 @@ def test_a_run_that_shared_its_device_gives_no_minutes(tmp_path: Path) -> None:
 def test_optional_columns_are_shown_once_measured(tmp_path: Path) -> None:
     fill(tmp_path, _paper(("main", "figure1"), [0]), shifted())
     optional = "CIFAR-100 AutoAttack"
-    main, figure1 = collect(tmp_path)[0]
-    assert optional not in [column["label"] for column in main.columns]
+    main, figure1 = read_cells(tmp_path)[0]
+    assert optional not in [column.label for column in main.columns]
     assert {len(row) for row in main.cells} == {len(main.columns)}
     path = run_folder(tmp_path, main.cells[0][0].runs["0"].name) / "result.json"
     result = json.loads(path.read_text())
     found = {"dataset": "cifar100", "name": "autoattack", "eps": 0.002, "images": 50, "accuracy": 12.5}
     path.write_text(json.dumps(result | {"attacks": [*result["attacks"], found]}))
-    (main, _), _ = collect(tmp_path)
-    place = [column["label"] for column in main.columns].index(optional)
+    (main, _), _ = read_cells(tmp_path)
+    place = [column.label for column in main.columns].index(optional)
     assert [row[place].mean for row in main.cells if row[place].values] == [12.5]
     record = json.loads((tmp_path / "plan.json").read_text())
     record["tables"]["figure1"]["columns"][1]["optional"] = True  # a scatter needs it
     record["tables"]["figure1"]["columns"][1]["metric"] = "autoattack"
     (tmp_path / "plan.json").write_text(json.dumps(record))
-    assert len(collect(tmp_path)[0][1].columns) == len(figure1.columns)
+    assert len(read_cells(tmp_path)[0][1].columns) == len(figure1.columns)
 
 
 def test_results_meet_their_published_values(tmp_path: Path) -> None:
     fill(tmp_path, _paper(("2", "4"), [0, 1]), shifted(-1.0, spread=0.0))
-    views, runs = collect(tmp_path)
+    views, runs = read_cells(tmp_path)
     assert [view.departures for view in views] == [[], []]
     cells = [cell for view in views for row in view.cells for cell in row]
     assert len(cells) == 108
@@ -116,10 +116,10 @@ def test_a_loss_has_the_same_seeds_in_every_table(tmp_path: Path) -> None:
     fill(tmp_path, _paper(("3",), [1]), shifted())
     more = _paper(("main",), [0, 1, 2])
     fill(tmp_path, more, shifted(), skip=lambda job: job.config.seed == 2 or finished(tmp_path, job.name))
-    table3, main = collect(tmp_path)[0]
-    intnacl = next(i for i, row in enumerate(table3.rows) if row["group"] == "MIXNCA(g2, λ = 0.5, α = 1)")
+    table3, main = read_cells(tmp_path)[0]
+    intnacl = next(i for i, row in enumerate(table3.rows) if row.group == "MIXNCA(g2, λ = 0.5, α = 1)")
     here, there = table3.cells[intnacl + 4][0], main.cells[4][0]
-    assert (main.rows[4]["label"], table3.rows[intnacl + 4]["label"]) == ("IntNaCl", "M = 5")
+    assert (main.rows[4].label, table3.rows[intnacl + 4].label) == ("IntNaCl", "M = 5")
     assert here.values == there.values
     assert list(here.values) == ["0", "1"]
     assert (here.status, there.status) == ("measured", "partly")
@@ -134,7 +134,7 @@ def test_missing_and_failed_cells_are_told_apart(tmp_path: Path) -> None:
     run_folder(tmp_path, name).mkdir()
     noted = {"error": "bad", "tries": {"s": 3}, "given_up": ["s"]}
     (run_folder(tmp_path, name) / FAILURE).write_text(json.dumps(noted))
-    (view,), runs = collect(tmp_path)
+    (view,), runs = read_cells(tmp_path)
     assert [row[0].status for row in view.cells][:3] == ["partly", "failed", "measured"]
     assert view.cells[0][0].n == 1
     assert view.cells[0][0].published == (53.69, 0.25)
@@ -146,12 +146,12 @@ def test_a_run_that_will_be_tried_again_has_not_failed(tmp_path: Path) -> None:
     folder = run_folder(tmp_path, plan.jobs[0].name)
     folder.mkdir(parents=True)
     (folder / FAILURE).write_text(json.dumps({"error": "bad", "tries": {"s": 1}, "given_up": []}))
-    assert [run.status for run in collect(tmp_path)[1].values()] == ["missing"]
+    assert [run.status for run in read_cells(tmp_path)[1].values()] == ["missing"]
 
 
 def test_seeds_come_in_their_order(tmp_path: Path) -> None:
     fill(tmp_path, make_plan([table()], [10, 2]), shifted())
-    (view,), _ = collect(tmp_path)
+    (view,), _ = read_cells(tmp_path)
     assert list(view.cells[0][0].values) == ["2", "10"]
 
 
@@ -159,21 +159,21 @@ def test_seeds_come_in_their_order(tmp_path: Path) -> None:
 def test_a_damaged_result_is_a_missing_one(tmp_path: Path, damage: str) -> None:
     fill(tmp_path, plan := make_plan([table()], [0, 1]), shifted())
     (run_folder(tmp_path, plan.jobs[0].name) / "result.json").write_text(damage)
-    (view,), runs = collect(tmp_path)
+    (view,), runs = read_cells(tmp_path)
     assert [run.status for run in runs.values()] == ["missing", "finished"]
     assert view.cells[0][0].status == "partly"
 
 
 def test_what_is_no_number_is_no_value(tmp_path: Path) -> None:
     fill(tmp_path, make_plan([table()], [0]), lambda *_: float("nan"))
-    (view,), _ = collect(tmp_path)
+    (view,), _ = read_cells(tmp_path)
     assert view.cells[0][0].status == "missing"
 
 
 def test_no_published_value_beside_other_settings(tmp_path: Path) -> None:
     plan = make_plan(pick(PAPER, ("2",)), [0], universe=PAPER, overrides={"train.lr": 1e-3})
     fill(tmp_path, plan, shifted())
-    (view,), _ = collect(tmp_path)
+    (view,), _ = read_cells(tmp_path)
     assert view.departures == ["train.lr = 0.001, not 0.0003"]
     assert {cell.published for row in view.cells for cell in row} == {None}
 
@@ -187,10 +187,10 @@ def test_no_published_value_beside_a_part_of_a_data_set(tmp_path: Path) -> None:
         result["protocol"]["images"]["tinyimagenet"] = {"train": 10_000, "test": 1_000}
         path.write_text(json.dumps(result))
         if path == paths[0]:
-            (view,), _ = collect(tmp_path)
+            (view,), _ = read_cells(tmp_path)
             assert view.departures == []  # the table's other cells are the paper's
             assert None in {cell.published for row in view.cells for cell in row}
-    (view,), _ = collect(tmp_path)
+    (view,), _ = read_cells(tmp_path)
     assert view.departures == ["tinyimagenet has 10,000 + 1,000 images, not 100,000 + 10,000"]
     assert {cell.published for row in view.cells for cell in row} == {None}
 
@@ -198,7 +198,7 @@ def test_no_published_value_beside_a_part_of_a_data_set(tmp_path: Path) -> None:
 def test_open_choices_are_compared_and_named(tmp_path: Path) -> None:
     plan = make_plan(pick(PAPER, ("2",)), [0], universe=PAPER, overrides={"augment.strength": 0.5})
     fill(tmp_path, plan, shifted())
-    (view,), runs = collect(tmp_path)
+    (view,), runs = read_cells(tmp_path)
     assert all(cell.published for row in view.cells for cell in row)
     assert {tuple(run.choices) for run in runs.values()} == {("augment.strength = 0.5",)}
 
@@ -209,7 +209,7 @@ def test_figures_of_a_result() -> None:
     result["accuracy"]["digits"]["pgd"] = None  # not measured under the protocol
 
     def value(metric: str, eps: float | None = None, dataset: str = "digits") -> float | None:
-        return figure(result, dataset, {"metric": metric, "eps": eps})
+        return figure(result, dataset, metric, eps).value
 
     assert (value("clean"), value("fgsm")) == (90.0, 60.0)
     assert value("fgsm", 0.02) == pytest.approx(6.0)
@@ -220,7 +220,7 @@ def test_figures_of_a_result() -> None:
     for images in (8, 99_999, 16):  # further attacks, on fewer and on more images
         result["attacks"].insert(0, row | {"images": images, "accuracy": float(images)})
     assert value("pgd") == 99_999
-    assert figure(None, "digits", {"metric": "clean", "eps": None}) is None
+    assert figure(None, "digits", "clean") == (None, None)
 
 
 def test_the_command_of_a_run_tells_where_its_data_are() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from intnacl.paper.cells import Run
+from intnacl.paper.cells import RecordedRun
 from intnacl.paper.claims import CLAIMS, LOSSES, Difference, judge, measured_claims
 from intnacl.paper.grid import CIFAR
 from intnacl.paper.published import find
@@ -17,10 +17,10 @@ from intnacl.runs.config import resolve
 Figures = dict[str, dict[str, float]]
 
 
-def run(name: str, seed: int, accuracy: Figures | None, **changes: Any) -> Run:
+def run(name: str, seed: int, accuracy: Figures | None, **changes: Any) -> RecordedRun:
     config = replace(canonical(resolve({**CIFAR, **LOSSES[name], **changes})), seed=seed)
     result = {"accuracy": accuracy, "attacks": [], "config": {"evaluation": {"eps": [0.002]}}}
-    return Run(
+    return RecordedRun(
         name=f"{name} {seed} {changes}", config=config, result=result if accuracy else None, error=None,
         departures=[], choices=[], command="",
     )  # fmt: skip
@@ -30,7 +30,7 @@ def both(fgsm: float, transferred: float) -> Figures:
     return {"cifar100": {"clean": 50.0, "fgsm": fgsm}, "cifar10": {"clean": 70.0, "fgsm": transferred}}
 
 
-def verdict(runs: list[Run], text: str) -> tuple[str, list[Difference]]:
+def verdict(runs: list[RecordedRun], text: str) -> tuple[str, list[Difference]]:
     (one,) = [one for one in judge({run.name: run for run in runs}) if one.claim.text == text]
     return one.verdict, list(one.differences)
 
@@ -60,9 +60,9 @@ def test_the_papers_own_difference_has_a_spread_too() -> None:
     runs = [run("Debiased+HardNeg", seed, both(30.0, 48.0)) for seed in seeds]
     runs += [run("IntCl", seed, both(30.0 + 8.6, 60.0)) for seed in seeds]
     found, (lift, _) = verdict(runs, LIFTS)
-    assert lift.told is not None
-    assert lift.told_from_paper == pytest.approx(lift.told * ((2 / 20 + 2 / 5) / (2 / 20)) ** 0.5)
-    assert lift.told < 9.02 - 8.6
+    assert lift.chance is not None
+    assert lift.chance_from_paper == pytest.approx(lift.chance * ((2 / 20 + 2 / 5) / (2 / 20)) ** 0.5)
+    assert lift.chance < 9.02 - 8.6
     assert found == "holds"
 
 
@@ -79,8 +79,8 @@ def test_what_chance_can_explain_is_twice_the_standard_error_of_the_difference()
         (2 * statistics.variance(fgsm.values()) + 4 * sum(sd**2 for sd in spreads)) / (2 + 4 * len(spreads))
     )
     assert len(spreads) > 5
-    assert lift.told == pytest.approx(2 * s * math.sqrt(1 / 3 + 1 / 1))
-    assert lift.told_from_paper == pytest.approx(2 * s * math.sqrt(1 / 3 + 1 / 1 + 2 / 5))
+    assert lift.chance == pytest.approx(2 * s * math.sqrt(1 / 3 + 1 / 1))
+    assert lift.chance_from_paper == pytest.approx(2 * s * math.sqrt(1 / 3 + 1 / 1 + 2 / 5))
 
 
 def test_more_seeds_tell_more_and_their_spread_counts() -> None:
@@ -91,9 +91,9 @@ def test_more_seeds_tell_more_and_their_spread_counts() -> None:
                     for name in ("Debiased+HardNeg", "IntCl")]  # fmt: skip
     lifts = [verdict(runs, LIFTS)[1][0] for runs in (calm, alone, wild)]
     assert [lift.seeds for lift in lifts] == [(4, 4), (1, 1), (4, 4)]
-    told = [lift.told for lift in lifts]
-    assert told == sorted(told)
-    assert told[0] < told[1] / 2 + 1e-9
+    chances = [lift.chance for lift in lifts]
+    assert chances == sorted(chances)
+    assert chances[0] < chances[1] / 2 + 1e-9
     assert [verdict(runs, LIFTS)[0] for runs in (alone, wild)] == ["does not hold", "within chance"]
 
 
@@ -143,10 +143,10 @@ def test_what_is_missing_is_said_and_no_less_is_no_less() -> None:
     runs = [run("SimCLR", 0, simclr), run("IntCl", 0, a_little_less)]
     text = "IntCl does not sacrifice standard accuracy on CIFAR-100."
     assert verdict(runs, text)[0] == "holds so far (1 of 5)"
-    told = verdict(runs, text)[1][0].told
-    assert told is not None
-    just_told = run("IntCl", 0, {"cifar100": {"clean": 54.0 - 1.01 * told, "fgsm": 40.0}})
-    assert verdict([runs[0], just_told], text)[0] == "does not hold so far (1 of 5)"
+    chance = verdict(runs, text)[1][0].chance
+    assert chance is not None
+    clearly_less = run("IntCl", 0, {"cifar100": {"clean": 54.0 - 1.01 * chance, "fgsm": 40.0}})
+    assert verdict([runs[0], clearly_less], text)[0] == "does not hold so far (1 of 5)"
     much_less = run("IntCl", 0, {"cifar100": {"clean": 50.0, "fgsm": 40.0}})
     assert verdict([runs[0], much_less], text)[0] == "does not hold so far (1 of 5)"
 
@@ -157,9 +157,9 @@ def test_a_comparison_in_words() -> None:
         figure=("cifar10", "fgsm"),
         kind="more",
         measured=-1.234,
-        told=0.5,
+        chance=0.5,
         paper=2.0,
-        told_from_paper=0.6,
+        chance_from_paper=0.6,
         seeds=(3, 1),
     )
     assert str(made) == "A over B, CIFAR-10 under FGSM: −1.23 ± 0.50 (n = 3 and 1; paper +2.00)"

@@ -13,11 +13,17 @@ from made_up import fill, shifted
 
 from intnacl.paper import record
 from intnacl.paper.attempts import FAILURE, run_folder
-from intnacl.paper.cells import collect
+from intnacl.paper.cells import read_cells
 from intnacl.paper.grid import PAPER
-from intnacl.paper.latex import COMPARED, ROOM, SPECIAL, escape_latex, parts
 from intnacl.paper.plan import make_plan
-from intnacl.paper.report import write_report
+from intnacl.paper.report import (
+    TEX_COMPARED,
+    TEX_SPECIAL,
+    TEX_WIDTH,
+    escape_latex,
+    side_by_side,
+    write_report,
+)
 
 needs_latex = pytest.mark.skipif(shutil.which("pdflatex") is None, reason="pdflatex is not installed")
 
@@ -49,13 +55,13 @@ def test_text_is_escaped(text: str, escaped: str) -> None:
 def test_as_many_columns_stand_side_by_side_as_there_is_room_for(tmp_path: Path) -> None:
     plan = make_plan(PAPER, [0], universe=PAPER)
     record.write(tmp_path, plan, scale="paper", overrides={})
-    views, _ = collect(tmp_path)
+    views, _ = read_cells(tmp_path)
     for view in views:
-        assert [place for part in parts(view) for place, _ in part] == list(range(len(view.columns)))
-        for place, compared in (pair for part in parts(view) for pair in part):
+        assert [place for part in side_by_side(view) for place, _ in part] == list(range(len(view.columns)))
+        for place, compared in (pair for part in side_by_side(view) for pair in part):
             assert compared == any(row[place].published for row in view.cells)
-    widths = {view.key: [len(part) for part in parts(view)] for view in views}
-    assert widths["table2"] == [ROOM // COMPARED]
+    widths = {view.key: [len(part) for part in side_by_side(view)] for view in views}
+    assert widths["table2"] == [TEX_WIDTH // TEX_COMPARED]
     assert widths["figure_eps"] == [5]  # one of its columns is the paper's
 
 
@@ -73,7 +79,7 @@ def test_the_report_of_the_paper_compiles_and_fits(tmp_path: Path) -> None:
 @needs_latex
 def test_any_text_compiles(tmp_path: Path) -> None:
     text = (
-        "".join(SPECIAL)
+        "".join(TEX_SPECIAL)
         + "".join(map(chr, range(0x250)))
         + "–—‘’“”… 数 \U0001f600 \\input{x} \\end{document}"
     )

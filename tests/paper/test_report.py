@@ -15,7 +15,7 @@ from made_up import fill, shifted
 from intnacl.errors import InputError
 from intnacl.paper import published, record
 from intnacl.paper.attempts import FAILURE, run_folder
-from intnacl.paper.cells import collect
+from intnacl.paper.cells import read_cells
 from intnacl.paper.grid import PAPER, pick, tables_of
 from intnacl.paper.plan import Job, make_plan
 from intnacl.paper.report import (
@@ -110,7 +110,7 @@ def test_every_finished_run_tells_its_seconds(tmp_path: Path, name: str) -> None
 def test_a_table_with_minutes_says_whose_they_are(tmp_path: Path) -> None:
     plan = make_plan(pick(PAPER, ("main", "2")), [0, 1], universe=PAPER)
     fill(tmp_path, plan, shifted())
-    timed, other = collect(tmp_path)[0]
+    timed, other = read_cells(tmp_path)[0]
     assert re.match(rf"{MINUTES} The paper's own.* 211 min", minutes_note(timed))
     assert minutes_note(other) == ""
     assert minutes_note(replace(timed, departures=["fewer epochs"])) == MINUTES
@@ -122,7 +122,7 @@ def test_a_figure_over_other_seeds_counts_once(tmp_path: Path) -> None:
     more = make_plan(pick(PAPER, ("2",)), [0, 1], universe=PAPER)
     fill(tmp_path, more, shifted(), skip=lambda job: job.config.loss != canonical(resolve()).loss)
     record.write(tmp_path, few, scale="paper", overrides={})
-    cells = distinct(collect(tmp_path)[0])
+    cells = distinct(read_cells(tmp_path)[0])
     assert [cell.n for cell in cells] == [2, 2, 2, 2]
 
 
@@ -132,7 +132,7 @@ def test_runs_on_some_images_do_not_stand_in_for_the_papers(tmp_path: Path) -> N
     some = make_plan(pick(PAPER, ("2",)), [0, 1], universe=PAPER, overrides={"evaluation.images": 1000})
     for plan, scale in ((whole, "paper"), (some, "some")):
         fill(tmp_path, plan, shifted(), skip=lambda job: job.config.loss != simclr, scale=scale)
-    cells = distinct(collect(tmp_path)[0])
+    cells = distinct(read_cells(tmp_path)[0])
     assert [cell.n for cell in cells if cell.units is not None] == [1, 1, 1, 1]
 
 

@@ -18,8 +18,6 @@ from intnacl.paper.sharing import device_name, mark_shared
 from intnacl.runs.surroundings import SHARED
 from intnacl.training.stop import Stop
 
-MINUTES = {"metric": "minutes", "eps": None}
-
 
 def _marked(results: Path) -> list[str]:
     return sorted(path.parent.name for path in results.glob(f"runs/*/{SHARED}"))
@@ -36,7 +34,7 @@ def test_a_run_beside_another_marks_both(tmp_path: Path) -> None:
     assert _marked(tmp_path) == sorted([job.name, "other"])
     result = json.loads((run_folder(tmp_path, job.name) / "result.json").read_text())
     assert result["protocol"]["hardware"]["shared"] is True
-    assert figure(result, "digits", MINUTES) is None
+    assert figure(result, "digits", "minutes").value is None
 
 
 def test_a_run_that_is_only_measured_keeps_its_minutes(tmp_path: Path) -> None:
@@ -59,7 +57,7 @@ def test_a_run_alone_is_not_marked(tmp_path: Path) -> None:
     assert attempt(job, tmp_path, device="cpu", stop=Stop(), session="one") == "finished"
     result = json.loads((run_folder(tmp_path, job.name) / "result.json").read_text())
     assert "shared" not in result["protocol"]["hardware"]
-    assert figure(result, "digits", MINUTES) == pytest.approx(result["time_s"]["pretrain"] / 60)
+    assert figure(result, "digits", "minutes").value == pytest.approx(result["time_s"]["pretrain"] / 60)
     assert _marked(tmp_path) == []
 
 

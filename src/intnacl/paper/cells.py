@@ -6,33 +6,36 @@ of our n trials and s_p of the paper's 5; a single trial has no deviation and ad
 
 import math
 import shlex
-import statistics
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from intnacl.paper import published, record
 from intnacl.paper.attempts import failure, read_result, run_folder
-from intnacl.paper.published import choices, departures
 from intnacl.paper.run_names import run_name
+from intnacl.paper.tables import Column, Row
+from intnacl.runs.compare import mean_and_deviation
 from intnacl.runs.config import FREE, RunConfig, flatten, from_dict, resolve, to_dict
 from intnacl.runs.pretrain import RESULT
 
+Result = Mapping[str, Any]
+
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
+class RecordedRun:
     """A run of the record, done or not."""
 
     name: str
     config: RunConfig
-    result: dict[str, Any] | None
+    result: Result | None
     error: str | None
     departures: list[str]
     """From what the paper states; none: its setting."""
     choices: list[str]
     command: str
+    """The command line that does this run alone."""
 
     @property
     def status(self) -> str:
@@ -60,7 +63,7 @@ class Run:
 class Cell:
     """A figure over seeds."""
 
-    runs: dict[str, Run]
+    runs: dict[str, RecordedRun]
     """By seed."""
     values: dict[str, float]
     images: dict[str, int] = field(default_factory=dict)
@@ -68,7 +71,7 @@ class Cell:
     dataset: str
     published: published.Value | None
     timed: bool = False
-    """Whether the figure is a time: other work on the machine only ever adds to it."""
+    """True if the figure is a time: other work on the machine only ever adds to it."""
 
     @property
     def n(self) -> int:
@@ -78,13 +81,14 @@ class Cell:
     @property
     def mean(self) -> float | None:
         """Over the seeds that are there; of times, the least."""
-        typical = min if self.timed else statistics.fmean
-        return typical(self.values.values()) if self.values else None
+        if self.timed:
+            return min(self.values.values(), default=None)
+        return mean_and_deviation(list(self.values.values()))[0] if self.values else None
 
     @property
     def sd(self) -> float | None:
         """Deviation over the seeds (n − 1); None for fewer than two, and for times."""
-        return statistics.stdev(self.values.values()) if self.n > 1 and not self.timed else None
+        return mean_and_deviation(list(self.values.values()))[1] if self.values and not self.timed else None
 
     @property
     def difference(self) -> float | None:
@@ -117,14 +121,14 @@ class Cell:
 
 
 @dataclass(frozen=True, kw_only=True)
-class View:
+class FilledTable:
     """A table of the record with its cells."""
 
     key: str
     name: str
     title: str
-    rows: list[dict[str, Any]]
-    columns: list[dict[str, Any]]
+    rows: Sequence[Row]
+    columns: Sequence[Column]
     cells: list[list[Cell]]
     figure: str | None
     x_label: str
@@ -134,140 +138,143 @@ class View:
 
     @property
     def notice(self) -> str:
-        """What it is where it is not the paper's setting."""
+        """A heading for its departures."""
         return "A check of the machinery, not of the paper" if self.tiny else "Not the paper's setting"
 
 
+class Figure(NamedTuple):
+    """A figure of a result; None where it is not measured."""
+
+    value: float | None
+    images: int | None = None
+    """How many were attacked for it; None: all, or none were."""
+
+
 def pooled(spreads: Iterable[tuple[float | None, int]]) -> float | None:
-    """√(Σ(n−1)s² / Σ(n−1)) over the deviations s of n trials that there are."""
-    parts = [(count - 1, value) for value, count in spreads if value is not None and count > 1]
-    freedom = sum(count for count, _ in parts)
-    return math.sqrt(sum(count * value**2 for count, value in parts) / freedom) if freedom else None
+    """Return √(Σ(n−1)s² / Σ(n−1)) over the deviations s of n trials that there are."""
+    known = [(count - 1, value) for value, count in spreads if value is not None and count > 1]
+    freedom = sum(count for count, _ in known)
+    return math.sqrt(sum(count * value**2 for count, value in known) / freedom) if freedom else None
 
 
-def collect(results: Path) -> tuple[list[View], dict[str, Run]]:
-    """Every table of a results folder, and every run behind them."""
+def read_cells(results: Path) -> tuple[list[FilledTable], dict[str, RecordedRun]]:
+    """Return every table of a results folder, and every run behind them."""
     kept = record.read(results)
     cells = [cell for table in kept["tables"].values() for row in table["cells"] for cell in row]
     shown = {name for cell in cells for name in cell.values()}
-    runs = {name: _run(results, name, job) for name, job in kept["jobs"].items() if name in shown}
-    trials = _trials(runs.values())
-    return [_view(key, table, runs, trials) for key, table in kept["tables"].items()], runs
-
-
-def _trials(runs: Collection[Run]) -> dict[str, dict[str, Run]]:
-    """For each run the finished ones that differ from it in their seeds alone: name -> seed -> run."""
-    alike: dict[str, dict[str, Run]] = defaultdict(dict)
-    setting = {run.name: run_name(replace(run.config, seed=0)) for run in runs}
-    for run in runs:
+    runs: dict[str, RecordedRun] = {}
+    for name, job in kept["jobs"].items():
+        if name in shown:
+            config, folder = from_dict(job["config"]), run_folder(results, name)
+            result, noted = read_result(folder / RESULT), failure(folder)
+            runs[name] = RecordedRun(
+                name=name, config=config, result=result,
+                error=noted["error"] if result is None and noted and noted["given_up"] else None,
+                departures=published.departures(config, result), choices=published.choices(config),
+                command=command(config, Path("RUN") if result else folder),
+            )  # fmt: skip
+    # A loss has the same seeds in every table: the finished runs that differ in their seeds alone.
+    setting = {name: run_name(replace(run.config, seed=0)) for name, run in runs.items()}
+    trials: dict[str, dict[str, RecordedRun]] = defaultdict(dict)
+    for name, run in runs.items():
         if run.result is not None:
-            alike[setting[run.name]][str(run.config.seed)] = run
-    return {name: alike[key] for name, key in setting.items()}
+            trials[setting[name]][str(run.config.seed)] = run
+    others = {name: trials[key] for name, key in setting.items()}
+    return [_fill(key, table, runs, others) for key, table in kept["tables"].items()], runs
 
 
-def _run(results: Path, name: str, job: Mapping[str, Any]) -> Run:
-    config = from_dict(job["config"])
-    folder = run_folder(results, name)
-    result, noted = read_result(folder / RESULT), failure(folder)
-    error = noted["error"] if result is None and noted and noted["given_up"] else None
-    return Run(
-        name=name, config=config, result=result, error=error, departures=departures(config, result),
-        choices=choices(config), command=command(config, Path("RUN") if result else folder),
-    )  # fmt: skip
+def _fill(
+    key: str,
+    table: record.TableRecord,
+    runs: Mapping[str, RecordedRun],
+    trials: Mapping[str, Mapping[str, RecordedRun]],
+) -> FilledTable:
+    """Return a table with its cells; an optional column is shown once it has a value, or in a figure."""
+    columns = [Column(**column) for column in table["columns"]]
+    cells: list[list[Cell]] = []
+    for row in table["cells"]:
+        cells.append([])
+        for seeds, column in zip(row, columns, strict=True):
+            first = next(iter(seeds.values()))
+            found = {**trials[first], **{seed: runs[name] for seed, name in seeds.items()}}
+            in_order = dict(sorted(found.items(), key=lambda item: int(item[0])))
+            cells[-1].append(cell_of(in_order, runs[first].config, column))
+    behind = [run for row in cells for cell in row for run in cell.runs.values()]
+    shown = [
+        j
+        for j, column in enumerate(columns)
+        if table["figure"] or not column.optional or any(row[j].values for row in cells)
+    ] or range(len(columns))
+    return FilledTable(
+        key=key,
+        name=table["name"],
+        title=table["title"],
+        rows=[Row(**row) for row in table["rows"]],
+        columns=[columns[j] for j in shown],
+        cells=[[row[j] for j in shown] for row in cells],
+        figure=table["figure"],
+        x_label=table["x_label"],
+        departures=list(dict.fromkeys(reason for run in behind for reason in run.departures))
+        if all(run.departures for run in behind)
+        else [],
+        tiny="tiny" in table["settings"],
+    )
 
 
 def command(config: RunConfig, folder: Path) -> str:
-    """The command line that does this run alone."""
-    start = to_dict(resolve({"dataset": config.dataset}))
-    base = dict(flatten(start))
-    keys = ("dataset", *FREE)
-    changed = [
-        (key, value) for key, value in flatten(to_dict(config)) if key not in keys and value != base[key]
+    """Return the command line that does this run alone."""
+    base = dict(flatten(to_dict(resolve({"dataset": config.dataset}))))
+    flags = [
+        f"{key}={','.join(map(str, value)) if isinstance(value, list) else value}"
+        for key, value in flatten(to_dict(config))
+        if key not in ("dataset", *FREE) and value != base[key]
     ]
-    flags = [f"{key}={','.join(map(str, v)) if isinstance(v, list) else v}" for key, v in changed]
     words = ["intnacl", "run", "--dataset", config.dataset, "--out", str(folder)]
     words += ["--root", config.root] if config.root else []
     return shlex.join([*words, *(["--set", *flags] if flags else [])])
 
 
-def _view(
-    key: str, table: Mapping[str, Any], runs: Mapping[str, Run], trials: Mapping[str, dict[str, Run]]
-) -> View:
-    def cell(seeds: Mapping[str, str], column: Mapping[str, Any]) -> Cell:
-        first = next(iter(seeds.values()))
-        asked = {seed: runs[name] for seed, name in seeds.items()}
-        every = trials[first] | asked  # also the seeds that another table asked for
-        return cell_of(dict(sorted(every.items(), key=lambda item: int(item[0]))), runs[first].config, column)
-
-    cells = [
-        [cell(seeds, column) for seeds, column in zip(row, table["columns"], strict=True)]
-        for row in table["cells"]
-    ]
-    every = [run for row in cells for cell in row for run in cell.runs.values()]
-    reasons = dict.fromkeys(reason for run in every for reason in run.departures)
-    shown = _shown(table, cells)
-    return View(
-        key=key, cells=[[row[j] for j in shown] for row in cells], tiny="tiny" in table["settings"],
-        columns=[table["columns"][j] for j in shown],
-        departures=list(reasons) if all(run.departures for run in every) else [],
-        **{name: table[name] for name in ("name", "title", "rows", "figure", "x_label")},
-    )  # fmt: skip
-
-
-def _shown(table: Mapping[str, Any], cells: list[list[Cell]]) -> list[int]:
-    """The columns that are shown: an optional one only with a value, unless a figure needs its place."""
-    columns = table["columns"]
-    wanted = [
-        j
-        for j, column in enumerate(columns)
-        if table["figure"] or not column["optional"] or any(row[j].values for row in cells)
-    ]
-    return wanted or list(range(len(columns)))
-
-
-def cell_of(runs: dict[str, Run], config: RunConfig, column: Mapping[str, Any]) -> Cell:
-    """A column's figure over runs by seed that train as `config` does, and the paper's for it."""
-    dataset = column["dataset"] or config.dataset
-    found = {seed: _found(run.result, dataset, column) for seed, run in runs.items()}
-    values = {seed: value for seed, (value, _) in found.items() if value is not None and math.isfinite(value)}
-    images = {seed: count for seed, (_, count) in found.items() if seed in values and count is not None}
-    some = any(count < _tested(runs[seed].result, dataset) for seed, count in images.items())
-    paper = not any(run.departures for run in runs.values())
-    value = published.find(config, dataset, column["metric"], column["eps"]) if paper else None
+def cell_of(runs: dict[str, RecordedRun], config: RunConfig, column: Column) -> Cell:
+    """Return a column's figure over runs by seed that train as `config` does, and the paper's for it."""
+    dataset, values, images, some = column.dataset or config.dataset, {}, {}, False
+    for seed, run in runs.items():
+        value, attacked = figure(run.result, dataset, column.metric, column.eps)
+        if value is None or not math.isfinite(value):
+            continue
+        values[seed] = value
+        if attacked is not None and run.result is not None:
+            images[seed] = attacked
+            counts = run.result.get("protocol", {}).get("images", {}).get(dataset, {})
+            some |= attacked < int(counts.get("test", 0))
+    comparable = not any(run.departures for run in runs.values())
     return Cell(
-        runs=runs, values=values, images=images if some else {}, dataset=dataset, published=value,
-        timed=column["metric"] == "minutes",
-    )  # fmt: skip
+        runs=runs,
+        values=values,
+        images=images if some else {},
+        dataset=dataset,
+        published=published.find(config, dataset, column.metric, column.eps) if comparable else None,
+        timed=column.metric == "minutes",
+    )
 
 
-def figure(result: Mapping[str, Any] | None, dataset: str, column: Mapping[str, Any]) -> float | None:
-    """The column's figure of a result, on the most images if on several; None: not measured."""
-    return _found(result, dataset, column)[0]
+def figure(result: Result | None, dataset: str, metric: str, eps: float | None = None) -> Figure:
+    """Return a figure of a result; of an attack on several numbers of images, that on the most.
 
-
-def _found(
-    result: Mapping[str, Any] | None, dataset: str, column: Mapping[str, Any]
-) -> tuple[float | None, int | None]:
-    """The figure, and how many images were attacked for it; None: all, or none."""
+    `eps` is the attack's radius; None: the first of the run.
+    """
     if result is None:
-        return None, None
-    metric, eps = column["metric"], column["eps"]
+        return Figure(None)
     if metric == "minutes":
         shared = result["protocol"].get("hardware", {}).get("shared")
         seconds = None if shared else result["time_s"].get("pretrain")
-        return None if seconds is None else float(seconds) / 60, None
+        return Figure(None if seconds is None else float(seconds) / 60)
     if eps is None or metric == "clean":
         value = result["accuracy"].get(dataset, {}).get(metric)
-        if value is not None or metric == "clean":
-            images = None if metric == "clean" else result["config"]["evaluation"].get("images")
-            return None if value is None else float(value), images
+        if metric == "clean":
+            return Figure(None if value is None else float(value))
+        if value is not None:
+            return Figure(float(value), result["config"]["evaluation"].get("images"))
         eps = result["config"]["evaluation"]["eps"][0]
     rows = [r for r in result["attacks"] if (r["dataset"], r["name"], r["eps"]) == (dataset, metric, eps)]
     row = max(rows, key=lambda row: int(row["images"]), default=None)
-    return (None, None) if row is None else (float(row["accuracy"]), int(row["images"]))
-
-
-def _tested(result: Mapping[str, Any] | None, dataset: str) -> int:
-    """How many test images there were."""
-    images = (result or {}).get("protocol", {}).get("images", {})
-    return int(images.get(dataset, {}).get("test", 0))
+    return Figure(None) if row is None else Figure(float(row["accuracy"]), int(row["images"]))

@@ -1,9 +1,9 @@
-"""What the paper claims in its abstract and section 4, judged by the runs of a record.
+"""The claims of the paper's abstract and section 4, judged by the runs of a record.
 
 A claim is a list of comparisons "this loss over that one" of a figure. With n_a and n_b seeds a difference of
-means is told from zero if it is larger than t = 2·s·√(1/n_a + 1/n_b), where s is the deviation of that figure
-over seeds, pooled over all losses of the claims that have several and over the paper's trials. From the
-paper's own difference, whose means are of 5 trials each, it is told if it is further than
+means stands out from chance if it is larger than 2·s·√(1/n_a + 1/n_b), where s is the deviation of that
+figure over seeds, pooled over all losses of the claims that have several and over the paper's trials. It
+differs from the paper's own difference, whose means are of 5 trials each, if it is further away than
 2·s·√(1/n_a + 1/n_b + 2/5).
 """
 
@@ -11,16 +11,16 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 from intnacl.losses.integrated import PRESETS
-from intnacl.paper.cells import Cell, Run, cell_of, figure, pooled
+from intnacl.paper.cells import Cell, RecordedRun, cell_of, figure, pooled
 from intnacl.paper.grid import BESIDE, CENTRAL, CIFAR, LAMBDAS, loss, mixnca
 from intnacl.paper.published import TRIALS
 from intnacl.paper.run_names import canonical
+from intnacl.paper.tables import Column, Settings
 from intnacl.runs.config import RunConfig, resolve
 
-LOSSES: dict[str, Mapping[str, Any]] = {
+LOSSES: dict[str, Settings] = {
     **{row.label: row.settings for row in (*CENTRAL, *BESIDE)},
     **{f"MIXNCA(g2, 2, {lam})": mixnca("g2", 2, lam) for lam in LAMBDAS},
     "MIXNCA(g0, 2, 0.5)": mixnca("g0", 2, 0.5),
@@ -33,24 +33,25 @@ FIGURES = {
     ("cifar100", "clean"): "CIFAR-100", ("cifar10", "clean"): "CIFAR-10",
     ("cifar100", "fgsm"): "CIFAR-100 under FGSM", ("cifar10", "fgsm"): "CIFAR-10 under FGSM",
 }  # fmt: skip
-Figure = tuple[str, str]  # data set, metric
+On = tuple[str, str]
+"""A data set and a metric."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """What is said, and which losses it is about."""
+    """A sentence of the paper, and the comparisons of losses that it stands for."""
 
     where: str
     text: str
     pairs: tuple[tuple[str, str], ...]
     """(the better loss, the other one)."""
-    figures: tuple[Figure, ...]
+    figures: tuple[On, ...]
     kind: str = "more"
-    """more: better; as_much: better by as much as the paper's figures say; no_less: not told to be worse."""
+    """more: better; as_much: better by as much as the paper's figures say; no_less: not clearly worse."""
 
 
 def over(better: Iterable[str], others: Iterable[str]) -> tuple[tuple[str, str], ...]:
-    """Every one of the first over every one of the others."""
+    """Pair every one of the first with every one of the others."""
     others = tuple(others)
     return tuple((a, b) for a in better for b in others)
 
@@ -136,43 +137,42 @@ class Difference:
     """A comparison in figures: ours less theirs, in percentage points."""
 
     pair: tuple[str, str]
-    figure: Figure
+    figure: On
     kind: str
     measured: float | None
-    told: float | None
-    """t: what the seeds can tell from zero."""
+    chance: float | None
+    """Up to here, a difference from zero may be chance."""
     paper: float | None
-    told_from_paper: float | None
-    """What both can tell from `paper`."""
+    chance_from_paper: float | None
+    """Up to here, a difference from `paper` may be chance."""
     seeds: tuple[int, int]
     """Of the two losses."""
 
     @property
     def verdict(self) -> str:
-        """yes, no, partly (better, but by less than the paper says), untold or missing."""
-        if self.measured is None or self.told is None:
+        """yes, no, partly (better, but by less than the paper says), unclear or missing."""
+        if self.measured is None or self.chance is None:
             return "missing"
         if self.kind == "no_less":
-            return "yes" if self.measured >= -self.told else "no"
-        if self.kind == "as_much" and self._is_less_than_papers:
-            return "partly" if self.measured > self.told else "no"
-        if abs(self.measured) <= self.told:
-            return "untold"
+            return "yes" if self.measured >= -self.chance else "no"
+        least = -math.inf
+        if self.kind == "as_much" and self.paper is not None and self.chance_from_paper is not None:
+            least = self.paper - self.chance_from_paper
+        if self.measured < least:
+            return "partly" if self.measured > self.chance else "no"
+        if abs(self.measured) <= self.chance:
+            return "unclear"
         return "yes" if self.measured > 0 else "no"
 
-    @property
-    def _is_less_than_papers(self) -> bool:
-        if self.measured is None or self.paper is None or self.told_from_paper is None:
-            return False
-        return self.measured < self.paper - self.told_from_paper
-
     def __str__(self) -> str:
-        name = f"{self.pair[0]} over {self.pair[1]}, {FIGURES[self.figure]}"
-        paper = [] if self.paper is None else [f"paper {_signed(self.paper)}"]
-        if self.measured is None or self.told is None:
-            return f"{name}: missing{_bracketed(paper)}"
-        seeds = "n = {} and {}".format(*self.seeds)
-        return f"{name}: {_signed(self.measured)} ± {self.told:.2f}{_bracketed([seeds, *paper])}"
+        measured, notes = "missing", []
+        if self.measured is not None and self.chance is not None:
+            measured = f"{_signed(self.measured)} ± {self.chance:.2f}"
+            notes.append("n = {} and {}".format(*self.seeds))
+        if self.paper is not None:
+            notes.append(f"paper {_signed(self.paper)}")
+        bracket = f" ({'; '.join(notes)})" if notes else ""
+        return f"{self.pair[0]} over {self.pair[1]}, {FIGURES[self.figure]}: {measured}{bracket}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,71 +192,65 @@ class Judgement:
         end = f" so far ({len(found)} of {every})" if len(found) < every else ""
         if set(found) == {"yes"}:
             return f"holds{end}"
-        if set(found) == {"untold"}:
+        if set(found) == {"unclear"}:
             return f"within chance{end}"
         return f"{'holds in part' if {'yes', 'partly'} & set(found) else 'does not hold'}{end}"
 
 
-def measured_claims(runs: Mapping[str, Run]) -> list[Judgement]:
-    """All claims if anything is known of any, else none."""
+def measured_claims(runs: Mapping[str, RecordedRun]) -> list[Judgement]:
+    """Return all claims if anything is known of any, else none."""
     found = judge(runs)
     return found if any(d.verdict != "missing" for one in found for d in one.differences) else []
 
 
-def judge(runs: Mapping[str, Run]) -> list[Judgement]:
-    """Every claim, by the record's runs of the paper's setting and our recipe."""
+def judge(runs: Mapping[str, RecordedRun]) -> list[Judgement]:
+    """Judge every claim by the record's runs of the paper's setting and our recipe."""
     own = [run for run in runs.values() if not run.departures and not run.choices]
-    cell = cache(lambda name, figure: _cell(own, LOSSES[name], figure))
-    spread = cache(lambda figure: pooled(s for name in LOSSES for s in cell(name, figure).spreads))
+    cell = cache(lambda name, on: _cell(own, LOSSES[name], on))
+    spread = cache(lambda on: pooled(s for name in LOSSES for s in cell(name, on).spreads))
 
-    def difference(claim: Claim, pair: tuple[str, str], figure: Figure) -> Difference:
-        a, b, s = cell(pair[0], figure), cell(pair[1], figure), spread(figure)
+    def difference(claim: Claim, pair: tuple[str, str], on: On) -> Difference:
+        a, b, s = cell(pair[0], on), cell(pair[1], on), spread(on)
+        chance, chance_from_paper = (
+            2 * s * math.sqrt(sum(1 / n for n in trials)) if s is not None and all(trials) else None
+            for trials in ((a.n, b.n), (a.n, b.n, TRIALS, TRIALS))
+        )
         return Difference(
-            pair=pair, figure=figure, kind=claim.kind, measured=_less(a.mean, b.mean),
-            told=_told(s, a.n, b.n), told_from_paper=_told(s, a.n, b.n, TRIALS, TRIALS),
-            paper=_less(*(one.published.mean if one.published else None for one in (a, b))), seeds=(a.n, b.n),
-        )  # fmt: skip
+            pair=pair,
+            figure=on,
+            kind=claim.kind,
+            measured=None if a.mean is None or b.mean is None else a.mean - b.mean,
+            chance=chance,
+            paper=a.published.mean - b.published.mean if a.published and b.published else None,
+            chance_from_paper=chance_from_paper,
+            seeds=(a.n, b.n),
+        )
 
     return [
         Judgement(
             claim=claim,
-            differences=tuple(difference(claim, pair, f) for pair in claim.pairs for f in claim.figures),
+            differences=tuple(difference(claim, pair, on) for pair in claim.pairs for on in claim.figures),
         )
         for claim in CLAIMS
     ]
 
 
-def _told(s: float | None, *trials: int) -> float | None:
-    """Twice the standard error of a sum or difference of means over so many trials each."""
-    return 2 * s * math.sqrt(sum(1 / n for n in trials)) if s is not None and all(trials) else None
+def _cell(runs: Iterable[RecordedRun], settings: Settings, on: On) -> Cell:
+    """Return a loss's figure over seeds, after the paper's 100 epochs.
 
+    Under attack, runs whose first radius is another one than the paper's do not count. Of a seed's runs, one
+    that has the figure does.
+    """
+    wanted, (dataset, metric) = canonical(resolve({**CIFAR, **settings})), on
 
-def _cell(runs: Iterable[Run], settings: Mapping[str, Any], of: Figure) -> Cell:
-    """A loss's figure over seeds, after the paper's 100 epochs; of a seed's runs, one that has the figure."""
-    wanted, (dataset, metric) = canonical(resolve({**CIFAR, **settings})), of
-    column = {"dataset": dataset, "metric": metric, "eps": None}
-    same = [run for run in runs if _same_loss(run.config, wanted) and _comparable(run.config, wanted, metric)]
-    same.sort(key=lambda run: figure(run.result, dataset, column) is not None)  # later ones count
+    def compared(config: RunConfig) -> tuple[object, ...]:
+        radius = None if metric == "clean" else config.evaluation.eps[:1]
+        return config.dataset, config.objective, config.loss, config.train.epochs, radius
+
+    same = [run for run in runs if compared(run.config) == compared(wanted)]
+    same.sort(key=lambda run: figure(run.result, dataset, metric).value is not None)  # later ones count
+    column = Column(label="", metric=metric, dataset=dataset)
     return cell_of({str(run.config.seed): run for run in same}, wanted, column)
-
-
-def _same_loss(config: RunConfig, wanted: RunConfig) -> bool:
-    alike = config.loss == wanted.loss and config.train.epochs == wanted.train.epochs
-    return alike and (config.dataset, config.objective) == (wanted.dataset, wanted.objective)
-
-
-def _comparable(config: RunConfig, wanted: RunConfig, metric: str) -> bool:
-    """Accuracies under attack are those at a run's first radius: another one than the paper's is no match."""
-    return metric == "clean" or config.evaluation.eps[:1] == wanted.evaluation.eps[:1]
-
-
-def _less(a: float | None, b: float | None) -> float | None:
-    return None if a is None or b is None else a - b
-
-
-def _bracketed(notes: Iterable[str]) -> str:
-    text = "; ".join(notes)
-    return f" ({text})" if text else ""
 
 
 def _signed(points: float) -> str:

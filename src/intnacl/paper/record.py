@@ -1,15 +1,14 @@
-"""RESULTS/plan.json: which runs stand behind which cells, so that the report knows what is missing.
+"""RESULTS/plan.json: which runs belong to which cells, so that the report knows what is missing.
 
 Later calls with other tables or seeds add to it.
 """
 
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, cast
 
 from intnacl.errors import InputError
 from intnacl.files import disk_errors, lock, write_file
@@ -23,39 +22,66 @@ from intnacl.training.settings import TrainConfig
 
 NAME = "plan.json"
 VERSION = 1
-UNMARKED = FREE - {"recipe"}  # a run's recipe is but its name; as an override it stands for settings
-Cells = list[list[dict[str, str]]]  # the run of each seed
+UNMARKED = FREE - {"recipe"}  # a run's recipe is only its name; as an override it stands for settings
+Cells = list[list[dict[str, str]]]
+"""In each row and column, the run of each seed."""
+
+
+class TableRecord(TypedDict):
+    """A table as it is stored: rows and columns as keywords of `Row` and `Column`."""
+
+    name: str
+    title: str
+    rows: list[dict[str, Any]]
+    columns: list[dict[str, Any]]
+    settings: list[str]
+    """What marks it as another table than that of its name: the scale and overrides."""
+    figure: str | None
+    x_label: str
+    cells: Cells
+
+
+class JobRecord(TypedDict):
+    """A run as it is stored."""
+
+    config: Mapping[str, Any]
+    parent: str | None
+
+
+class Record(TypedDict):
+    """The content of plan.json."""
+
+    version: int
+    tables: dict[str, TableRecord]
+    jobs: dict[str, JobRecord]
 
 
 def write(results: Path, plan: Plan, *, scale: str, overrides: Mapping[str, Any]) -> None:
     """Add a plan to the record; tables of other settings stay beside it."""
-    with disk_errors(results / NAME), _locked(results):
-        record = read(results) if (results / NAME).exists() else _empty()
-        record["jobs"] |= {
-            job.name: {"config": to_dict(job.config), "parent": job.parent} for job in plan.jobs
-        }
-        for table in plan.tables:
-            marks = [scale] if scale != "paper" else []
-            marks += [f"{key}={value}" for key, value in sorted(overrides.items()) if key not in UNMARKED]
-            key = " ".join([table.name, *marks])
-            cells = [[_cell(runs) for runs in row] for row in plan.cells[table.name]]
-            former = record["tables"].get(key)
-            if former:
-                cells = _joined(former["cells"], cells, record["jobs"], results)
-            record["tables"][key] = {**asdict(table), "settings": marks, "cells": cells}
-        write_file(results / NAME, json.dumps(record, ensure_ascii=False).encode())
+    path = results / NAME
+    with disk_errors(path):
+        results.mkdir(parents=True, exist_ok=True)
+        with lock(results / ".plan.lock"):
+            record = read(results) if path.exists() else Record(version=VERSION, tables={}, jobs={})
+            for job in plan.jobs:
+                record["jobs"][job.name] = {"config": to_dict(job.config), "parent": job.parent}
+            for table in plan.tables:
+                marks = [scale] if scale != "paper" else []
+                marks += [f"{key}={value}" for key, value in sorted(overrides.items()) if key not in UNMARKED]
+                key = " ".join([table.name, *marks])
+                cells = [
+                    [{str(seed): name for seed, name in runs.items()} for runs in row]
+                    for row in plan.cells[table.name]
+                ]
+                if key in record["tables"]:
+                    cells = _with_former_seeds(cells, record["tables"][key]["cells"], record, results)
+                entry = {**asdict(table), "settings": marks, "cells": cells}
+                record["tables"][key] = cast(TableRecord, entry)
+            write_file(path, json.dumps(record, ensure_ascii=False).encode())
 
 
-@contextmanager
-def _locked(results: Path) -> Iterator[None]:
-    """Keep other processes from writing the record of this folder, which is made where it is missing."""
-    results.mkdir(parents=True, exist_ok=True)
-    with lock(results / ".plan.lock"):
-        yield
-
-
-def read(results: Path) -> dict[str, Any]:
-    """The record of a results folder."""
+def read(results: Path) -> Record:
+    """Return the record of a results folder."""
     path = results / NAME
     try:
         record = json.loads(path.read_bytes())
@@ -71,25 +97,27 @@ def read(results: Path) -> dict[str, Any]:
         raise InputError(
             f"{path} has version {version!r}, this program writes {VERSION}: take another results folder."
         )
-    return dict(record)
+    return cast(Record, record)
 
 
-def _empty() -> dict[str, Any]:
-    return {"version": VERSION, "tables": {}, "jobs": {}}
+def _with_former_seeds(new: Cells, former: Cells, record: Record, results: Path) -> Cells:
+    """Return the new cells with the seeds that the same training had before, under whatever label.
 
-
-def _cell(runs: Mapping[int, str]) -> dict[str, str]:
-    return {str(seed): name for seed, name in runs.items()}
-
-
-def _joined(former: Cells, new: Cells, jobs: Mapping[str, Any], results: Path) -> Cells:
-    """New cells with the seeds that there were for the same training under any label.
-
-    Where a seed has another run now, the new one; but a figure stays until that is done, if the two differ
-    in their machines, or in what else is measured. Runs that train otherwise leave the table: the grid was
-    edited.
+    Where a seed has another run now, the new one counts. But while only the old one is finished, its figure
+    stays, if the two differ in their machines or in what else they measure, and not in the first radius or
+    the number of images. Runs that train otherwise leave the table: the grid was edited.
     """
-    config = cache(lambda name: _anywhere(jobs[name]["config"]))
+
+    @cache
+    def config(name: str) -> RunConfig:
+        """A run without the precision that its machine gave it: runs of one cell may differ in that."""
+        run = from_dict(record["jobs"][name]["config"])
+        return replace(run, train=replace(run.train, precision=TrainConfig.precision))
+
+    @cache
+    def protocol(name: str) -> tuple[tuple[float, ...], int | None]:
+        return config(name).evaluation.eps[:1], config(name).evaluation.images
+
     key = cache(lambda name: training_key(config(name)))
     done = cache(lambda name: finished(results, name))
     known: dict[str, dict[str, str]] = {}
@@ -97,23 +125,11 @@ def _joined(former: Cells, new: Cells, jobs: Mapping[str, Any], results: Path) -
         for seed, name in cell.items():
             known.setdefault(key(name), {})[seed] = name
 
-    def newer(old: str, new: str) -> str:
-        return old if done(old) and not done(new) and _alike(config(old), config(new)) else new
-
     def join(cell: dict[str, str]) -> dict[str, str]:
-        kept = {seed: old for name in cell.values() for seed, old in known.get(key(name), {}).items()}
-        return kept | {seed: newer(kept.get(seed, name), name) for seed, name in cell.items()}
+        joined = {seed: old for name in cell.values() for seed, old in known.get(key(name), {}).items()}
+        for seed, name in cell.items():
+            old = joined.get(seed, name)
+            joined[seed] = old if done(old) and not done(name) and protocol(old) == protocol(name) else name
+        return joined
 
     return [[join(cell) for cell in row] for row in new]
-
-
-def _alike(a: RunConfig, b: RunConfig) -> bool:
-    """Whether figures that both have are the same ones: at the same first radius, on as many images."""
-    one, two = a.evaluation, b.evaluation
-    return (one.eps[:1], one.images) == (two.eps[:1], two.images)
-
-
-def _anywhere(config: Mapping[str, Any]) -> RunConfig:
-    """A run without the precision that its machine gave it: runs of one cell may differ in that."""
-    run = from_dict(config)
-    return replace(run, train=replace(run.train, precision=TrainConfig.precision))

@@ -4,17 +4,19 @@ import csv
 import hashlib
 import io
 import json
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from intnacl.files import write_file
 from intnacl.paper import figures, published
-from intnacl.paper.cells import Cell, Run, View, collect
+from intnacl.paper.cells import Cell, FilledTable, RecordedRun, read_cells
 from intnacl.paper.claims import Judgement, measured_claims
-from intnacl.paper.latex import escape_latex, parts
 from intnacl.paper.run_names import training_key
+from intnacl.paper.tables import Column
+from intnacl.runs.page import template_environment
 
 LONGEST_NAME = 50  # characters of a file's name, which may take four bytes each
 STAGES = {
@@ -23,14 +25,31 @@ STAGES = {
 }  # fmt: skip
 MINUTES = "Minutes are the least of the seeds'; runs that shared their device with others have none."
 STRONG, WEAK = 2.0, 1.0  # units of the pooled spread from which a difference is coloured
+CSV_COLUMNS = (
+    "table", "group", "row", "column", "dataset", "metric", "eps", "seed", "run", "status", "value",
+    "published_mean", "published_sd", "paper_setting", "images",
+)  # fmt: skip
+TEX_WIDTH, TEX_COMPARED, TEX_ALONE = 12, 3, 2  # of a page, a column with published values, one without
+TEX_SPECIAL = {
+    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{",
+    "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}",
+    ">": r"\textgreater{}", "`": r"\textasciigrave{}", "'": r"\textquotesingle{}",
+    "/": r"\slash{}",  # where a long path may break
+    "±": r"$\pm$", "−": "$-$", "·": r"$\cdot$", "→": r"$\to$", "≤": r"$\leq$", "≥": r"$\geq$",
+    "≈": r"$\approx$", "∞": r"$\infty$", "α": r"$\alpha$", "β": r"$\beta$", "γ": r"$\gamma$",
+    "δ": r"$\delta$", "ε": r"$\varepsilon$", "η": r"$\eta$", "θ": r"$\theta$", "λ": r"$\lambda$",
+    "μ": r"$\mu$", "π": r"$\pi$", "ρ": r"$\rho$", "σ": r"$\sigma$", "τ": r"$\tau$", "φ": r"$\varphi$",
+    "ω": r"$\omega$",
+}  # fmt: skip
+TEX_UNKNOWN = "¸ĦħĸĿŀŉŦŧſ"  # below U+0180, and not in the T1 fonts
 
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
     """Everything that the templates show."""
 
-    views: list[View]
-    runs: dict[str, Run]
+    tables: list[FilledTable]
+    runs: dict[str, RecordedRun]
     claims: list[Judgement]
     drawings: dict[str, str]
     """Table key -> SVG."""
@@ -39,78 +58,77 @@ class Report:
 
 
 def write_report(results: Path, out: Path) -> list[Path]:
-    """Write the report of `results` below `out`; returns the files."""
-    views, runs = collect(results)
-    drawings, names, written = {}, file_names([view.key for view in views]), []
-    for view in views:
-        if view.figure:
-            drawings[view.key], png = figures.draw(view)
-            written += _put(out / f"{names[view.key]}.svg", drawings[view.key].encode())
-            written += _put(out / f"{names[view.key]}.png", png)
+    """Write the report of `results` below `out`; return the files."""
+    tables, runs = read_cells(results)
+    names = file_names([table.key for table in tables])
+    drawings: dict[str, str] = {}
+    content: dict[str, bytes] = {}
+    for table in tables:
+        if table.figure:
+            svg, png = figures.draw(table)
+            drawings[table.key] = svg
+            content |= {f"{names[table.key]}.svg": svg.encode(), f"{names[table.key]}.png": png}
     claims = measured_claims(runs)
-    report = Report(views=views, runs=runs, claims=claims, drawings=drawings, names=names)
+    report = Report(tables=tables, runs=runs, claims=claims, drawings=drawings, names=names)
     for name, escape in (("report.md", escape_markdown), ("report.tex", escape_latex), ("report.html", None)):
-        written += _put(out / name, render(name, report, escape).encode())
-    return written + _put(out / "results.csv", tidy(views).encode())
+        content[name] = render(name, report, escape).encode()
+    content["results.csv"] = tidy(tables).encode()
+    for name, text in content.items():
+        write_file(out / name, text)
+    return [out / name for name in content]
 
 
 def render(name: str, report: Report, escape: Callable[[str], str] | None) -> str:
-    """A template with the report's content; what comes from run folders and grids is escaped."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    marks: dict[str, Any] = {
-        "block_start_string": "<%", "block_end_string": "%>", "variable_start_string": "<<",
-        "variable_end_string": ">>", "comment_start_string": "<#", "comment_end_string": "#>",
-    }  # fmt: skip
-    environment = Environment(
-        loader=PackageLoader("intnacl.paper"), undefined=StrictUndefined, trim_blocks=True,
-        lstrip_blocks=True, autoescape=escape is None, keep_trailing_newline=True, **marks,
+    """Fill a template with the report's content; text from run folders and grids is escaped."""
+    environment = template_environment(
+        "intnacl.paper", autoescape=escape is None, keep_trailing_newline=True, block_start_string="<%",
+        block_end_string="%>", variable_start_string="<<", variable_end_string=">>",
+        comment_start_string="<#", comment_end_string="#>",
     )  # fmt: skip
-    environment.filters |= {"text": escape or str, "number": number, "value": value, "signed": signed}
-    environment.filters |= {"images": images, "shade": shade, "script": as_script, "code": markdown_code}
-    environment.globals |= {
-        "data": cells_data,
-        "minutes_note": minutes_note,
-        "strong": STRONG,
-        "weak": WEAK,
-        "parts": parts,
-        "stages": STAGES,
-    }
-    return environment.get_template(f"{name}.j2").render(report=report, **summary(report))
-
-
-def summary(report: Report) -> dict[str, Any]:
-    """Counts for the head of the report."""
+    environment.filters |= {
+        "text": escape or str, "number": number, "value": value, "signed": signed, "images": images,
+        "shade": shade, "script": as_script, "code": markdown_code,
+    }  # fmt: skip
     runs = list(report.runs.values())
-    cells = [cell for view in report.views for row in view.cells for cell in row]
-    compared = [cell.units for cell in distinct(report.views) if cell.units is not None]
-    return {
-        "finished": [run for run in runs if run.status == "finished"],
-        "failed": [run for run in runs if run.status == "failed"],
-        "measured": sum(cell.mean is not None for cell in cells),
-        "cells": len(cells),
-        "compared": len(compared),
-        "close": sum(abs(units) < STRONG for units in compared),
-    }
+    cells = [cell for table in report.tables for row in table.cells for cell in row]
+    compared = [cell.units for cell in distinct(report.tables) if cell.units is not None]
+    return environment.get_template(f"{name}.j2").render(
+        report=report,
+        data=cells_data,
+        minutes_note=minutes_note,
+        parts=side_by_side,
+        strong=STRONG,
+        weak=WEAK,
+        stages=STAGES,
+        finished=[run for run in runs if run.status == "finished"],
+        failed=[run for run in runs if run.status == "failed"],
+        measured=sum(cell.mean is not None for cell in cells),
+        cells=len(cells),
+        compared=len(compared),
+        close=sum(abs(units) < STRONG for units in compared),
+    )
 
 
-def distinct(views: Sequence[View]) -> list[Cell]:
-    """Cells that are compared, each figure once, over the most seeds: tables share runs, some with fewer."""
+def distinct(tables: Sequence[FilledTable]) -> list[Cell]:
+    """Return the cells that are compared, each figure once, over the most seeds.
+
+    Tables share runs, and some have fewer seeds.
+    """
     found: dict[tuple[Any, ...], Cell] = {}
-    for view in views:
-        for column, cell in (pair for row in view.cells for pair in zip(view.columns, row, strict=True)):
+    for table in tables:
+        for column, cell in (pair for row in table.cells for pair in zip(table.columns, row, strict=True)):
             if cell.units is not None:
                 run = next(iter(cell.runs.values()))
-                key = (training_key(run.config), cell.dataset, column["metric"], _eps(column, run))
+                key = (training_key(run.config), cell.dataset, column.metric, radius(column, run))
                 found[key] = max(found.get(key, cell), cell, key=lambda cell: cell.n)
     return list(found.values())
 
 
-def _eps(column: Mapping[str, Any], run: Run) -> float | None:
-    """The radius of a column's attack; None: there is none."""
-    if column["metric"] in ("clean", "minutes"):
+def radius(column: Column, run: RecordedRun) -> float | None:
+    """Return the radius of a column's attack; None: there is none."""
+    if column.metric in ("clean", "minutes"):
         return None
-    return float(run.config.evaluation.eps[0] if column["eps"] is None else column["eps"])
+    return float(run.config.evaluation.eps[0] if column.eps is None else column.eps)
 
 
 def number(cell: Cell) -> str:
@@ -138,7 +156,7 @@ def signed(value: float) -> str:
 
 
 def shade(cell: Cell) -> str:
-    """The class of a cell's colour: above, below, near or none."""
+    """Return the class of a cell's colour: above, below, near, none, or the status of one without a value."""
     if cell.units is None:
         return cell.status if cell.mean is None else "none"
     if abs(cell.units) < WEAK:
@@ -146,16 +164,16 @@ def shade(cell: Cell) -> str:
     return ("above" if cell.units > 0 else "below") + ("-much" if abs(cell.units) >= STRONG else "")
 
 
-def minutes_note(view: View) -> str:
-    """What a cell's minutes are; the paper's are another machine's, so they stand apart from the cells."""
-    if not any(column["metric"] == "minutes" for column in view.columns):
+def minutes_note(table: FilledTable) -> str:
+    """Explain a table's minutes; the paper's are another machine's, so they stand apart from the cells."""
+    if not any(column.metric == "minutes" for column in table.columns):
         return ""
     paper = f" The paper's own training times, on its machine: {published.training_times()}."
-    return f"{MINUTES}{'' if view.departures else paper}"
+    return f"{MINUTES}{'' if table.departures else paper}"
 
 
 def escape_markdown(text: str) -> str:
-    """Text that Markdown shows as it is, also inside tables, and that is no HTML."""
+    """Return text that Markdown shows as it is, also inside tables, and that is no HTML."""
     text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("\n", " ")
     for character in "\\`*_[]|#":
         text = text.replace(character, f"\\{character}")
@@ -163,12 +181,44 @@ def escape_markdown(text: str) -> str:
 
 
 def markdown_code(text: str) -> str:
-    """Text to be copied, without backslashes in it; what a code span cannot hold in a table is escaped."""
+    """Return text to be copied, without backslashes; where a code span in a table cannot hold it, escaped."""
     return escape_markdown(text) if set(text) & set("`|<>&\n") else f"`{text}`"
 
 
+def escape_latex(text: str) -> str:
+    """Return text that LaTeX prints as it is, with the number of a character that its fonts lack."""
+    escaped = []
+    for character in text:
+        known = character.isprintable() and (character < "\u0180" or character in "–—‘’“”…")
+        if character in TEX_SPECIAL or character.isspace():
+            escaped.append(TEX_SPECIAL.get(character, " "))
+        else:
+            escaped.append(
+                character if known and character not in TEX_UNKNOWN else f"[U+{ord(character):04X}]"
+            )
+    return re.sub("-(?=-)", "-{}", "".join(escaped))  # two hyphens are no dash
+
+
+def side_by_side(table: FilledTable) -> list[list[tuple[int, bool]]]:
+    """Split a table's columns into as many side by side as a page of LaTeX has room for.
+
+    Each is its place in the table, and whether the paper has values for it.
+    """
+    found: list[list[tuple[int, bool]]] = []
+    room = 0
+    for place in range(len(table.columns)):
+        compared = any(row[place].published for row in table.cells)
+        width = TEX_COMPARED if compared else TEX_ALONE
+        if width > room:
+            found.append([])
+            room = TEX_WIDTH
+        room -= width
+        found[-1].append((place, compared))
+    return found
+
+
 def cells_data(report: Report) -> dict[str, Any]:
-    """What the page tells about the runs behind a cell."""
+    """Return what the page shows of the runs behind a cell that is clicked."""
     runs = {
         run.name: {
             "status": run.status, "command": run.command, "choices": run.choices, "error": run.error,
@@ -178,53 +228,41 @@ def cells_data(report: Report) -> dict[str, Any]:
         for run in report.runs.values()
     }  # fmt: skip
     cells = {
-        f"{report.names[view.key]}-{i}-{j}": [
+        f"{report.names[table.key]}-{i}-{j}": [
             [seed, run.name, cell.values.get(seed)] for seed, run in cell.runs.items()
         ]
-        for view in report.views
-        for i, row in enumerate(view.cells)
+        for table in report.tables
+        for i, row in enumerate(table.cells)
         for j, cell in enumerate(row)
     }
     return {"runs": runs, "cells": cells}
 
 
-COLUMNS = (
-    "table", "group", "row", "column", "dataset", "metric", "eps", "seed", "run", "status", "value",
-    "published_mean", "published_sd", "paper_setting", "images",
-)  # fmt: skip
-
-
-def tidy(views: list[View]) -> str:
-    """One line for every table, cell and seed."""
+def tidy(tables: Sequence[FilledTable]) -> str:
+    """Return the CSV: one line for every table, cell and seed."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    for view in views:
-        for row, cells in zip(view.rows, view.cells, strict=True):
-            for column, cell in zip(view.columns, cells, strict=True):
-                for seed, run in cell.runs.items():
-                    writer.writerow(map(_guarded, _line(view, row, column, cell, seed, run)))
+    writer.writerow(CSV_COLUMNS)
+    places = [(t, i, j) for t in tables for i in range(len(t.rows)) for j in range(len(t.columns))]
+    for table, i, j in places:
+        row, column, cell = table.rows[i], table.columns[j], table.cells[i][j]
+        mean, sd = cell.published or ("", None)
+        for seed, run in cell.runs.items():
+            eps = radius(column, run)
+            line = (
+                table.key, row.group, row.label, column.label, cell.dataset, column.metric,
+                "" if eps is None else eps, seed, run.name, run.status,
+                cell.values.get(seed, ""), mean, "" if sd is None else sd, not run.departures,
+                cell.images.get(seed, ""),
+            )  # fmt: skip
+            # A spreadsheet would take text that begins like this for a formula: it gets an apostrophe.
+            formula = ("=", "+", "-", "@", "\t")
+            writer.writerow(f"'{v}" if isinstance(v, str) and v.startswith(formula) else v for v in line)
     return text.getvalue()
 
 
-def _line(view: View, row: Any, column: Any, cell: Cell, seed: str, run: Run) -> tuple[Any, ...]:
-    mean, sd = cell.published or ("", "")
-    eps = _eps(column, run)
-    return (
-        view.key, row["group"], row["label"], column["label"], cell.dataset, column["metric"],
-        "" if eps is None else eps, seed, run.name, run.status,
-        cell.values.get(seed, ""), mean, "" if sd is None else sd, not run.departures,
-        cell.images.get(seed, ""),
-    )  # fmt: skip
-
-
-def _guarded(value: Any) -> Any:
-    """Text that a spreadsheet would take for a formula gets an apostrophe."""
-    return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t")) else value
-
-
 def file_names(keys: list[str]) -> dict[str, str]:
-    """A name for each key that any file system takes; a digest tells apart those that would be the same."""
+    """Return a name for each key that any file system takes; a digest tells apart what would be the same."""
     names: dict[str, str] = {}
     for key in keys:
         name = "".join(c if c.isalnum() or c in "._" else "-" for c in key)
@@ -234,12 +272,7 @@ def file_names(keys: list[str]) -> dict[str, str]:
     return names
 
 
-def _put(path: Path, content: bytes) -> list[Path]:
-    write_file(path, content)
-    return [path]
-
-
 def as_script(data: Any) -> str:
-    """JSON that may stand inside a script element; NaN and infinities, which browsers refuse, as text."""
+    """Return JSON for a script element; NaN and infinities, which browsers refuse, become text."""
     data = json.loads(json.dumps(data), parse_constant=str)
     return json.dumps(data, ensure_ascii=False).replace("<", "\\u003c").replace("&", "\\u0026")

@@ -201,8 +201,14 @@ def _differences(results: Mapping[str, Sequence[dict[str, Any]]]) -> dict[str, S
     return {key: _spread([b[key] - a[key] for a, b in zip(first, second, strict=True)]) for key in first[0]}
 
 
+def mean_and_deviation(values: Sequence[float]) -> tuple[float, float | None]:
+    """Return the mean over seeds and the deviation (n − 1), None for one seed."""
+    return mean(values), stdev(values) if len(values) > 1 else None
+
+
 def _spread(values: list[float]) -> Spread:
-    return {"mean": mean(values), "sd": stdev(values) if len(values) > 1 else None, "values": values}
+    average, deviation = mean_and_deviation(values)
+    return {"mean": average, "sd": deviation, "values": values}
 
 
 def _split(key: str) -> tuple[str, float]:

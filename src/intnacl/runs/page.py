@@ -22,10 +22,21 @@ from intnacl.runs.result import Measured, write_result
 from intnacl.training.journal import LOG
 
 if TYPE_CHECKING:
+    from jinja2 import Environment
     from matplotlib.figure import Figure
 
 PAGE = "report.html"
 OWN = "the run's own"  # a probe under the run's protocol
+
+
+def template_environment(package: str, *, autoescape: bool = True, **options: Any) -> "Environment":
+    """Return the environment of a package's templates, where a name that they do not know is an error."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    return Environment(
+        loader=PackageLoader(package), undefined=StrictUndefined, autoescape=autoescape, trim_blocks=True,
+        lstrip_blocks=True, **options,
+    )  # fmt: skip
 
 
 def write_result_and_page(found: Measured) -> bool:
@@ -38,12 +49,7 @@ def write_result_and_page(found: Measured) -> bool:
 
 def render(found: Measured, result: dict[str, Any]) -> str:
     """The page as text. Everything from outside is escaped; the drawings are our own SVG."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    loader = PackageLoader("intnacl.runs")
-    environment = Environment(
-        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
+    environment = template_environment("intnacl.runs")
     environment.filters["percent"] = lambda value: "–" if value is None else f"{value:.2f}"
     environment.filters["pretty"] = lambda value: json.dumps(value, indent=1, ensure_ascii=False)
     subject, config = found.subject, found.subject.config
