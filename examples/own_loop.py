@@ -16,7 +16,7 @@ from intnacl.data import load
 from intnacl.data.augmentations import AugmentConfig
 from intnacl.data.views import make_views
 from intnacl.evaluation.knn import KnnConfig, evaluate
-from intnacl.models.batchnorm import attacked, convert
+from intnacl.models.batchnorm import convert, stacked
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("--preset", default="intnacl", help="simclr, debiased, hardneg, …, intcl, intnacl")
@@ -56,7 +56,7 @@ for epoch in range(args.epochs):
         z0, z1 = map(model, x.plain)
         others = {"extra": [model(view) for view in x.extra], "mixed": [model(view) for view in x.mixed]}
         if adversarial:
-            with attacked(model):
+            with stacked(model, [(1, True)]):  # what follows is one adversarial view
                 others["adversarial"] = model(adversarial_view(model, x.plain[0], eps=0.015))
         optimizer.zero_grad()
         loss(z0, z1, **others).backward()

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from digits_model import digits
 from intnacl.attacks.training_view import AdversaryConfig, adversarial_view
 from intnacl.errors import InputError
+from intnacl.models.batchnorm import stacked
 from intnacl.models.encoders import EncoderConfig, build_model
 from intnacl.training.ranks import wrap_ddp
 
@@ -17,10 +18,10 @@ EPS = 0.05
 
 @pytest.fixture
 def embedder():
-    """A model with adversarial batch norms, in train mode, told that the next batch is adversarial."""
+    """A model with adversarial batch norms, in train mode, whose batches are adversarial views."""
     made = build_model(EncoderConfig(name="small"), image_size=8, adversarial=True, seed=0).double().train()
-    made.see(0, 1)
-    return made
+    with stacked(made, [(1, True)]):
+        yield made
 
 
 @pytest.fixture
@@ -146,10 +147,9 @@ def test_the_view_does_not_wake_ddp(images, embedder, tmp_path):
             reduced.clear()
             view = adversarial_view(embedder, images, EPS)
             assert reduced == []
-            embedder.see(1, 1)
-            wrapped(torch.cat([images, view])).square().mean().backward()
+            with stacked(embedder, [(1, False), (1, True)]):
+                wrapped(torch.cat([images, view])).square().mean().backward()
             assert reduced
-            embedder.see(0, 1)
     finally:
         dist.destroy_process_group()
 
@@ -178,9 +178,8 @@ def test_the_view_can_be_made_in_a_validation_step(embedder, images, mode, start
 
 def test_a_large_batch_does_not_round_gradients_to_zero_in_float16():
     made = build_model(EncoderConfig(name="small"), image_size=8, adversarial=True, seed=0).train()
-    made.see(0, 1)
     x = torch.rand(512, 3, 8, 8, generator=torch.Generator().manual_seed(0)).half()
-    with torch.autocast("cpu", torch.float16):
+    with stacked(made, [(1, True)]), torch.autocast("cpu", torch.float16):
         view = adversarial_view(made, x, EPS)
     assert (view == x).float().mean() < 3e-4  # ten times as many when the mean over rows is left as it is
 

@@ -6,90 +6,82 @@ from copy import deepcopy
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 
 from intnacl.errors import InputError
 from intnacl.models.batchnorm import (
-    Groups,
+    Group,
     ViewBatchNorm,
-    _all_groups,
-    arrange,
-    attacked,
+    all_groups,
     convert,
+    over_ranks,
     remove_norms,
+    stacked,
 )
 
 B, C = 4, 3
+CLEAN, ADVERSARIAL = (1, False), (1, True)
+Groups = tuple[Group, ...]
 
 
-def layer(groups: Groups, adversarial: bool = True) -> ViewBatchNorm:
+def layer(groups: Groups = (CLEAN,), *, adversarial: bool = True) -> ViewBatchNorm:
     norm = ViewBatchNorm(C, adversarial=adversarial, adversarial_momentum=0.01, sync=False).double()
     nn.init.normal_(norm.weight)
     norm.groups = groups
     return norm
 
 
+def by_torch(x: Tensor, norm: ViewBatchNorm, groups: Groups) -> Tensor:
+    """Each group through a plain batch norm in turn, whose statistics move."""
+    share, done = len(x) // sum(views for views, _ in groups), []
+    for part, (_, adversarial) in zip(x.split([views * share for views, _ in groups]), groups, strict=True):
+        own = norm.adversarial if adversarial else norm
+        statistics = (own.running_mean, own.running_var)
+        done.append(F.batch_norm(part, *statistics, own.weight, own.bias, True, own.momentum))
+    return torch.cat(done)
+
+
+@pytest.mark.filterwarnings("default")  # the compiler has its own
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
 @pytest.mark.parametrize(
     "groups",
-    [((1, False),), ((1, False), (1, False)), ((2, False), (1, True)), ((1, False), (1, False), (1, True))],
+    [(CLEAN,), (CLEAN, CLEAN), ((2, False), ADVERSARIAL), (CLEAN, CLEAN, ADVERSARIAL), ((3, False),)],
 )
 @pytest.mark.parametrize("shape", [(5, 5), ()], ids=["images", "vectors"])
-def test_each_group_is_normalised_by_itself(groups: Groups, shape: tuple[int, ...]) -> None:
+def test_each_group_is_normalised_by_itself(shape: tuple[int, ...], groups: Groups, compiled: bool) -> None:
+    """Results, gradients, and the running statistics of both sets."""
     views = sum(count for count, _ in groups)
-    x = torch.randn(views * B, C, *shape, dtype=torch.float64) * 3 + 1
-    norm = layer(groups)
-    expected, start = [], 0
-    for count, adversarial in groups:
-        part = x[start : start + count * B]
-        own = norm.adversarial if adversarial else norm
-        expected.append(F.batch_norm(part, None, None, own.weight, own.bias, True))
-        start += count * B
-    torch.testing.assert_close(norm(x), torch.cat(expected))
-
-
-def test_running_statistics_take_the_groups_in_turn_and_keep_the_sets_apart() -> None:
-    x = torch.randn(3 * B, C, 5, 5, dtype=torch.float64)
-    norm, plain, attacked = (
-        layer(((1, False), (1, False), (1, True))),
-        nn.BatchNorm2d(C),
-        nn.BatchNorm2d(C, momentum=0.01),
-    )
-    norm(x)
-    for part in (x[:B], x[B : 2 * B]):
-        plain.double()(part)
-    attacked.double()(x[2 * B :])
-    torch.testing.assert_close(norm.running_mean, plain.running_mean)
-    torch.testing.assert_close(norm.running_var, plain.running_var)
-    torch.testing.assert_close(norm.adversarial.running_var, attacked.running_var)
-
-
-@pytest.mark.parametrize("groups", [((1, False), (1, False)), ((1, False), (1, True))])
-def test_the_form_for_the_compiler_equals_torch(groups: Groups) -> None:
-    x = (torch.randn(2 * B, C, 5, 5, dtype=torch.float64) * 2 + 5).requires_grad_()
-    first, second = layer(groups), layer(groups)
-    second.load_state_dict(first.state_dict())
-    eager, together = first(x), _all_groups(x, [second._layer(attacked) for _, attacked in groups])
-    torch.testing.assert_close(eager, together)
-    weights = torch.randn_like(eager)
-    grads = [torch.autograd.grad((y * weights).sum(), x)[0] for y in (eager, together)]
-    torch.testing.assert_close(*grads)
-    for a, b in zip(first.buffers(), second.buffers(), strict=True):
-        torch.testing.assert_close(a, b, check_dtype=False) if a.is_floating_point() else None
+    x = (torch.randn(views * B, C, *shape, dtype=torch.float64) * 3 + 1).requires_grad_()
+    norm, plain = layer(groups), layer()
+    plain.load_state_dict(norm.state_dict())
+    torch.compiler.reset()
+    y = (torch.compile(norm, backend="eager", fullgraph=True) if compiled else norm)(x)
+    expected, weights = by_torch(x, plain, groups), torch.randn_like(x)
+    torch.testing.assert_close(y, expected)
+    torch.testing.assert_close(*[torch.autograd.grad((one * weights).sum(), x) for one in (y, expected)])
+    for (name, ours), theirs in zip(norm.named_buffers(), plain.buffers(), strict=True):
+        torch.testing.assert_close(ours, theirs, msg=name)
 
 
 @pytest.mark.parametrize("deviations", [10, 3000])
 def test_the_form_for_the_compiler_keeps_its_variance_about_a_large_mean(deviations: int) -> None:
-    norm = layer(((1, False),)).float()
+    norm = layer().float()
     x = torch.randn(64, C, 8, 8) + deviations
     expected = F.batch_norm(x.double(), None, None, norm.weight.double(), norm.bias.double(), True).float()
-    torch.testing.assert_close(_all_groups(x, [norm]), expected, rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(all_groups(x, [norm]), expected, rtol=1e-3, atol=1e-3)
 
 
-def test_eval_mode_is_plain_batch_norm_of_the_clean_set() -> None:
-    norm = layer(((1, False), (1, False))).eval()
-    x = torch.randn(6, C, 5, 5, dtype=torch.float64)
-    expected = F.batch_norm(x, norm.running_mean, norm.running_var, norm.weight, norm.bias)
-    torch.testing.assert_close(norm(x), expected)
+def test_eval_mode_is_plain_batch_norm_of_the_set_that_the_first_view_has() -> None:
+    convert(net := nn.Sequential(nn.BatchNorm2d(C)))
+    x, norm = torch.randn(6, C, 5, 5), net.eval()[0]
+    norm.adversarial.running_mean.fill_(5)
+    with stacked(net, (CLEAN, CLEAN)):
+        clean = net(x)
+    torch.testing.assert_close(
+        clean, F.batch_norm(x, norm.running_mean, norm.running_var, norm.weight, norm.bias)
+    )
+    with stacked(net, [ADVERSARIAL]):
+        torch.testing.assert_close(net(x + 5), clean)
 
 
 def test_the_network_as_it_was_loads_the_clean_set_of_a_converted_one() -> None:
@@ -103,25 +95,17 @@ def test_the_network_as_it_was_loads_the_clean_set_of_a_converted_one() -> None:
     torch.testing.assert_close(before.eval()(x), net.eval()(x))
 
 
-def test_convert_replaces_every_batch_norm_and_arrange_reaches_all() -> None:
-    net = nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4), nn.Sequential(nn.BatchNorm1d(4)))
-    convert(net, adversarial=False)
-    arrange(net, ((1, False), (1, True)))
-    assert net[1].groups == net[2][0].groups == ((1, False), (1, True))
+def test_convert_replaces_every_batch_norm_once() -> None:
+    shared = nn.BatchNorm2d(4)
+    net = nn.Sequential(shared, nn.ReLU(), shared, nn.Sequential(shared, nn.BatchNorm1d(4)))
+    assert convert(net) is net
+    assert isinstance(net[0], ViewBatchNorm)
+    assert isinstance(net[3][1], ViewBatchNorm)
+    assert net[0] is net[2] is net[3][0] is not net[3][1]
+    before = list(net.modules())
+    assert list(convert(net).modules()) == before  # nor are they, or those inside them, converted again
     remove_norms(bare := nn.Sequential(nn.BatchNorm2d(4)))
     assert isinstance(bare[0], nn.Identity)
-
-
-def test_a_batch_norm_that_is_used_twice_stays_one() -> None:
-    shared = nn.BatchNorm2d(4)
-    net = nn.Sequential(shared, nn.ReLU(), shared, nn.Sequential(shared), nn.BatchNorm2d(4))
-    convert(net)
-    assert isinstance(net[0], ViewBatchNorm)
-    assert net[0] is net[2] is net[3][0]
-    assert net[4] is not net[0]
-    before = list(net.modules())
-    convert(net)
-    assert list(net.modules()) == before  # nor are they, or those inside them, converted again
 
 
 def test_what_is_inside_a_batch_norm_goes_with_it() -> None:
@@ -130,14 +114,7 @@ def test_what_is_inside_a_batch_norm_goes_with_it() -> None:
             super().__init__(4)
             self.auxiliary = nn.BatchNorm2d(4, momentum=None)  # which could not be converted
 
-    convert(net := nn.Sequential(Double()))
-    assert isinstance(net[0], ViewBatchNorm)
-
-
-@pytest.mark.parametrize("change", [convert, remove_norms])
-def test_a_batch_norm_alone_is_an_error(change: Callable[[nn.Module], None]) -> None:
-    with pytest.raises(InputError, match="Sequential"):
-        change(nn.BatchNorm2d(4))
+    assert isinstance(convert(nn.Sequential(Double()))[0], ViewBatchNorm)
 
 
 @pytest.mark.parametrize("kind", [nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm])
@@ -146,25 +123,23 @@ def test_convert_keeps_what_a_trained_layer_holds(kind: type[nn.Module]) -> None
     for value in (*old.parameters(), old.running_mean, old.running_var):
         nn.init.uniform_(value.data, 1, 2)
     old.bias.requires_grad_(False)
-    convert(net := nn.Sequential(old))
-    new = net[0]
+    new = convert(nn.Sequential(old))[0]
     assert isinstance(new, ViewBatchNorm)
-    assert new.sync == (kind is nn.SyncBatchNorm)
+    assert (new.normalize is over_ranks) == (kind is nn.SyncBatchNorm)
     assert not new.training
     assert (new.momentum, new.eps) == (0.3, 0.02)
-    for layer in (new, new.adversarial):
-        assert layer.weight.requires_grad
-        assert not layer.bias.requires_grad
+    for one in (new, new.adversarial):
+        assert one.weight.requires_grad
+        assert not one.bias.requires_grad
         for name, value in old.state_dict().items():
-            torch.testing.assert_close(layer.state_dict()[name], value)
+            torch.testing.assert_close(one.state_dict()[name], value)
 
 
-def test_convert_keeps_the_dropout_and_activation_that_timms_layers_end_in() -> None:
+def test_convert_keeps_the_dropout_and_activation_in_which_timms_layers_end() -> None:
     layers = pytest.importorskip("timm.layers")
     x, old = torch.randn(B, C, 2, 2), layers.BatchNormAct2d(C, drop_layer=nn.Dropout)
-    convert(net := nn.Sequential(deepcopy(old)))
     found = []
-    for module in (old, net):
+    for module in (deepcopy(old), convert(nn.Sequential(old))):
         torch.manual_seed(0)
         found.append(module(x))
     assert (found[0] == 0).float().mean() > 0.6  # either sets some to zero
@@ -172,67 +147,10 @@ def test_convert_keeps_the_dropout_and_activation_that_timms_layers_end_in() -> 
 
 
 def test_convert_gives_a_layer_without_parameters_none_to_learn() -> None:
-    x = torch.randn(B, C, 2, 2)
-    old = nn.BatchNorm2d(C, affine=False)
-    convert(net := nn.Sequential(old))
+    x, old = torch.randn(B, C, 2, 2), nn.BatchNorm2d(C, affine=False)
+    net = convert(nn.Sequential(deepcopy(old)))
     assert not [p for p in net.parameters() if p.requires_grad]
     torch.testing.assert_close(net(x), old(x))
-
-
-def test_converting_again_changes_nothing() -> None:
-    convert(net := nn.Sequential(nn.BatchNorm2d(C)))
-    norm, state = net[0], deepcopy(net.state_dict())
-    convert(net)
-    assert net[0] is norm
-    assert net.state_dict().keys() == state.keys()
-
-
-def test_adversarial_views_leave_the_clean_statistics_alone_even_if_they_fail() -> None:
-    convert(net := nn.Sequential(nn.BatchNorm2d(C)))
-    norm = net[0]
-    with attacked(net):
-        net(torch.randn(B, C, 2, 2) + 5)
-    assert (norm.running_mean == 0).all()
-    assert (norm.adversarial.running_mean != 0).all()
-    with pytest.raises(InputError), attacked(net):
-        net(torch.randn(1, C, 1, 1))
-    net(torch.randn(B, C, 2, 2) + 5)
-    assert (norm.running_mean != 0).all()
-
-
-@pytest.mark.parametrize("norm", [nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm])
-def test_adversarial_views_are_refused_where_they_would_move_the_clean_statistics(norm: type) -> None:
-    net = nn.Sequential(nn.Sequential(norm(C)), nn.BatchNorm2d(C))
-    convert(net[1:])
-    with (
-        pytest.raises(InputError, match=rf"layer '0\.0' is a {norm.__name__}.*call intnacl\..*\.convert"),
-        attacked(net),
-    ):
-        pass
-    with attacked(net.eval()), attacked(nn.Linear(2, 2)):  # where nothing moves, there is nothing to refuse
-        pass
-    with attacked(nn.BatchNorm2d(C, track_running_stats=False)):
-        pass
-
-
-def test_in_eval_mode_adversarial_views_have_their_own_statistics_too() -> None:
-    convert(net := nn.Sequential(nn.BatchNorm2d(C)))
-    net[0].adversarial.running_mean.fill_(5)
-    x = torch.randn(B, C, 2, 2)
-    clean = net.eval()(x)
-    with attacked(net):
-        torch.testing.assert_close(net(x + 5), clean)
-
-
-def test_torch_can_take_the_statistics_anew() -> None:
-    """As after averaging weights: `update_bn` sets the momentum to None, for the mean over all batches."""
-    ours, plain = ViewBatchNorm(3, adversarial=True, adversarial_momentum=0.1, sync=False), nn.BatchNorm2d(3)
-    batches = [5 * torch.randn(8, 3, 2, 2) + 7 for _ in range(4)]
-    for layer in (ours, plain):
-        torch.optim.swa_utils.update_bn(batches, nn.Sequential(layer))
-    torch.testing.assert_close(ours.running_mean, plain.running_mean)
-    torch.testing.assert_close(ours.running_var, plain.running_var)
-    assert ours.running_var.min() > 10
 
 
 @pytest.mark.parametrize("options", [{"momentum": None}, {"track_running_stats": False}])
@@ -242,21 +160,64 @@ def test_running_statistics_without_momentum_or_none_at_all_are_refused(options:
         convert(nn.Sequential(nn.BatchNorm2d(4, **options)))
 
 
-def test_one_value_a_channel_is_refused_with_the_remedy() -> None:
-    layer = ViewBatchNorm(3, adversarial=False, adversarial_momentum=0.1, sync=False)
-    with pytest.raises(InputError, match=r"one value a channel.*batch-size"):
-        layer(torch.rand(1, 3, 1, 1))
-    assert layer.eval()(torch.rand(1, 3, 1, 1)).isfinite().all()
+@pytest.mark.parametrize("change", [convert, remove_norms])
+def test_a_batch_norm_alone_is_an_error(change: Callable[[nn.Module], None]) -> None:
+    with pytest.raises(InputError, match="Sequential"):
+        change(nn.BatchNorm2d(4))
+
+
+def test_adversarial_views_leave_the_clean_statistics_alone_even_if_they_fail() -> None:
+    norm = (net := convert(nn.Sequential(nn.BatchNorm2d(C))))[0]
+    x = torch.randn(B, C, 2, 2) + 5
+    with stacked(net, [CLEAN, CLEAN]):
+        with stacked(net, [ADVERSARIAL]):
+            net(x)
+        assert (norm.running_mean == 0).all()
+        assert (norm.adversarial.running_mean != 0).all()
+        assert norm.groups == (CLEAN, CLEAN)
+    with pytest.raises(InputError), stacked(net, [ADVERSARIAL]):
+        net(torch.randn(1, C, 1, 1))
+    net(x)
+    assert (norm.running_mean != 0).all()
+
+
+@pytest.mark.parametrize("norm", [nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm])
+def test_adversarial_views_are_refused_where_they_would_move_the_clean_statistics(norm: type) -> None:
+    net = nn.Sequential(nn.Sequential(norm(C)), nn.BatchNorm2d(C))
+    convert(net[1:])
+    with (
+        pytest.raises(InputError, match=rf"layer '0\.0' is a {norm.__name__}.*call intnacl\..*\.convert"),
+        stacked(net, [CLEAN, ADVERSARIAL]),
+    ):
+        pass
+    for harmless in (net.eval(), nn.Linear(2, 2), nn.BatchNorm2d(C, track_running_stats=False)):
+        with stacked(harmless, [ADVERSARIAL]):
+            pass
+
+
+def test_torch_can_take_the_statistics_anew() -> None:
+    """As after averaging weights: `update_bn` sets the momentum to None, for the mean over all batches."""
+    ours, plain = layer().float(), nn.BatchNorm2d(C)
+    ours.kernel = lambda *_, **__: pytest.fail("kernels do not know that mean")
+    batches = [5 * torch.randn(8, C, 2, 2) + 7 for _ in range(4)]
+    for norm in (ours, plain):
+        torch.optim.swa_utils.update_bn(batches, nn.Sequential(norm))
+    torch.testing.assert_close(ours.running_mean, plain.running_mean)
+    torch.testing.assert_close(ours.running_var, plain.running_var)
+    assert ours.running_var.min() > 10
 
 
 @pytest.mark.filterwarnings("default")  # the compiler has its own
 @pytest.mark.parametrize("compiled", [False, True])
-def test_one_value_a_group_and_channel_is_refused_compiled_or_not(compiled: bool) -> None:
+def test_one_value_a_group_and_channel_is_refused_with_the_remedy(compiled: bool) -> None:
     """Two views of one image, each with statistics of its own, would get NaN."""
-    layer = ViewBatchNorm(3, adversarial=False, adversarial_momentum=0.1, sync=False)
-    layer.groups = ((1, False), (1, False))
-    forward = torch.compile(layer, backend="eager") if compiled else layer
-    with pytest.raises(InputError, match=r"one value a channel"):
-        forward(torch.rand(2, 3))
-    layer.groups = ((2, False),)
-    assert forward(torch.rand(2, 3)).isfinite().all(), "one group of two views has a variance"
+    norm = layer((CLEAN, CLEAN), adversarial=False)
+    forward = torch.compile(norm, backend="eager") if compiled else norm
+    x = torch.rand(2, C, 1, 1, dtype=torch.float64)
+    for groups, views in (((CLEAN, CLEAN), x), ((CLEAN,), x[:1]), ((CLEAN, CLEAN), x[:, :, 0, 0])):
+        norm.groups = groups
+        with pytest.raises(InputError, match=r"one value a channel.*batch-size"):
+            forward(views)
+    norm.groups = ((2, False),)
+    assert forward(x).isfinite().all(), "one group of two views has a variance"
+    assert norm.eval()(x[:1]).isfinite().all()

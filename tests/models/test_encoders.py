@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from intnacl.errors import InputError
-from intnacl.models.batchnorm import ViewBatchNorm
+from intnacl.models.batchnorm import ViewBatchNorm, stacked
 from intnacl.models.encoders import ContrastiveModel, EncoderConfig, build_model
 
 
@@ -75,24 +75,20 @@ def test_he_initialisation_is_torchvisions() -> None:
 def test_per_view_equals_passes_of_their_own() -> None:
     net = model(adversarial=True).train()
     a, b, attacked = torch.rand(3, 5, 3, 8, 8)
-    net.see(2, 1)
-    together = net(torch.cat([a, b, attacked])).chunk(3)
-    net.see(1)
+    with stacked(net, net.groups(2, 1)):
+        together = net(torch.cat([a, b, attacked])).chunk(3)
     torch.testing.assert_close(together[0], net(a))
     torch.testing.assert_close(together[1], net(b))
-    net.see(0, 1)
-    torch.testing.assert_close(together[2], net(attacked))
+    with stacked(net, [(1, True)]):
+        torch.testing.assert_close(together[2], net(attacked))
 
 
 def test_joint_views_share_their_statistics_but_adversarial_ones_stay_apart() -> None:
     joint, apart = model(norm="joint", adversarial=True).train(), model(adversarial=True).train()
-    a, b, attacked = torch.rand(3, 5, 3, 8, 8)
-    joint.see(2, 1)
-    together = joint(torch.cat([a, b, attacked]))
-    plain = model(norm="joint").train()
-    torch.testing.assert_close(together[:10], plain(torch.cat([a, b])))
-    apart.see(2, 1)
-    other = apart(torch.cat([a, b, attacked]))
+    views = torch.rand(15, 3, 8, 8)
+    with stacked(joint, joint.groups(2, 1)), stacked(apart, apart.groups(2, 1)):
+        together, other = joint(views), apart(views)
+    torch.testing.assert_close(together[:10], model(norm="joint").train()(views[:10]))
     assert not torch.allclose(together[:10], other[:10])
     torch.testing.assert_close(together[10:], other[10:])
 
@@ -125,8 +121,8 @@ def test_momentum_of_the_adversarial_set() -> None:
 )
 def test_timm_models_by_name(name: str) -> None:
     net = model(name=f"timm:{name}", image_size=32, adversarial=True).train()
-    net.see(2, 1)
-    assert net(torch.rand(6, 3, 32, 32)).shape == (6, 64)
+    with stacked(net, net.groups(2, 1)):
+        assert net(torch.rand(6, 3, 32, 32)).shape == (6, 64)
     assert net.eval().encoder(torch.rand(2, 3, 32, 32)).shape == (2, net.encoder.feature_dim)
 
 

@@ -17,7 +17,6 @@ CONFIG = EncoderConfig(name="small", mean=(0.4, 0.5, 0.6))
 
 def saved(path: Path, *, adversarial: bool = False, seed: int = 0) -> torch.nn.Module:
     net = build_model(CONFIG, image_size=8, adversarial=adversarial, seed=seed).train()
-    net.see(1)
     net(
         torch.rand(16, 3, 8, 8, generator=torch.Generator().manual_seed(seed))
     )  # moves the running statistics

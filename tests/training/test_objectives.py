@@ -14,6 +14,7 @@ from intnacl.data.batches import STREAM
 from intnacl.data.views import make_views
 from intnacl.errors import InputError
 from intnacl.losses.integrated import PRESETS, IntNaClLoss, LossConfig
+from intnacl.models.batchnorm import stacked
 from intnacl.models.encoders import EncoderConfig
 from intnacl.models.kernels.half_weights import HalfWeights
 from intnacl.training import objectives
@@ -40,10 +41,8 @@ def test_terms_are_the_loss_of_views_embedded_one_by_one(preset: str) -> None:
     )
     attacked = None
     if need.adversarial:
-        model.see(0, 1)
-        attacked = adversarial_view(model, views.plain[0], 0.015)
-        attacked = model(attacked)
-    model.see(1)
+        with stacked(model, [(1, True)]):
+            attacked = model(adversarial_view(model, views.plain[0], 0.015))
     z = [model(x) for x in (*views.plain, *views.extra, *views.mixed)]
     rest = {"extra": z[2 : 2 + need.extra], "mixed": z[2 + need.extra :]}
     expected = by_hand.loss.terms(z[0], z[1], **rest, adversarial=attacked)
@@ -138,9 +137,9 @@ def test_the_adversary_may_maximise_another_loss_of_the_family() -> None:
         x = images().float() / 255
         moves[negatives] = objective.attack(x, ROWS, STEP) - x
         loss, twin = IntNaClLoss(negatives=negatives), contrastive("intcl").train()
-        twin.model.see(0, 1)
         x.requires_grad_()
-        z = twin.model(x)
+        with stacked(twin.model, [(1, True)]):
+            z = twin.model(x)
         (gradient,) = torch.autograd.grad(loss(z.detach(), z), x)
         torch.testing.assert_close(moves[negatives], 0.1 * gradient.sign())
     assert not torch.equal(moves["g0"], moves["g2"])

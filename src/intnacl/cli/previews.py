@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from intnacl.attacks.training_view import adversarial_view
 from intnacl.errors import InputError
+from intnacl.models.batchnorm import stacked
 from intnacl.models.encoders import ContrastiveModel, Encoder, build_model
 from intnacl.models.weights import from_pretrained, read_header
 from intnacl.runs.config import resolve
@@ -18,17 +19,16 @@ def adversarial_columns(network: nn.Module, anchors: Tensor, eps: float) -> dict
     """Title -> images: the adversarial views of anchors (R,3,H,W), and their changes around grey."""
     if len(anchors) < 2:
         raise InputError("one image has no adversarial view, which takes the others for negatives: eps=0.")
-    views = adversarial_view(network, anchors, eps)
+    with stacked(network, [(1, True)]):
+        views = adversarial_view(network, anchors, eps)
     gain = 0.5 / eps
     return {"adversarial": views, f"change × {gain:.0f}": 0.5 + gain * (views - anchors)}
 
 
 def untrained_model(dataset: str, image_size: int, seed: int) -> ContrastiveModel:
-    """The model with which training on this data set begins, set to adversarial views."""
+    """The model with which training on this data set begins."""
     config = resolve({"dataset": dataset}).encoder
-    model = build_model(config, image_size=image_size, adversarial=True, seed=seed)
-    model.see(0, 1)
-    return model
+    return build_model(config, image_size=image_size, adversarial=True, seed=seed)
 
 
 def trained_encoder(run: Path, image_size: int) -> Encoder:

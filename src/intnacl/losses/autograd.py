@@ -1,7 +1,8 @@
-"""Gradients that refuse to be differentiated again, for functions that compute their own.
+"""Custom gradients that refuse to be differentiated again.
 
-Torch's `once_differentiable` refuses in `backward()` alone: `torch.autograd.grad` goes only where its inputs
-lead, never meets the error, and returns a second derivative in which the gradient counts as a constant.
+Torch's `once_differentiable` is not enough, since it raises in `backward()` alone. `torch.autograd.grad`
+visits only the nodes that lead to its inputs, never meets the error, and returns a second derivative in which
+the custom gradient counts as a constant.
 """
 
 import functools
@@ -12,11 +13,12 @@ import torch
 from torch import Tensor
 
 
-def differentiable_once(backward: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorate a `backward` that autograd cannot follow and that returns a tuple.
+def refuse_double_backward(backward: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorate the `backward` of a `torch.autograd.Function` that autograd cannot follow; it returns a tuple.
 
-    A second derivative by anything that the gradient depends on, the saved inputs and the gradients that
-    came in, then raises.
+    A second derivative then raises, by whatever the gradient depends on: the incoming gradients and the saved
+    tensors. Every input that the gradient depends on must therefore be saved with `ctx.save_for_backward`,
+    also one whose value `backward` does not read.
     """
 
     @functools.wraps(backward)
@@ -26,13 +28,13 @@ def differentiable_once(backward: Callable[..., Any]) -> Callable[..., Any]:
         if not torch.is_grad_enabled():  # no second derivative is asked for
             return results
         sources = [t for t in (*grads, *ctx.saved_tensors) if t is not None]
-        return tuple(None if r is None else _Refusal.apply(r, *sources) for r in results)
+        return tuple(None if r is None else _RefuseBackward.apply(r, *sources) for r in results)
 
     return _backward
 
 
-class _Refusal(torch.autograd.Function):
-    """A result as it is, tied to the sources that it was computed from."""
+class _RefuseBackward(torch.autograd.Function):
+    """Return `result` unchanged, as a function of the `sources` that it was computed from."""
 
     @staticmethod
     def forward(result: Tensor, *sources: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from intnacl.losses.autograd import differentiable_once
+from intnacl.losses.autograd import refuse_double_backward
 
 
 class Embedding(NamedTuple):
@@ -84,7 +84,7 @@ class _AllGather(torch.autograd.Function):
         pass
 
     @staticmethod
-    @differentiable_once
+    @refuse_double_backward
     def backward(ctx: Any, grad_GD: Tensor) -> tuple[Tensor]:
         received_GD = torch.empty_like(grad_GD)
         dist.all_to_all_single(received_GD, grad_GD.contiguous())

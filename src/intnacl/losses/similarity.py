@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from intnacl.losses.autograd import differentiable_once
+from intnacl.losses.autograd import refuse_double_backward
 
 # A tile holds at most this many similarities (4 MiB in float32): small beside the encoder's own memory,
 # large enough that the matrix product fills a CPU's cores or a GPU.
@@ -78,7 +78,7 @@ class _LogMeanNegatives(torch.autograd.Function):
         ctx.save_for_backward(anchors_RD, keys_KD, *output)
 
     @staticmethod
-    @differentiable_once
+    @refuse_double_backward
     def backward(ctx: Any, grad_R: Tensor, _: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
         anchors_RD, keys_KD, log_mean_R, scale_R = ctx.saved_tensors
         own_R2 = _own_keys(anchors_RD, keys_KD, ctx.first)

@@ -23,7 +23,7 @@ from intnacl.errors import (
     one_of,
     setting,
 )
-from intnacl.models.batchnorm import Groups, arrange, convert, remove_norms
+from intnacl.models.batchnorm import Group, convert, remove_norms
 from intnacl.models.resnets import RESNETS, ResNet, SmallNet
 
 SMALL = 64  # images up to this side get another stem in timm's models
@@ -102,11 +102,10 @@ class ContrastiveModel(nn.Module):
         z: Tensor = self.head(self.encoder(x))
         return z
 
-    def see(self, clean: int, adversarial: int = 0) -> None:
-        """Tell the batch norms that the next batches stack so many clean, then adversarial views."""
-        per_view = self.config.norm == "per_view"
-        groups: Groups = ((1, False),) * clean if per_view or not clean else ((clean, False),)
-        arrange(self, groups + ((1, True),) * adversarial)
+    def groups(self, clean: int, adversarial: int = 0) -> list[Group]:
+        """Return which views share statistics in a batch of so many clean, then adversarial ones."""
+        joint = self.config.norm == "joint"
+        return ([(clean, False)] if joint else [(1, False)] * clean) + [(1, True)] * adversarial
 
 
 def build_model(config: EncoderConfig, *, image_size: int, adversarial: bool, seed: int) -> ContrastiveModel:
@@ -140,56 +139,45 @@ def _backbone(config: EncoderConfig, image_size: int) -> nn.Module:
 
 
 def _timm_backbone(name: str, image_size: int) -> nn.Module:
-    """Any timm model without its classifier, its stem adapted to images of up to 64 pixels."""
+    """Return any timm model without its classifier, its stem adapted to images of up to 64 pixels."""
     try:
         import timm
     except ImportError:
         raise missing_extra("timm", "timm", f"encoder 'timm:{name}'") from None
     if name not in timm.list_models():
         check_choice("timm model", name, timm.list_models(f"*{name[:3]}*") or timm.list_models("resnet*"))
-    options: dict[str, Any] = timm_options(name, image_size)
+    options = timm_options(name, image_size)
     try:
         model: nn.Module = timm.create_model(name, pretrained=False, num_classes=0, **options)
+        if image_size <= SMALL and not options:
+            _adapt_stem(model)
+        with torch.no_grad():  # some models return features of another width than their `num_features`
+            features = model.eval()(torch.zeros(1, 3, image_size, image_size))
     except Exception as error:
-        raise _unsuited(name, image_size, error) from error
-    if image_size <= SMALL and not options:
-        _adapt_stem(model)
-    vars(model)["num_features"] = _output_width(model, name, image_size)
-    return model
+        raise InputError(
+            f"encoder 'timm:{name}' cannot take {image_size}×{image_size} images ({error}): "
+            "choose a model that suits them, such as timm:resnet18."
+        ) from error
+    if features.ndim != 2:
+        raise InputError(
+            f"encoder 'timm:{name}' returns {tuple(features.shape)}, not one row an image: choose another "
+            "model, such as timm:resnet18."
+        )
+    vars(model)["num_features"] = features.shape[1]
+    return model.train()
 
 
 def timm_options(name: str, image_size: int) -> dict[str, Any]:
-    """What a timm model must be told of small images; convolutional ones get another stem instead."""
+    """Return the keywords with which timm builds a model for small images; most need none.
+
+    Vision transformers and models of a fixed size get the image size; convolutional ones get another stem.
+    """
     import timm
 
     if name.startswith(("vit_", "deit", "beit", "eva")):
         return {"img_size": image_size, "patch_size": max(2, image_size // 8)}
     fixed = getattr(timm.get_pretrained_cfg(name), "fixed_input_size", False)
     return {"img_size": image_size} if fixed else {}
-
-
-def _output_width(model: nn.Module, name: str, image_size: int) -> int:
-    """F, from a pass over one black image: some models' `num_features` is not what they return."""
-    training = model.training
-    try:
-        with torch.no_grad():
-            features = model.eval()(torch.zeros(1, 3, image_size, image_size))
-    except Exception as error:
-        raise _unsuited(name, image_size, error) from error
-    model.train(training)
-    if features.ndim != 2:
-        raise InputError(
-            f"encoder 'timm:{name}' returns {tuple(features.shape)}, not one row an image: choose another "
-            "model, such as timm:resnet18."
-        )
-    return int(features.shape[1])
-
-
-def _unsuited(name: str, image_size: int, error: Exception) -> InputError:
-    return InputError(
-        f"encoder 'timm:{name}' cannot take {image_size}×{image_size} images ({error}): "
-        "choose a model that suits them, such as timm:resnet18."
-    )
 
 
 def _adapt_stem(model: nn.Module) -> None:

@@ -3,12 +3,9 @@
 Shapes: B images, F features.
 """
 
-import importlib.util
-
-import torch
 from torch import Tensor, nn
 
-from intnacl.models.batchnorm import Twice, ViewBatchNorm, norm_relu, use_kernels
+from intnacl.models.batchnorm import EqualPair, norm_relu
 
 
 class Block(nn.Module):
@@ -24,11 +21,11 @@ class Block(nn.Module):
         self.bn2 = nn.BatchNorm2d(width)
         self.downsample = _shortcut(inside, width * self.expansion, stride)
 
-    def forward(self, x: Twice) -> Twice:
+    def forward(self, x: EqualPair) -> EqualPair:
         """relu(bn(conv(relu(bn(conv(x))))) + shortcut(x))."""
-        straight, again = x
+        straight, shortcut = x
         y, _ = norm_relu(self.bn1, self.conv1(straight))
-        return norm_relu(self.bn2, self.conv2(y), self.downsample(again))
+        return norm_relu(self.bn2, self.conv2(y), self.downsample(shortcut))
 
 
 class Bottleneck(nn.Module):
@@ -46,31 +43,12 @@ class Bottleneck(nn.Module):
         self.bn3 = nn.BatchNorm2d(width * self.expansion)
         self.downsample = _shortcut(inside, width * self.expansion, stride)
 
-    def forward(self, x: Twice) -> Twice:
+    def forward(self, x: EqualPair) -> EqualPair:
         """relu(bn(conv(relu(bn(conv(relu(bn(conv(x)))))))) + shortcut(x))."""
-        straight, again = x
+        straight, shortcut = x
         y, _ = norm_relu(self.bn1, self.conv1(straight))
         y, _ = norm_relu(self.bn2, self.conv2(y))
-        return norm_relu(self.bn3, self.conv3(y), self.downsample(again))
-
-
-class Stem(nn.Conv2d):
-    """The first convolution; `kernels` says whether a GPU trains it with those of `fused_stem`."""
-
-    kernels = False
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(B, 3, H, W) -> (B, 64, H, W)."""
-        if (
-            self.kernels
-            and self.training
-            and x.is_cuda
-            and self.weight.dtype in (torch.bfloat16, torch.float16)
-        ):
-            from intnacl.models.kernels.stem import convolve
-
-            return convolve(x, self.weight)
-        return super().forward(x)
+        return norm_relu(self.bn3, self.conv3(y), self.downsample(shortcut))
 
 
 class ResNet(nn.Module):
@@ -78,7 +56,7 @@ class ResNet(nn.Module):
 
     def __init__(self, block: type[Block] | type[Bottleneck], depths: tuple[int, int, int, int]) -> None:
         super().__init__()
-        self.conv1 = Stem(3, 64, 3, padding=1, bias=False)
+        self.conv1 = _conv(3, 64, 3, 1)
         self.bn1 = nn.BatchNorm2d(64)
         inside = 64
         stages = []
@@ -95,8 +73,8 @@ class ResNet(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, 3, H, W) -> (B, F)."""
-        twice = norm_relu(self.bn1, self.conv1(x))
-        y, _ = self.layer4(self.layer3(self.layer2(self.layer1(twice))))
+        pair = norm_relu(self.bn1, self.conv1(x))
+        y, _ = self.layer4(self.layer3(self.layer2(self.layer1(pair))))
         features: Tensor = y.mean((2, 3))
         return features
 
@@ -118,22 +96,6 @@ class SmallNet(nn.Module):
         """(B, 3, H, W) -> (B, 128)."""
         features: Tensor = self.layers(x).mean((2, 3))
         return features
-
-
-def fuse(module: nn.Module, on: bool) -> bool:
-    """Let the ResNets in `module` train with kernels of our own if `on` and all batch norms can.
-
-    Returns whether they do: what is between their kernels is convolutions, so that `torch.compile` would
-    have nothing to add but its own time.
-    """
-    resnets = [part for part in module.modules() if isinstance(part, ResNet)]
-    norms = [part for part in module.modules() if isinstance(part, ViewBatchNorm)]
-    suited = bool(resnets) and bool(norms) and all(norm.fusible for norm in norms)
-    fused = on and suited and importlib.util.find_spec("triton") is not None
-    use_kernels(module, fused)
-    for resnet in resnets:
-        resnet.conv1.kernels = fused
-    return fused
 
 
 def _conv(inside: int, outside: int, kernel: int, stride: int) -> nn.Conv2d:

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.autograd.function import FunctionCtx
 
 from intnacl.errors import InputError, check_choice
-from intnacl.losses.autograd import differentiable_once
+from intnacl.losses.autograd import refuse_double_backward
 
 # Similarities held at once. On a CPU a tile should stay in the cache; a GPU wants large matrix products.
 TILE_ELEMENTS = {"cpu": 2**19, "cuda": 2**26}
@@ -110,7 +110,7 @@ class _NeighbourLoss(torch.autograd.Function):
         return total / count
 
     @staticmethod
-    @differentiable_once
+    @refuse_double_backward
     def backward(ctx: FunctionCtx, *grad_outputs: Tensor) -> tuple[Tensor, None, None, None]:
         """Scale the gradient."""
         grad_BD, _ = ctx.saved_tensors  # type: ignore[attr-defined]

@@ -18,9 +18,10 @@ from intnacl.data.augmentations import AugmentConfig
 from intnacl.data.views import Views, make_views
 from intnacl.errors import InputError
 from intnacl.losses.integrated import IntNaClLoss, LossConfig
+from intnacl.models.batchnorm import stacked
 from intnacl.models.encoders import ContrastiveModel, Encoder, EncoderConfig, build_model
+from intnacl.models.kernels import fuse
 from intnacl.models.kernels.half_weights import HalfWeights
-from intnacl.models.resnets import fuse
 
 START = 0xFFFFFFFE  # in the generator's place of the view: the stream of the adversary's random starts
 
@@ -144,8 +145,8 @@ class Contrastive(Objective):
         clean = len(x)
         if self.needed.adversarial:
             x.append(self.attack(views.plain[0], rows[self.halo :], step))
-        self.model.see(clean, len(x) - clean)
-        z = list(self.parts.embed(torch.cat(x)).chunk(len(x)))
+        with stacked(self.model, self.model.groups(clean, len(x) - clean)):
+            z = list(self.parts.embed(torch.cat(x)).chunk(len(x)))
         extra, mixed = z[2 : 2 + self.needed.extra], z[2 + self.needed.extra : clean]
         adversarial = z[clean] if len(z) > clean else None
         return self.parts.criterion(z[0], z[1], extra=extra, mixed=mixed, adversarial=adversarial)
@@ -163,11 +164,16 @@ class Contrastive(Objective):
         if self.adversary.random_start:
             pixels = draws.uniform(self.seed, step, START, rows, x[0].numel())
             start = (2 * pixels.to(x.dtype) - 1).view_as(x)
-        self.model.see(0, 1)
-        return adversarial_view(
-            self.parts.attack, x, self.adversary.eps, steps=self.adversary.steps, random_start=start,
-            criterion=self.maximised, clamp=self.adversary.clamp,
-        )  # fmt: skip
+        with stacked(self.model, [(1, True)]):
+            return adversarial_view(
+                self.parts.attack,
+                x,
+                self.adversary.eps,
+                steps=self.adversary.steps,
+                random_start=start,
+                criterion=self.maximised,
+                clamp=self.adversary.clamp,
+            )
 
 
 class Supervised(Objective):

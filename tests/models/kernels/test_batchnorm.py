@@ -1,28 +1,164 @@
-"""The kernels' checks, on the GPU or, where there is none, in Triton's interpreter."""
+"""The kernels do what torch does, compile for current GPUs, and are used where they can be."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from triton_checks import can_run, run_checks
+from torch import nn
+from torch._subclasses import FakeTensorMode
 
-from intnacl.models.kernels.batchnorm import _Layout, _Sizes
+from intnacl.models.batchnorm import ViewBatchNorm, convert, remove_norms
+from intnacl.models.kernels import fuse
+from intnacl.models.resnets import RESNETS, ResNet
+
+triton = pytest.importorskip("triton")
+from intnacl.models.kernels import triton_batchnorm  # noqa: E402
+from intnacl.models.kernels.batchnorm import Launch, Layout  # noqa: E402
+
+TILE = {"ROWS": 32, "WIDTH": 64}
+LOOP = TILE | {"STAGES": 4}
+TABLE = {"GROUPS": 2, "SLOTS": 256, "WIDTH": 8}
+CONSTANTS: dict[str, dict[str, Any]] = {
+    "sums": LOOP,
+    "statistics": TABLE,
+    "apply": TILE | {"ADDED": True, "RELU": True},
+    "gradient_sums": LOOP | {"TWO": True, "ADDED": True, "RELU": True},
+    "slopes": TABLE,
+    "gradient": TILE | {"TWO": True, "RELU": True},
+}
+TYPES = {
+    **dict.fromkeys(("P", "C", "S", "V", "clean", "together"), "i32"),
+    **dict.fromkeys(("x", "y", "dx", "shortcut", "first", "second", "kept"), "*bf16"),
+    **dict.fromkeys(("eps", "momentum", "other_momentum"), "fp32"),
+}
 
 
-@can_run
+@pytest.mark.skipif(
+    not torch.cuda.is_available() and tuple(map(int, triton.__version__.split(".")[:2])) < (3, 9),
+    reason="Triton's interpreter before 3.9 does not suit newer NumPy",
+)
 def test_kernels_do_what_torch_does() -> None:
-    run_checks("fused_norm_checks.py")
+    """On the GPU or in Triton's interpreter, which is chosen when Triton is imported: in a new process."""
+    environment = os.environ | ({} if torch.cuda.is_available() else {"TRITON_INTERPRET": "1"})
+    checks = str(Path(__file__).with_name("batchnorm_checks.py"))
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", checks]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-4000:]
+    assert " passed" in done.stdout
+
+
+@pytest.mark.filterwarnings("ignore:TRITON_DEFAULT_FP_FUSION:UserWarning")
+@pytest.mark.parametrize("ones", [(), ("together",)], ids=lambda ones: ",".join(ones))
+@pytest.mark.parametrize("name", CONSTANTS)
+def test_kernel_compiles_to_machine_code_of_current_gpus(name: str, ones: tuple[str, ...]) -> None:
+    """No GPU is needed. Triton takes a number that is 1 as a constant: such a call is another kernel."""
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    kernel = getattr(triton_batchnorm, name)
+    constants = CONSTANTS[name] | {one: 1 for one in ones if one in kernel.arg_names}
+    signature = {n: "constexpr" if n in constants else TYPES.get(n, "*fp32") for n in kernel.arg_names}
+    source = ASTSource(kernel, signature, constants)  # the third has had two names
+    for capability in (80, 90):
+        target = GPUTarget("cuda", capability, 32)
+        assert triton.compile(source, target=target, options={"num_warps": 2}).asm["cubin"]
+
+
+@pytest.mark.parametrize("name", CONSTANTS)
+def test_no_kernel_is_compiled_again_for_another_count(name: str) -> None:
+    general = {p.name for p in getattr(triton_batchnorm, name).params if p.do_not_specialize}
+    assert general == set(triton_batchnorm.COUNTS) & set(getattr(triton_batchnorm, name).arg_names)
+    assert "V" in general or name == "sums"
 
 
 @pytest.mark.parametrize(
     "layout",
-    [_Layout(2, 2, 1), _Layout(7, 6, 1), _Layout(1, 0, 1), _Layout(3, 2, 2), _Layout(500, 500, 500)],
+    [Layout(2, 2, 1), Layout(7, 6, 1), Layout(1, 0, 1), Layout(3, 2, 2), Layout(500, 500, 500)],
     ids=["pair", "intnacl", "attack", "joint", "many"],
 )
-def test_all_layers_share_the_kernels_that_add_up_slots(layout: _Layout) -> None:
+def test_all_layers_share_the_kernels_that_add_up_slots(layout: Layout) -> None:
     """Each further one would take a second of every first run. All slots of a group must fit into them."""
-    sizes = [
-        _Sizes(torch.empty(layout.views * rows, channels, 8, 8, device="meta"), layout)
+    launches = [
+        Launch(torch.empty(layout.views * rows, channels, 8, 8, device="meta"), layout)
         for channels in (16, 64, 128, 512)
         for rows in (1, 256)
     ]
-    assert len({tuple(each.table.items()) for each in sizes}) == 1
-    assert all(layout.together * each.rows_columns_slots[2] <= each.table["SLOTS"] for each in sizes)
+    assert len({tuple(each.table.items()) for each in launches}) == 1
+    assert all(layout.together * each.rows_columns_slots[2] <= each.table["SLOTS"] for each in launches)
+
+
+@contextmanager
+def fake_gpu(dtype: torch.dtype) -> Iterator[None]:
+    """Tensors on a GPU that need not exist, of this type by default."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        with FakeTensorMode(), torch.device("cuda"):
+            try:
+                torch.empty(1) + 1
+            except RuntimeError as error:
+                pytest.skip(f"this torch asks the driver even for fake tensors: {str(error).splitlines()[0]}")
+            yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+@pytest.mark.parametrize(
+    ("change", "dtype", "suited"),
+    [
+        (convert, torch.float32, True),
+        (convert, torch.float64, False),
+        (partial(convert, sync=True), torch.float32, False),
+        (remove_norms, torch.float32, False),
+    ],
+    ids=["float32", "float64", "synchronised", "no batch norm"],
+)
+def test_fuse_leaves_to_the_compiler_what_kernels_cannot_do(
+    change: Callable[[nn.Module], object], dtype: torch.dtype, suited: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    with fake_gpu(dtype):
+        change(net := ResNet(*RESNETS["resnet18"]))
+        for on in (True, False):
+            assert fuse(net, on=on) is (on and suited)
+            for layer in net.modules():
+                assert not isinstance(layer, ViewBatchNorm) or (layer.kernel is not None) is (on and suited)
+        assert not fuse(nn.Linear(2, 2), on=True)
+    convert(on_cpu := ResNet(*RESNETS["resnet18"]))
+    assert not fuse(on_cpu, on=True)
+
+
+@pytest.mark.parametrize(
+    ("shape", "views", "suited"),
+    [
+        ((4, 3), 2, True),
+        ((2, 3, 2, 2), 2, True),
+        ((2, 3), 1, True),
+        ((2**15, 2**15, 2, 1), 2, False),
+    ],
+)
+def test_the_kernel_takes_training_batches_of_several_values_a_view_and_not_too_many(
+    shape: tuple[int, ...], views: int, suited: bool
+) -> None:
+    taken = []
+
+    def kernel(x: torch.Tensor, *_: object, **__: object) -> tuple[torch.Tensor, torch.Tensor]:
+        taken.append(x.shape)
+        return x, x
+
+    with torch.device("meta"):  # sizes and types alone
+        for dtype in (torch.float32, torch.float64):
+            norm = ViewBatchNorm(shape[1], adversarial=False, adversarial_momentum=0.01, sync=False)
+            norm.to(dtype).kernel, norm.groups = kernel, ((1, False),) * views
+            x = torch.empty(shape, dtype=dtype)
+            norm(x)
+            norm.relu(x, None)
+            norm.eval()(x)
+    assert len(taken) == (2 if suited else 0)

@@ -44,3 +44,12 @@ def test_running_statistics_are_the_models_own() -> None:
         HalfWeights(model)(torch.rand(4, 3, 8, 8))
     assert norm.running_mean.abs().sum() > 0
     assert all(type(weight) is nn.Parameter for weight in model.parameters())
+
+
+def test_a_second_derivative_is_refused() -> None:
+    layer = nn.Linear(3, 2)
+    with torch.autocast("cpu", torch.bfloat16):
+        z = HalfWeights(layer)(torch.rand(4, 3)).float()
+    (gradient,) = torch.autograd.grad(z.square().sum(), layer.weight, create_graph=True)
+    with pytest.raises(RuntimeError, match="cannot be differentiated again"):
+        torch.autograd.grad(gradient.square().sum(), layer.weight)

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from intnacl.losses.autograd import refuse_double_backward
+
 
 class HalfWeights(nn.Module):
     """A model whose convolutions and linear layers see copies in autocast's type, if autocast is on."""
@@ -25,7 +27,7 @@ class HalfWeights(nn.Module):
         ]
 
     def forward(self, x: Tensor) -> Tensor:
-        """What the model gives for x."""
+        """Return the model's result for x."""
         if not torch.is_autocast_enabled(x.device.type):
             return self.model(x)  # type: ignore[no-any-return]
         weights = dict(self.model.named_parameters())
@@ -43,6 +45,7 @@ class _Halves(torch.autograd.Function):
         return tuple(_converted(weights, [dtype] * len(weights)))
 
     @staticmethod
+    @refuse_double_backward
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         return None, *_converted(gradients, ctx.dtypes)
 

@@ -1,6 +1,6 @@
 """Batch norm, shortcut and ReLU by kernels: as torch has them, forwards, backwards, and running statistics.
 
-`test_fused_norm.py` runs this file in a process of its own, where Triton may interpret its kernels.
+`test_batchnorm.py` runs this file in a process of its own, where Triton may interpret its kernels.
 """
 
 import pytest
@@ -9,12 +9,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from intnacl.evaluation.precision import exact_float32
-from intnacl.models.batchnorm import ViewBatchNorm, arrange, convert, use_kernels
+from intnacl.models.batchnorm import Group, ViewBatchNorm, convert, stacked
 from intnacl.models.kernels.batchnorm import norm_relu
 from intnacl.models.resnets import Block, ResNet
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-Groups = tuple[tuple[int, bool], ...]
+Groups = tuple[Group, ...]
 B, C = 4, 70  # channels that fill one tile and part of another
 
 
@@ -153,13 +153,19 @@ def test_the_variance_survives_a_mean_of_thirty_deviations() -> None:
     torch.testing.assert_close(y, exact.float(), rtol=1e-3, atol=1e-3)
 
 
-def test_a_second_derivative_is_refused() -> None:
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+@pytest.mark.parametrize("by", ["x", "weight", "bias"])
+def test_a_second_derivative_is_refused(by: str, kind: tuple[bool, bool]) -> None:
     """Kernels leave no trace for autograd: without a word the gradient would count as a constant."""
-    x, (norm, _) = images(2), norms()
-    y, _ = norm_relu(x, norm, None, (CLEAN, CLEAN), relu=True)
+    (relu, added), (norm, _) = kind, norms()
+    x, shortcut = images(2), images(2) if added else None
+    y, _ = norm_relu(x, norm, None, (CLEAN, CLEAN), relu=relu, shortcut=shortcut)
+    inputs = {"x": x, "weight": norm.weight, "bias": norm.bias}
     (gradient,) = torch.autograd.grad(y.square().sum(), x, create_graph=True)
-    with pytest.raises(RuntimeError, match="differentiate twice"):
-        (y.sum() + gradient.square().sum()).backward()
+    with pytest.raises(RuntimeError, match="cannot be differentiated again"):
+        torch.autograd.grad(y.sum() + gradient.square().sum(), inputs[by])
+    with pytest.raises(RuntimeError, match="cannot be differentiated again"):
+        torch.autograd.grad(gradient.square().sum(), inputs[by])
 
 
 class Wall(torch.autograd.Function):
@@ -204,21 +210,21 @@ def test_what_is_not_a_number_is_not_rectified_away() -> None:
     assert norm.running_var[3].isnan()
 
 
-def test_a_resnet_with_kernels_is_the_one_without(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_resnet_with_kernels_is_the_one_without() -> None:
     torch.manual_seed(0)
     net = ResNet(Block, (1, 1, 1, 1))
     convert(net)
     net.to(DEVICE, memory_format=torch.channels_last)
-    arrange(net, (CLEAN, CLEAN, ATTACKED))
     x = torch.randn(3 * 8, 3, 8, 8, device=DEVICE)
     before = {name: value.clone() for name, value in net.state_dict().items()}
-    if DEVICE == "cpu":  # the interpreter stands in for the GPU
-        monkeypatch.setattr(ViewBatchNorm, "_suits_kernels", lambda self, x: self.kernels)
     found = []
-    for on in (False, True):
+    for kernel in (None, norm_relu):
         net.load_state_dict(before)
-        use_kernels(net, on)
-        with exact_float32():  # TF32 convolutions would drown the difference in rounding
+        for layer in net.modules():
+            if isinstance(layer, ViewBatchNorm):
+                layer.kernel = kernel  # `fuse` would need a GPU for that
+        # TF32 convolutions would drown the difference in rounding.
+        with exact_float32(), stacked(net, (CLEAN, CLEAN, ATTACKED)):
             features = net(x)
             gradients = torch.autograd.grad(features.square().sum(), list(net.parameters()))
         found.append((features, *gradients, *[b.float() for b in net.buffers()]))
