@@ -8,7 +8,7 @@ from torch import nn
 
 from digits_model import digits, trained_model
 from intnacl.errors import InputError
-from intnacl.evaluation.features import check_images, extract, frozen, moved, pixels, snapshot
+from intnacl.evaluation.features import changed, check_images, extract, frozen, pixels, snapshot
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def test_modes_are_restored_one_by_one(encoder):
     before = snapshot(encoder)
     extract(encoder, digits()[0][:8])
     assert [part.training for part in encoder.modules()] == modes
-    assert moved(before, encoder) == []
+    assert changed(before, encoder) == []
 
 
 def test_weights_statistics_and_hidden_buffers_that_move_are_named(encoder):
@@ -65,38 +65,38 @@ def test_weights_statistics_and_hidden_buffers_that_move_are_named(encoder):
     encoder.body[0].weight.data[0, 0, 0, 0] += 1e-6
     encoder.body[1].running_mean[3] += 1e-6
     encoder.body[1].num_batches_tracked += 1
-    assert moved(before, encoder) == [
+    assert changed(before, encoder) == [
         "body.0.weight", "body.1.running_mean", "body.1.num_batches_tracked",
     ]  # fmt: skip
     hidden = Counter()
     before = snapshot(hidden)
     hidden(torch.zeros(1, 3, 2, 2))
-    assert len(moved(before, hidden)) == 1
+    assert len(changed(before, hidden)) == 1
 
 
-def test_buffers_that_come_go_or_change_their_kind_have_moved():
+def test_buffers_that_come_go_or_change_their_kind_have_changed():
     module = nn.Module()
     module.register_buffer("kept", torch.zeros(2))
     module.register_buffer("gone", torch.zeros(2))
     before = snapshot(module)
     del module.gone
     module.register_buffer("new", torch.zeros(2))
-    assert moved(before, module) == ["gone", "new"]
+    assert changed(before, module) == ["gone", "new"]
     module.kept = torch.zeros(2, dtype=torch.float64)
-    assert "kept" in moved(before, module)
+    assert "kept" in changed(before, module)
     module.kept = torch.zeros(3)
-    assert "kept" in moved(before, module)
+    assert "kept" in changed(before, module)
     module.kept = torch.zeros(2, device="meta")
-    assert "kept" in moved(before, module)
+    assert "kept" in changed(before, module)
 
 
-def test_nan_that_stays_has_not_moved(encoder):
+def test_nan_that_stays_has_not_changed(encoder):
     """An encoder that diverged is told by its features, not taken for one that writes to itself."""
     encoder.body[1].running_mean.fill_(torch.nan)
     before = snapshot(encoder)
-    assert moved(before, encoder) == []
+    assert changed(before, encoder) == []
     encoder.body[1].running_mean[0] = 0
-    assert moved(before, encoder) == ["body.1.running_mean"]
+    assert changed(before, encoder) == ["body.1.running_mean"]
 
 
 def test_batches_are_of_one_size_or_nearly(encoder):

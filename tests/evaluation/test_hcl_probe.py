@@ -9,7 +9,7 @@ from torch import nn
 
 from digits_model import digits, trained_model
 from intnacl.errors import InputError
-from intnacl.evaluation.features import moved, snapshot
+from intnacl.evaluation.features import changed, snapshot
 from intnacl.evaluation.hcl_probe import HCL, evaluate
 from intnacl.evaluation.probe import ProbeConfig
 
@@ -34,7 +34,7 @@ def plain(images, step):
 def test_encoder_comes_back_as_it_was(encoder, data):
     before, modes = snapshot(encoder), [part.training for part in encoder.modules()]
     classifier, figures = evaluate(encoder, *data, plain, QUICK)
-    assert moved(before, encoder) == []
+    assert changed(before, encoder) == []
     assert [part.training for part in encoder.modules()] == modes
     correct = (classifier(data[1][0] / 255).argmax(dim=1) == data[1][1]).sum().item()
     assert figures["accuracy_restored"] == pytest.approx(correct / 4, abs=0.26)

@@ -11,7 +11,7 @@ from torch import nn
 from digits_model import digits, trained_model
 from intnacl.errors import InputError
 from intnacl.evaluation import probe
-from intnacl.evaluation.features import extract, moved, pixels, snapshot
+from intnacl.evaluation.features import changed, extract, pixels, snapshot
 from intnacl.evaluation.probe import Classifier, ProbeConfig, evaluate, fit
 
 QUICK = ProbeConfig(epochs=15, batch_size=64, lr=3e-3)
@@ -48,7 +48,7 @@ def test_classifier_has_the_accuracy_it_reports(encoder, data, config):
     before = snapshot(encoder)
     classifier, figures = evaluate(encoder.train(), *data, config)
     assert encoder.training is False  # part of an evaluated classifier now
-    assert moved(before, encoder) == []
+    assert changed(before, encoder) == []
     for (images, labels), name in zip(data, ("train_accuracy", "accuracy"), strict=True):
         correct = (classifier(pixels(images, "cpu")).argmax(dim=1) == labels).sum().item()
         assert figures[name] == pytest.approx(
@@ -96,13 +96,13 @@ def test_standardizing_makes_units_irrelevant(features):
 
 
 def test_standardizing_is_folded_in_at_full_precision(features, monkeypatch):
-    seen, real = [], probe._unscaled
+    seen, real = [], probe.as_linear
 
     def recorded(*arguments):
         seen.append(torch.get_float32_matmul_precision())
         return real(*arguments)
 
-    monkeypatch.setattr(probe, "_unscaled", recorded)
+    monkeypatch.setattr(probe, "as_linear", recorded)
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high")
     try:

@@ -8,8 +8,9 @@ import torch
 
 from intnacl.data import load
 from intnacl.errors import InputWarning
+from intnacl.evaluation.knn import KnnMonitor
 from intnacl.runs.config import RunConfig, resolve
-from intnacl.runs.monitor import KnnMonitor, build_monitor
+from intnacl.runs.monitor import build_monitor
 from intnacl.training.ranks import Ranks
 
 CPU = torch.device("cpu")

@@ -7,7 +7,6 @@ in [0, 1] (B, 3, H, W) to features (B, F) and normalises inside.
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +15,7 @@ from intnacl.errors import InputError, check_count
 
 
 def pixels(images: Tensor, device: torch.device | str) -> Tensor:
-    """uint8 images -> float32 pixels in [0, 1] on the device, same shape."""
+    """Return uint8 images as float32 pixels in [0, 1] on the device, same shape."""
     return images.to(device).float() / 255
 
 
@@ -27,11 +26,11 @@ def extract(
     batch_size: int = 512,
     device: torch.device | str = "cpu",
 ) -> Tensor:
-    """Features of all images in eval mode, float32 (N, F) on `device`."""
+    """Return the features of all images in eval mode, float32 (N, F) on `device`."""
     check_images(images)
     check_count("batch_size", batch_size)
     encoder.to(device)
-    # Batches of nearly one size: a GPU looks for its fastest convolutions anew for each size.
+    # Batches of nearly one size: cuDNN searches for its fastest convolutions again for each size.
     batches = torch.tensor_split(images, math.ceil(len(images) / batch_size))
     with frozen(encoder), torch.inference_mode(), torch.autocast(torch.device(device).type, enabled=False):
         features = [encoder(pixels(batch, device)).float() for batch in batches]
@@ -42,31 +41,37 @@ def extract(
 
 
 def extract_pair(
-    encoder: nn.Module, train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor], **options: Any
+    encoder: nn.Module,
+    train: tuple[Tensor, Tensor],
+    test: tuple[Tensor, Tensor],
+    *,
+    batch_size: int = 512,
+    device: torch.device | str = "cpu",
 ) -> tuple[Tensor, Tensor]:
-    """Features of both splits, once they are seen to fit together; `options` are those of `extract`."""
+    """Return the features of both splits, (N, F) and (T, F), after `check_pair`."""
     check_pair(train, test)
-    return extract(encoder, train[0], **options), extract(encoder, test[0], **options)
+    train_NF = extract(encoder, train[0], batch_size=batch_size, device=device)
+    return train_NF, extract(encoder, test[0], batch_size=batch_size, device=device)
 
 
 @contextmanager
 def frozen(encoder: nn.Module) -> Iterator[None]:
-    """Eval mode for every part of the encoder, restored at the end; weights or buffers that move raise."""
+    """Keep the encoder in eval mode, then restore its modes and raise if a weight or buffer changed."""
     before = snapshot(encoder)
     with eval_mode(encoder):
         yield
-    changed = moved(before, encoder)
-    if changed:
-        more = f" and {len(changed) - 1} more" if changed[1:] else ""
+    names = changed(before, encoder)
+    if names:
+        more = f" and {len(names) - 1} more" if names[1:] else ""
         raise InputError(
             "the encoder's weights or batch norm statistics changed while they should be frozen "
-            f"({changed[0]}{more}); its forward pass must not write to parameters or buffers in eval mode."
+            f"({names[0]}{more}); its forward pass must not write to parameters or buffers in eval mode."
         )
 
 
 @contextmanager
 def eval_mode(module: nn.Module) -> Iterator[None]:
-    """Eval mode inside, each part's own mode again afterwards."""
+    """Keep every submodule in eval mode inside; give each its own mode back afterwards."""
     modes = [(part, part.training) for part in module.modules()]
     module.eval()
     try:
@@ -77,12 +82,12 @@ def eval_mode(module: nn.Module) -> Iterator[None]:
 
 
 def snapshot(module: nn.Module) -> dict[str, Tensor]:
-    """Copies of all parameters and buffers, where they live."""
+    """Return copies of all parameters and buffers, on their devices."""
     return {name: tensor.detach().clone() for name, tensor in _state(module).items()}
 
 
-def moved(before: dict[str, Tensor], module: nn.Module) -> list[str]:
-    """Names of the parameters and buffers that are no longer as in the snapshot."""
+def changed(before: dict[str, Tensor], module: nn.Module) -> list[str]:
+    """Return the names of the parameters and buffers that are no longer as in the snapshot."""
     now = _state(module)
     return [name for name in before | now if not _same(before.get(name), now.get(name))]
 
@@ -92,7 +97,7 @@ def _state(module: nn.Module) -> dict[str, Tensor]:
 
 
 def _same(a: Tensor | None, b: Tensor | None) -> bool:
-    """Equal in every element; nan, as in an encoder that diverged, equals itself."""
+    """True if equal in every element. NaN, as in an encoder that diverged, equals itself."""
     if a is None or b is None or (a.dtype, a.shape, a.device) != (b.dtype, b.shape, b.device):
         return False
     return bool(((a == b) | ((a != a) & (b != b))).all())
@@ -117,7 +122,7 @@ def check_images(images: Tensor, labels: Tensor | None = None) -> None:
 
 
 def check_finite(*features: Tensor) -> None:
-    """Raise if features (N, F) hold anything but finite numbers, whatever would be made of them."""
+    """Raise if features (N, F) hold anything but finite numbers."""
     if not all(part.isfinite().all() for part in features):
         raise InputError(
             "the features hold nan or infinity: the encoder has diverged, nothing can be measured on it."

@@ -5,9 +5,7 @@ ones, with which test images are then classified. That is kinder than a frozen e
 stand beside the probe's for comparison, never in its place.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -16,10 +14,19 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from intnacl.errors import InputError
 from intnacl.evaluation.features import check_pair, eval_mode, extract, frozen
-from intnacl.evaluation.probe import Classifier, ProbeConfig, as_linear, summarize
+from intnacl.evaluation.probe import Classifier, EpochFigures, ProbeConfig, as_linear, epoch_figures
 
+FORMAT = 1  # raise it when the same settings give other figures: stored ones are then measured again
 HCL = ProbeConfig(epochs=100, batch_size=512, lr=1e-3, l2=1e-6)
 Augment = Callable[[Tensor, int], Tensor]
+
+
+class HclProbeFigures(EpochFigures):
+    """Test accuracy with the statistics that training left, and with the encoder's own."""
+
+    accuracy: float
+    accuracy_restored: float
+    classes: int
 
 
 def evaluate(
@@ -30,8 +37,8 @@ def evaluate(
     config: ProbeConfig = HCL,
     *,
     device: torch.device | str = "cpu",
-) -> tuple[Classifier, dict[str, Any]]:
-    """Train a linear layer on augmented images with minibatch Adam; figures as in `probe.fit`.
+) -> tuple[Classifier, HclProbeFigures]:
+    """Train a linear layer on augmented images with minibatch Adam, and return its classifier and figures.
 
     `augment(images, step)` maps uint8 (B, 3, H, W) on the device to pixels in [0, 1]. Accuracies use the
     running statistics as training moved them; afterwards the encoder has its own again, and
@@ -44,41 +51,43 @@ def evaluate(
     check_pair(train, test)
     encoder.to(device)
     classes = int(max(train[1].max(), test[1].max())) + 1
-    with frozen(encoder), _restored_buffers(encoder):
-        linear, accuracies = _train(encoder, train, test, augment, config, classes, device)
-    restored = _accuracy(encoder, linear, test, device)
-    figures = {"accuracy": accuracies[-1], "accuracy_restored": restored, "classes": classes}
-    return Classifier(encoder, linear).eval(), figures | summarize(accuracies)
-
-
-def _train(
-    encoder: nn.Module,
-    train: tuple[Tensor, Tensor],
-    test: tuple[Tensor, Tensor],
-    augment: Augment,
-    config: ProbeConfig,
-    classes: int,
-    device: torch.device | str,
-) -> tuple[nn.Linear, list[float]]:
-    """The layer and the test accuracy after each epoch."""
+    features = extract(encoder, test[0][:1], device=device).shape[1]
     generator = torch.Generator().manual_seed(config.seed)
-    linear = _linear(extract(encoder, test[0][:1], device=device).shape[1], classes, generator).to(device)
+    # torch's usual start, uniform in ±1/√F, but drawn from the generator.
+    draws_CK = torch.empty(classes, features + 1)
+    draws_CK.uniform_(-(features**-0.5), features**-0.5, generator=generator)
+    linear = as_linear(draws_CK[:, :-1], draws_CK[:, -1].clone()).to(device)
     optimizer = torch.optim.Adam(linear.parameters(), lr=config.lr, weight_decay=config.l2)
     batch_size = min(config.batch_size, len(train[0]))
     steps = len(train[0]) // batch_size
+    norms = [part for part in encoder.modules() if isinstance(part, _BatchNorm)]
+    statistics = {name: buffer.clone() for name, buffer in encoder.named_buffers()}
     accuracies = []
-    for epoch in range(config.epochs):
-        batches = torch.split(torch.randperm(len(train[0]), generator=generator), batch_size)[:steps]
-        for step, rows in enumerate(batches, start=epoch * steps):
-            rows = rows.to(train[0].device)
-            with torch.no_grad(), _batch_norm_in_train_mode(encoder):
-                features_BF = encoder(augment(train[0][rows].to(device), step)).float()
-            loss = functional.cross_entropy(linear(features_BF), train[1][rows].to(device))
-            optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
-        accuracies.append(_accuracy(encoder, linear, test, device))
-    return linear.requires_grad_(False), accuracies
+    with frozen(encoder):
+        try:
+            for epoch in range(config.epochs):
+                batches = torch.split(torch.randperm(len(train[0]), generator=generator), batch_size)[:steps]
+                for step, rows in enumerate(batches, start=epoch * steps):
+                    rows = rows.to(train[0].device)
+                    with torch.no_grad(), eval_mode(encoder):  # dropout and the like stay off
+                        for norm in norms:
+                            norm.train()
+                        features_BF = encoder(augment(train[0][rows].to(device), step)).float()
+                    loss = functional.cross_entropy(linear(features_BF), train[1][rows].to(device))
+                    optimizer.zero_grad()
+                    loss.backward()  # type: ignore[no-untyped-call]
+                    optimizer.step()
+                accuracies.append(_accuracy(encoder, linear, test, device))
+        finally:
+            for name, buffer in encoder.named_buffers():
+                buffer.copy_(statistics[name])
+    figures: HclProbeFigures = {
+        "accuracy": accuracies[-1],
+        "accuracy_restored": _accuracy(encoder, linear, test, device),
+        "classes": classes,
+        **epoch_figures(accuracies),
+    }
+    return Classifier(encoder, linear.requires_grad_(False)).eval(), figures
 
 
 def _accuracy(
@@ -87,30 +96,3 @@ def _accuracy(
     with torch.no_grad():
         predicted_T = linear(extract(encoder, test[0], device=device)).argmax(dim=1)
     return 100 * int((predicted_T == test[1].to(device)).sum()) / len(test[1])
-
-
-def _linear(features: int, classes: int, generator: torch.Generator) -> nn.Linear:
-    """A layer with torch's usual start, uniform in ±1/√F, but drawn from the generator."""
-    bound = features**-0.5
-    draws_CK = torch.empty(classes, features + 1).uniform_(-bound, bound, generator=generator)
-    return as_linear(draws_CK[:, :-1], draws_CK[:, -1].clone())
-
-
-@contextmanager
-def _batch_norm_in_train_mode(encoder: nn.Module) -> Iterator[None]:
-    """Batch norm layers alone: dropout and the like stay off."""
-    with eval_mode(encoder):
-        for part in encoder.modules():
-            if isinstance(part, _BatchNorm):
-                part.train()
-        yield
-
-
-@contextmanager
-def _restored_buffers(encoder: nn.Module) -> Iterator[None]:
-    saved = {name: buffer.clone() for name, buffer in encoder.named_buffers()}
-    try:
-        yield
-    finally:
-        for name, buffer in encoder.named_buffers():
-            buffer.copy_(saved[name])

@@ -3,10 +3,10 @@
     θ* = argmin mean_i −log softmax(θᵀ x_i)_{y_i} + l2/2·‖θ‖²
 
 Shapes: N samples, T test samples, B a batch, F features, C classes, K ≥ F + 1 columns: the features, a one
-for the bias, and zeros up to a multiple of eight, which matrix products like and which stay zero in θ.
+for the bias, and zeros up to a multiple of eight, which makes matrix products fast; they stay zero in θ.
 
 A step of Adam on a probe is so small that launching kernels costs more than running them. So the gradient
-is written out instead of left to autograd, samples are shuffled once an epoch instead of gathered batch by
+is written out rather than left to autograd, samples are shuffled once per epoch rather than gathered batch by
 batch, and on a GPU the whole epoch with its test accuracy is one CUDA graph.
 """
 
@@ -34,7 +34,7 @@ class Problem:
 
 
 def pad_columns(x_NF: Tensor) -> Tensor:
-    """(N, F) -> (N, K): the features, a one, and zeros up to a multiple of eight."""
+    """Return (N, F) as (N, K): the features, a one, and zeros up to a multiple of eight."""
     n, f = x_NF.shape
     x_NK = x_NF.new_zeros(n, -(-(f + 1) // 8) * 8)
     x_NK[:, :f] = x_NF
@@ -52,7 +52,7 @@ def adam(
     seed: int,
     each_pass: Callable[[], None] = lambda: None,
 ) -> tuple[Tensor, list[int]]:
-    """Minibatch Adam: θ (K, C) and the number of correct test samples after each epoch.
+    """Return θ (K, C) by minibatch Adam, and the number of correct test samples after each epoch.
 
     The order of samples is drawn on the CPU, so one seed gives the same batches on any device. An epoch drops
     its last, smaller batch; the next shuffle brings those samples back.
@@ -62,7 +62,12 @@ def adam(
     on_gpu = problem.x.is_cuda
     correct = torch.zeros(epochs, dtype=torch.long, device=problem.x.device)
     with torch.no_grad(), torch.cuda.device(correct.device) if on_gpu else nullcontext():
-        run = _captured(epoch) if on_gpu else epoch.run
+        run = epoch.run
+        if on_gpu:
+            start_KC = epoch.theta_KC.clone()
+            graph, _ = record(epoch.run, correct.device)
+            epoch.reset(start_KC)  # the warm-up left traces in θ and in Adam's state
+            run = graph.replay
         for i in range(epochs):
             order = torch.randperm(len(problem.x), generator=generator, pin_memory=on_gpu)
             epoch.order.copy_(order[: len(epoch.order)], non_blocking=True)
@@ -85,7 +90,13 @@ class _Epoch:
         self.minus_one_B1 = x.new_full((batch, 1), -1)
         self.order = torch.zeros(len(x) // batch * batch, dtype=torch.long, device=x.device)
         self.correct = torch.zeros((), dtype=torch.long, device=x.device)
-        self.optimizer = _optimizer(self.theta_KC, self.grad_KC, lr, l2)
+        # Adam's fused kernel gives a tensor one thread block per 65,536 numbers. Handed over in up to 32
+        # pieces of at least 2,048 numbers, θ keeps many multiprocessors busy, still in a single launch.
+        fused, numbers = x.is_cuda, self.theta_KC.numel()
+        pieces = torch.split(self.theta_KC.view(-1), 2048 * -(-numbers // (32 * 2048)) if fused else numbers)
+        for piece, grad in zip(pieces, torch.split(self.grad_KC.view(-1), len(pieces[0])), strict=True):
+            piece.grad = grad
+        self.optimizer = torch.optim.Adam(pieces, lr=lr, weight_decay=l2, fused=fused, capturable=fused)
 
     def run(self) -> None:
         """Shuffle by `order`, take every step, count the right test samples."""
@@ -98,19 +109,11 @@ class _Epoch:
         self.correct.copy_(count_correct(self.theta_KC, self.problem.test_x, self.problem.test_y))
 
     def reset(self, theta_KC: Tensor) -> None:
-        """Back to this θ with a fresh optimiser, in the same memory."""
+        """Go back to this θ with a fresh optimiser, in the same memory."""
         self.theta_KC.copy_(theta_KC)
         for state in self.optimizer.state.values():
             for tensor in state.values():
                 tensor.zero_()
-
-
-def _captured(epoch: _Epoch) -> Callable[[], None]:
-    """The epoch as one CUDA graph; the warm-up's traces in θ and in Adam's state are wiped out."""
-    start_KC = epoch.theta_KC.clone()
-    graph, _ = record(epoch.run, start_KC.device)
-    epoch.reset(start_KC)
-    return graph.replay
 
 
 def gradient_(grad_KC: Tensor, theta_KC: Tensor, x_BK: Tensor, y_B1: Tensor, minus_one_B1: Tensor) -> None:
@@ -120,24 +123,10 @@ def gradient_(grad_KC: Tensor, theta_KC: Tensor, x_BK: Tensor, y_B1: Tensor, min
     grad_KC.addmm_(x_BK.T, p_BC, beta=0, alpha=1 / len(x_BK))
 
 
-def _optimizer(theta_KC: Tensor, grad_KC: Tensor, lr: float, l2: float) -> torch.optim.Adam:
-    """Adam on θ, with gradients read from `grad_KC`.
-
-    The fused kernel gives a tensor one thread block per 65,536 numbers. Handed over in up to 32 pieces of at
-    least 2,048 numbers, θ keeps many multiprocessors busy instead of one, still in a single launch.
-    """
-    fused = theta_KC.is_cuda
-    size = 2048 * -(-theta_KC.numel() // (32 * 2048)) if fused else theta_KC.numel()
-    pieces = torch.split(theta_KC.view(-1), size)
-    for piece, grad in zip(pieces, torch.split(grad_KC.view(-1), size), strict=True):
-        piece.grad = grad
-    return torch.optim.Adam(pieces, lr=lr, weight_decay=l2, fused=fused, capturable=fused)
-
-
 def lbfgs(
     problem: Problem, *, max_iter: int, l2: float, each_pass: Callable[[], None] = lambda: None
 ) -> Tensor:
-    """Full-batch L-BFGS with strong Wolfe line search: θ (K, C). The bias is not penalised.
+    """Return θ (K, C) by full-batch L-BFGS with strong Wolfe line search. The bias is not penalised.
 
     The problem is convex, so it may start at zero; once the gradient is small the iterations end early.
     """
@@ -164,7 +153,7 @@ def lbfgs(
 
 
 def initial(problem: Problem, generator: torch.Generator) -> Tensor:
-    """θ as `nn.Linear` begins: weights and bias uniform in ±1/√F; (K, C) on the problem's device."""
+    """Return θ as `nn.Linear` begins, uniform in ±1/√F: (K, C) on the problem's device."""
     bound = problem.features**-0.5
     theta_KC = torch.zeros(problem.x.shape[1], problem.classes)
     theta_KC[: problem.features + 1].uniform_(-bound, bound, generator=generator)
@@ -172,5 +161,5 @@ def initial(problem: Problem, generator: torch.Generator) -> Tensor:
 
 
 def count_correct(theta_KC: Tensor, x_NK: Tensor, y_N: Tensor) -> Tensor:
-    """How many rows are classified right: a 0-dimensional tensor, so that nothing waits for it."""
+    """Return how many rows are classified right, as a 0-dimensional tensor that nothing waits for."""
     return ((x_NK @ theta_KC).argmax(dim=1) == y_N).sum()

@@ -1,4 +1,4 @@
-"""The linear probe: how well a linear layer on frozen features classifies.
+"""The linear probe: the accuracy of a linear layer on frozen features.
 
 Shapes: N training and T test samples, F features, C classes. A data set is a pair of images, uint8
 (N, 3, H, W), and labels (N,). Accuracies are in percent of all test samples.
@@ -9,7 +9,7 @@ Transfer is the same probe on another data set's images.
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TypedDict
 
 import torch
 import torch.nn.functional as F
@@ -21,12 +21,31 @@ from intnacl.evaluation.features import check_finite, extract_pair
 from intnacl.evaluation.logistic import Problem, adam, count_correct, lbfgs, pad_columns
 from intnacl.evaluation.precision import exact_matmul
 
-Solution = tuple[Tensor, list[int]]  # θ (K, C), and the right test samples after each epoch, if any
+FORMAT = 1  # raise it when the same settings give other figures: stored ones are then measured again
+
+
+class EpochFigures(TypedDict, total=False):
+    """The course of a training by epochs."""
+
+    best_accuracy: float
+    """The highest of the curve. Do not report it: it is chosen on the test set."""
+    best_epoch: int
+    """Counted from 1, the first of equals."""
+    curve: list[float]
+    """Test accuracy after each epoch."""
+
+
+class ProbeFigures(EpochFigures):
+    """Accuracies at the end, and the number of classes."""
+
+    accuracy: float
+    train_accuracy: float
+    classes: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProbeConfig(Settings):
-    """How the linear probe is trained; the defaults are those of the code that the paper builds on (CLAE)."""
+    """Training of the linear probe. The defaults are those of the code that the paper builds on (CLAE)."""
 
     solver: str = setting("adam", one_of("adam", "lbfgs"))
     """"adam": minibatches for `epochs`; "lbfgs": the full batch for `max_iter` iterations."""
@@ -49,7 +68,7 @@ class ProbeConfig(Settings):
 
     @property
     def passes(self) -> int:
-        """Over the training features: Adam's epochs, or the evaluations that end L-BFGS at the latest."""
+        """The most passes over the training features: Adam's epochs, or L-BFGS's evaluations of the loss."""
         return self.epochs if self.solver == "adam" else self.max_iter * 5 // 4
 
 
@@ -63,7 +82,7 @@ class Classifier(nn.Module):
         self.normalize = normalize
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits of a batch of pixels."""
+        """Return the logits of a batch of pixels."""
         features = self.encoder(x).to(self.linear.weight.dtype)
         logits: Tensor = self.linear(F.normalize(features, dim=1) if self.normalize else features)
         return logits
@@ -77,7 +96,7 @@ def evaluate(
     *,
     batch_size: int = 512,
     device: torch.device | str = "cpu",
-) -> tuple[Classifier, dict[str, Any]]:
+) -> tuple[Classifier, ProbeFigures]:
     """Probe an encoder: features of `train` and `test` once, then `fit`.
 
     Returns the classifier in eval mode, ready to be attacked, and the figures of `fit`. `batch_size` is
@@ -97,14 +116,13 @@ def fit(
     config: ProbeConfig | None = None,
     *,
     each_pass: Callable[[], None] = lambda: None,
-) -> tuple[nn.Linear, dict[str, Any]]:
+) -> tuple[nn.Linear, ProbeFigures]:
     """Train the linear layer on features and labels, where the training features live.
 
     With `config.normalize` the layer is one for features of length 1.
 
-    Figures: `accuracy` (last epoch), `train_accuracy`, `classes`; from Adam also `curve`, the test accuracy
-    after each epoch, and its maximum `best_accuracy` at `best_epoch`. Report `accuracy`: the best epoch is
-    chosen on the test set. `each_pass` is called after each pass over the training features.
+    Adam gives the figures of its epochs, too. `each_pass` is called after each pass over the training
+    features.
     """
     config = config or ProbeConfig()
     check_finite(train_NF, test_TF)
@@ -112,94 +130,53 @@ def fit(
     train_NF, test_TF = (x.to(torch.promote_types(x.dtype, torch.float32)) for x in (train_NF, test_TF))
     if config.normalize:
         train_NF, test_TF = F.normalize(train_NF, dim=1), F.normalize(test_TF, dim=1)
-    shift_F, scale_F = _moments(train_NF) if config.standardize else _identity(train_NF)
-    problem = _problem(
-        ((train_NF - shift_F) / scale_F, train_N), ((test_TF.to(shift_F) - shift_F) / scale_F, test_T)
+    shift_F, scale_F = torch.zeros_like(train_NF[0]), torch.ones_like(train_NF[0])
+    if config.standardize:
+        deviation_F = train_NF.std(dim=0, correction=0)  # 0 for a constant feature, which is only shifted
+        shift_F, scale_F = train_NF.mean(dim=0), torch.where(deviation_F > 0, deviation_F, 1)
+    problem = Problem(
+        x=pad_columns((train_NF - shift_F) / scale_F),
+        y=train_N.to(train_NF.device),
+        test_x=pad_columns((test_TF.to(shift_F) - shift_F) / scale_F),
+        test_y=test_T.to(train_NF.device),
+        features=train_NF.shape[1],
+        classes=int(max(train_N.max(), test_T.max())) + 1,
     )
     with exact_matmul():
-        theta_KC, correct = SOLVERS[config.solver](problem, config, each_pass)
-        figures = _figures(theta_KC, problem, correct)
-        linear = _unscaled(theta_KC, problem, shift_F, scale_F)
-    if not theta_KC.isfinite().all():
-        raise InputError(f"the probe diverged at lr={config.lr}: lower it, or set standardize.")
-    return linear, figures
-
-
-def _solve_adam(problem: Problem, c: ProbeConfig, each_pass: Callable[[], None]) -> Solution:
-    return adam(
-        problem,
-        epochs=c.epochs,
-        batch_size=c.batch_size,
-        lr=c.lr,
-        l2=c.l2,
-        seed=c.seed,
-        each_pass=each_pass,
-    )
-
-
-def _solve_lbfgs(problem: Problem, c: ProbeConfig, each_pass: Callable[[], None]) -> Solution:
-    return lbfgs(problem, max_iter=c.max_iter, l2=c.l2, each_pass=each_pass), []
-
-
-SOLVERS: dict[str, Callable[[Problem, ProbeConfig, Callable[[], None]], Solution]] = {
-    "adam": _solve_adam,
-    "lbfgs": _solve_lbfgs,
-}
-
-
-def _problem(train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor]) -> Problem:
-    device = train[0].device
-    return Problem(
-        x=pad_columns(train[0]),
-        y=train[1].to(device),
-        test_x=pad_columns(test[0]),
-        test_y=test[1].to(device),
-        features=train[0].shape[1],
-        classes=int(max(train[1].max(), test[1].max())) + 1,
-    )
-
-
-def _figures(theta_KC: Tensor, problem: Problem, correct: list[int]) -> dict[str, Any]:
-    test = count_correct(theta_KC, problem.test_x, problem.test_y)
-    train = count_correct(theta_KC, problem.x, problem.y)
-    figures = {
-        "accuracy": _percent(int(test), len(problem.test_y)),
-        "train_accuracy": _percent(int(train), len(problem.y)),
+        correct: list[int] = []
+        if config.solver == "adam":
+            theta_KC, correct = adam(
+                problem, epochs=config.epochs, batch_size=config.batch_size, lr=config.lr, l2=config.l2,
+                seed=config.seed, each_pass=each_pass,
+            )  # fmt: skip
+        else:
+            theta_KC = lbfgs(problem, max_iter=config.max_iter, l2=config.l2, each_pass=each_pass)
+        if not theta_KC.isfinite().all():
+            raise InputError(f"the probe diverged at lr={config.lr}: lower it, or set standardize.")
+        test_right = int(count_correct(theta_KC, problem.test_x, problem.test_y))
+        train_right = int(count_correct(theta_KC, problem.x, problem.y))
+        # As a layer on raw features: W = w/scale, b − W·shift.
+        weight_CF = theta_KC[: problem.features].T / scale_F
+        linear = as_linear(weight_CF, theta_KC[problem.features] - weight_CF @ shift_F)
+    figures: ProbeFigures = {
+        "accuracy": 100 * test_right / len(test_T),
+        "train_accuracy": 100 * train_right / len(train_N),
         "classes": problem.classes,
+        **epoch_figures([100 * count / len(test_T) for count in correct]),
     }
-    return figures | summarize([_percent(count, len(problem.test_y)) for count in correct])
+    return linear.requires_grad_(False), figures
 
 
-def summarize(accuracies: list[float]) -> dict[str, Any]:
-    """The best epoch, counted from 1 and the first of equals, beside the whole curve."""
+def epoch_figures(accuracies: list[float]) -> EpochFigures:
+    """Return the figures of a training by epochs from the test accuracy after each; none without epochs."""
     if not accuracies:
         return {}
     best = max(accuracies)
     return {"best_accuracy": best, "best_epoch": accuracies.index(best) + 1, "curve": accuracies}
 
 
-def _percent(count: int, of: int) -> float:
-    return 100 * count / of
-
-
-def _moments(x_NF: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and deviation of each feature; a constant feature is only shifted."""
-    deviation_F = x_NF.std(dim=0, correction=0)
-    return x_NF.mean(dim=0), torch.where(deviation_F > 0, deviation_F, 1)
-
-
-def _identity(x_NF: Tensor) -> tuple[Tensor, Tensor]:
-    return torch.zeros_like(x_NF[0]), torch.ones_like(x_NF[0])
-
-
-def _unscaled(theta_KC: Tensor, problem: Problem, shift_F: Tensor, scale_F: Tensor) -> nn.Linear:
-    """θ as a layer on raw features: W = w/scale, b − W·shift."""
-    weight_CF = theta_KC[: problem.features].T / scale_F
-    return as_linear(weight_CF, theta_KC[problem.features] - weight_CF @ shift_F).requires_grad_(False)
-
-
 def as_linear(weight_CF: Tensor, bias_C: Tensor) -> nn.Linear:
-    """A layer with these weights; nothing is drawn from the global generator."""
+    """Return a layer with these weights; nothing is drawn from the global generator."""
     linear = nn.Linear(weight_CF.shape[1], weight_CF.shape[0], device="meta")
     linear.weight, linear.bias = nn.Parameter(weight_CF.contiguous()), nn.Parameter(bias_C)
     return linear

@@ -2,38 +2,12 @@
 
 import warnings
 
-import torch
-from torch import Tensor, nn
-
 from intnacl.data import load
 from intnacl.data.datasets import Dataset
 from intnacl.errors import InputError, InputWarning
-from intnacl.evaluation import knn
-from intnacl.evaluation.features import check_pair
+from intnacl.evaluation.knn import KnnMonitor
 from intnacl.runs.config import RunConfig
 from intnacl.training.ranks import Ranks
-
-
-class KnnMonitor:
-    """The kNN accuracy of the encoder in training, on at most 10,000 training and 2,000 test images."""
-
-    def __init__(self, train: Dataset, test: Dataset, device: torch.device) -> None:
-        self.train, self.test = _sample(train, 10_000), _sample(test, 2_000)
-        check_pair(self.train, self.test)
-        self.config = knn.suited(len(self.train[0]), len(train.classes))
-        self.device = device
-
-    def __call__(self, encoder: nn.Module) -> dict[str, float]:
-        """{"knn": percent}."""
-        figures = knn.evaluate(encoder, self.train, self.test, self.config, device=self.device)
-        return {"knn": figures["accuracy"]}
-
-
-def _sample(dataset: Dataset, count: int) -> tuple[Tensor, Tensor]:
-    """Images from all over the set, since some sets are sorted by class."""
-    assert dataset.labels is not None
-    chosen = dataset.spread(count)
-    return dataset.images[chosen], dataset.labels[chosen]
 
 
 def build_monitor(config: RunConfig, train: Dataset, here: Ranks) -> KnnMonitor | None:
