@@ -6,12 +6,14 @@ import pytest
 
 from intnacl.cli import app
 from intnacl.paper import report, reproduce
-from intnacl.paper.reproduce import Request
+from intnacl.paper.reproduce import Selection
 
 Patch = pytest.MonkeyPatch
 
 
-def asked(monkeypatch: Patch, *words: str, ending: tuple[str | None, int] = (None, 0)) -> tuple[Request, int]:
+def asked(
+    monkeypatch: Patch, *words: str, ending: tuple[str | None, int] = (None, 0)
+) -> tuple[Selection, int]:
     """The request that `intnacl reproduce` makes of these words, and the exit code of such an ending."""
     requests = []
     monkeypatch.setattr(reproduce, "reproduce", lambda request: requests.append(request) or ending)

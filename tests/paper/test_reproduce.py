@@ -19,7 +19,7 @@ from intnacl.errors import InputError
 from intnacl.paper import record
 from intnacl.paper.attempts import run_folder
 from intnacl.paper.plan import Plan, make_plan
-from intnacl.paper.reproduce import Request, _tell, plan_of, print_plan, reproduce, seeds_of
+from intnacl.paper.reproduce import Selection, print_plan, print_summary, reproduce, seeds_of
 from intnacl.paper.tables import read_grid
 from intnacl.paper.workers import new_session
 from intnacl.training.stop import Stop
@@ -101,8 +101,8 @@ def test_the_list_tells_of_runs_made_elsewhere(capsys: Output, tmp_path: Path) -
 
 
 def test_runs_of_tables_that_are_not_named_are_no_others(capsys: Output, tmp_path: Path) -> None:
-    request = Request(tables=("main",), overrides={}, out=tmp_path, device="cpu", workers=0)
-    fill(tmp_path, plan_of(request, request.chosen()), shifted())
+    selection = Selection(tables=("main",), overrides={}, out=tmp_path, device="cpu", workers=0)
+    fill(tmp_path, selection.plan(selection.chosen()), shifted())
     intnacl(
         "reproduce", "--list", "--table", "weights", "--seeds", "0", "--device", "cpu", "--out", str(tmp_path)
     )
@@ -113,11 +113,11 @@ def test_a_figure_made_elsewhere_stays_until_there_is_one_from_here(tmp_path: Pa
     grid = grid_file(tmp_path / "grid.toml")
     there = elsewhere(grid)
     fill(tmp_path, there, shifted(), scale="grid")
-    request = Request(grid=grid, overrides={}, out=tmp_path, workers=0, device="cpu", max_minutes=0)
-    reproduce(request)
+    selection = Selection(grid=grid, overrides={}, out=tmp_path, workers=0, device="cpu", max_minutes=0)
+    reproduce(selection)
     assert runs_of(tmp_path) == {job.name for job in there.jobs}
-    reproduce(replace(request, max_minutes=None))
-    assert runs_of(tmp_path) == {job.name for job in plan_of(request, request.chosen()).jobs}
+    reproduce(replace(selection, max_minutes=None))
+    assert runs_of(tmp_path) == {job.name for job in selection.plan(selection.chosen()).jobs}
 
 
 def elsewhere(grid: Path) -> Plan:
@@ -218,13 +218,13 @@ def test_a_grid_of_ones_own_is_marked(capsys: Output, tmp_path: Path, name: str,
 )
 def test_labels_are_not_made_wrong(tmp_path: Path, setting: str, value: str, label: str) -> None:
     out = tmp_path / "out"
-    request = Request(
+    selection = Selection(
         grid=grid_file(tmp_path / "grid.toml"), overrides={setting: value}, out=out, workers=0, device="cpu",
         max_minutes=0,
     )  # fmt: skip
     for command in (print_plan, reproduce):
         with pytest.raises(InputError, match=rf"--set {setting}: .*'mine'.* '{label}'"):
-            command(request)
+            command(selection)
     assert not out.exists()
 
 
@@ -239,7 +239,7 @@ def test_the_supervised_baseline_can_be_shorter_than_the_papers(capsys: Output) 
 
 def test_workers_that_died_are_told(capsys: Output, tmp_path: Path) -> None:
     session = new_session(tmp_path, jobs(), None)
-    assert _tell(session, Stop()) == 1
+    assert print_summary(session, Stop()) == 1
     assert "stopped (its workers died); the same command goes on." in capsys.readouterr().out
 
 
@@ -251,18 +251,18 @@ def test_what_an_earlier_session_gave_up_is_not_this_ones_failure(capsys: Output
     (folder / "failure.json").write_text(json.dumps(noted))
     stop = Stop(0)
     stop.reason = "time"
-    assert _tell(new_session(tmp_path, (job,), None), stop) == 0
+    assert print_summary(new_session(tmp_path, (job,), None), stop) == 0
     assert "stopped (time); the same command goes on." in capsys.readouterr().out
 
 
 def test_nothing_asked_for_is_refused() -> None:
     with pytest.raises(InputError, match="name a --table, or take --all"):
-        Request(overrides={}, out=Path("none")).chosen()
+        Selection(overrides={}, out=Path("none")).chosen()
 
 
 def test_some_and_all_tables_at_once_are_refused() -> None:
     with pytest.raises(InputError, match="--table 2 figure1 and --all exclude each other"):
-        Request(overrides={}, out=Path("none"), tables=("2", "figure1"), everything=True).chosen()
+        Selection(overrides={}, out=Path("none"), tables=("2", "figure1"), everything=True).chosen()
 
 
 @pytest.mark.slow

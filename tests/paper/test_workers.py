@@ -1,23 +1,53 @@
-"""Workers: they share what there is to do, outlive kills, and stop when told."""
+"""Workers: one loop hands out what there is to do; kills, stops and failures end as they should."""
 
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from grids import grid_file, jobs
 
 from intnacl.errors import InputError
-from intnacl.paper.attempts import TRIES, failure, finished, run_folder
+from intnacl.paper.attempts import TRIES, Outcome, failure, finished, run_folder
 from intnacl.paper.lock import hold
+from intnacl.paper.plan import Job
 from intnacl.paper.progress import Progress
-from intnacl.paper.workers import WorkerStop, local_devices, new_session, run_local, threads_of, work
+from intnacl.paper.workers import (
+    Executor,
+    InProcess,
+    Processes,
+    RayTasks,
+    Session,
+    WorkerStop,
+    connect,
+    local_devices,
+    new_session,
+    ray_device,
+    run_all,
+    threads_of,
+)
 from intnacl.training.stop import Stop
+
+Patch = pytest.MonkeyPatch
+
+
+def run(session: Session, executor: Executor, stop: Stop | None = None) -> None:
+    progress = Progress(session.jobs, session.results, {}, session.name)
+    run_all(session, executor, stop=stop or Stop(), progress=progress)
+
+
+def run_here(session: Session, stop: Stop | None = None) -> None:
+    stop = stop or Stop()
+    run(session, InProcess(session, "cpu", stop), stop)
 
 
 def figures(results: Path) -> dict[str, Any]:
@@ -25,12 +55,8 @@ def figures(results: Path) -> dict[str, Any]:
     found = {}
     for path in sorted(results.glob("runs/*/result.json")):
         result = json.loads(path.read_text())
-        checksum = result["protocol"]["encoder_sha256"]
-        found[path.parent.name] = (
-            result["accuracy"],
-            [row["accuracy"] for row in result["attacks"]],
-            checksum,
-        )
+        attacks = [row["accuracy"] for row in result["attacks"]]
+        found[path.parent.name] = (result["accuracy"], attacks, result["protocol"]["encoder_sha256"])
     return found
 
 
@@ -41,37 +67,87 @@ def command(grid: Path, out: Path, *more: str) -> list[str]:
     ]  # fmt: skip
 
 
-def test_one_worker_does_everything(tmp_path: Path) -> None:
-    plan = jobs(rows=2)
-    work(new_session(tmp_path, plan, None), "cpu", stop=Stop())
-    assert all(finished(tmp_path, job.name) for job in plan)
+class Scripted:
+    """An executor whose attempts end at once, as the test says, and which has room for so many."""
+
+    def __init__(self, outcome: Callable[[Job], Outcome], room: int = 9) -> None:
+        self.outcome, self.room = outcome, room
+        self.submitted: list[str] = []
+        self.running: list[Job] = []
+        self.cancelled = False
+
+    def has_room(self) -> bool:
+        return len(self.running) < self.room
+
+    def submit(self, job: Job) -> None:
+        assert self.has_room()
+        self.submitted.append(job.name)
+        self.running.append(job)
+
+    def poll(self, seconds: float) -> list[tuple[Job, Outcome]]:
+        ended, self.running = [(job, self.outcome(job)) for job in self.running], []
+        return ended
+
+    def cancel(self) -> None:
+        self.cancelled = True
 
 
-def test_failed_runs_are_listed_while_others_go_on(tmp_path: Path) -> None:
-    good = jobs()[0]
+def give_up(session: Session, job: Job) -> None:
+    folder = run_folder(session.results, job.name)
+    folder.mkdir(parents=True, exist_ok=True)
+    noted = {"error": "x", "tries": {}, "given_up": [session.name]}
+    (folder / "failure.json").write_text(json.dumps(noted))
+
+
+def test_failed_runs_are_noted_while_others_go_on(tmp_path: Path) -> None:
+    good = jobs(rows=2)
     bad = jobs(dataset="cifar10", root=str(tmp_path / "nowhere"))[0]
-    work(new_session(tmp_path, [bad, good], None), "cpu", stop=Stop())
-    assert finished(tmp_path, good.name)
+    run_here(new_session(tmp_path, [bad, *good], None))
+    assert all(finished(tmp_path, job.name) for job in good)
     noted = failure(run_folder(tmp_path, bad.name))
     assert noted is not None
     assert noted["given_up"]
     assert str(tmp_path / "nowhere") in noted["error"]
 
 
-def test_a_run_waits_where_another_is_about_to_train_its_encoder(tmp_path: Path) -> None:
+def test_runs_are_handed_out_as_they_become_free(tmp_path: Path) -> None:
+    """A milestone once its parent is through with, and one run of each encoder at a time."""
+    first, second = jobs(epochs=(1, 2))
+    (twin,), (other,) = jobs(**{"probe.max_iter": 5}), jobs(**{"augment.strength": 0.1})
+    session = new_session(tmp_path, [first, twin, second, other], None)
+
+    def outcome(job: Job) -> Outcome:
+        give_up(session, job)
+        return "failed"
+
+    executor = Scripted(outcome)
+    run(session, executor)
+    assert executor.submitted == [job.name for job in (first, other, twin, second)]
+    assert executor.cancelled
+
+
+def test_no_more_runs_are_handed_out_than_there_is_room_for(tmp_path: Path) -> None:
+    session = new_session(tmp_path, jobs(rows=5), None)
+    executor = Scripted(lambda job: "stopped", room=2)
+    stop = Stop()
+    executor.poll = lambda seconds: setattr(stop, "reason", "time") or []  # type: ignore[method-assign]
+    run(session, executor, stop)
+    assert executor.submitted == [job.name for job in session.jobs[:2]]
+
+
+def test_a_run_waits_while_another_command_trains_its_encoder(tmp_path: Path) -> None:
     (first,), (twin,), (other,) = jobs(), jobs(**{"probe.max_iter": 5}), jobs(**{"augment.strength": 0.1})
     session = new_session(tmp_path, [first, twin, other], None)
-    assert session.free_jobs(session.open_jobs()) == [first, other]
-    stop = Stop()
 
-    def _look() -> None:
-        stop.reason = "time" if finished(tmp_path, other.name) else None
+    class Until(Stop):
+        def due(self) -> bool:
+            return finished(tmp_path, other.name)
 
     with hold(run_folder(tmp_path, first.name), "elsewhere") as mine:
         assert mine
-        work(session, "cpu", stop=stop, look=_look)
+        run_here(session, Until())
         assert not run_folder(tmp_path, twin.name).exists()
-    work(session, "cpu", stop=Stop())
+    run_here(session)
     assert session.open_jobs() == []
     assert "takes the encoder of" in (run_folder(tmp_path, twin.name) / "output.txt").read_text()
 
@@ -84,144 +160,96 @@ def test_nobody_waits_for_an_encoder_that_is_there_or_will_not_come(tmp_path: Pa
     if how == "trained":
         (folder / "encoder.safetensors").touch()
     else:
-        noted = {"error": "x", "tries": {}, "given_up": [session.name]}
-        (folder / "failure.json").write_text(json.dumps(noted))
+        give_up(session, first)
     assert session.free_jobs(session.open_jobs()) == ([first, twin] if how == "trained" else [twin])
+
+
+def test_runs_that_fail_without_a_note_are_not_tried_forever(tmp_path: Path) -> None:
+    """The machine cannot write: a child still waits for its parent, but a twin gets its turn."""
+    first, child = jobs(epochs=(1, 2))
+    (twin,) = jobs(**{"probe.max_iter": 5})
+    executor = Scripted(lambda job: "failed")
+    run(new_session(tmp_path, (first, child, twin), None), executor)
+    assert executor.submitted == [first.name] * (TRIES + 2) + [twin.name] * (TRIES + 2)
 
 
 def test_a_time_limit_stops(tmp_path: Path) -> None:
     session = new_session(tmp_path, jobs(), 0.0)
-    work(session, "cpu", stop=Stop(session.minutes_left()))
+    run_here(session, Stop(session.minutes_left()))
     assert session.open_jobs()
 
 
-def test_a_worker_stops_when_its_parent_is_gone() -> None:
-    assert not WorkerStop(None, os.getppid()).due()
-    orphan = WorkerStop(None, os.getppid() + 1)
-    assert orphan.due()
-    assert orphan.reason == "terminate"
+@pytest.fixture
+def forkserver() -> str:
+    """A way to start workers that imports the package once."""
+    multiprocessing.get_context("forkserver").set_forkserver_preload(["intnacl.paper.workers"])
+    return "forkserver"
 
 
-def test_workers_that_die_at_once_are_not_started_for_ever(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    begun: list[str] = []
+class Deadly(Job):
+    """A run whose worker dies before it can note anything."""
 
-    class Dead:
-        exitcode = -9
-
-        def join(self, seconds: float | None = None) -> None: ...
-        def is_alive(self) -> bool:
-            return False
-
-        def terminate(self) -> None: ...
-
-    def start(session: object, device: str, workers: int) -> Dead:
-        begun.append(device)
-        return Dead()
-
-    monkeypatch.setattr("intnacl.paper.workers._start", start)
-    plan = jobs()
-    run_local(
-        new_session(tmp_path, plan, None), ["cpu"], stop=Stop(), progress=Progress(plan, tmp_path, {}, "s")
-    )
-    assert len(begun) == TRIES + 2
+    def __reduce__(self) -> Any:
+        return os._exit, (9,)
 
 
-def test_a_folder_that_cannot_be_written_ends_a_worker_in_one_line(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_worker_that_dies_again_and_again_is_not_replaced(tmp_path: Path, forkserver: str) -> None:
+    (job,) = jobs()
+    session = new_session(tmp_path, [job], None)
+    deadly = Deadly(name=job.name, config=job.config)
+    executor = Processes(session, ["cpu"], start_method=forkserver)
+    ended: list[tuple[Job, Outcome]] = []
+    while executor.has_room():
+        executor.submit(deadly)
+        ended += executor.poll(60)
+    executor.cancel()
+    assert ended == [(deadly, "failed")] * (TRIES + 2)
+
+
+def test_a_folder_that_cannot_be_written_ends_the_command(tmp_path: Path, forkserver: str) -> None:
     (tmp_path / "runs").write_text("a file")
-    run_local(
-        new_session(tmp_path, jobs(), None), ["cpu"], stop=Stop(), progress=Progress((), tmp_path, {}, "s")
-    )
-    (line,) = capfd.readouterr().err.splitlines()
-    assert "could not be written: a file stands where a folder is needed" in line
-
-
-def test_workers_that_end_at_the_time_limit_did_not_die(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """They may notice it, and be gone, while the process that started them waits for one of them."""
-
-    class Timed:
-        exitcode = 0
-
-        def join(self, seconds: float | None = None) -> None:
-            time.sleep(0.1)
-
-        def is_alive(self) -> bool:
-            return False
-
-    monkeypatch.setattr("intnacl.paper.workers._start", lambda *_: Timed())
-    plan, stop = jobs(), Stop(0.05 / 60)
-    run_local(new_session(tmp_path, plan, 0), ["cpu"], stop=stop, progress=Progress(plan, tmp_path, {}, "s"))
-    assert stop.reason == "time"
-
-
-def test_every_device_has_a_worker_process_of_its_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    begun: list[tuple[str, int]] = []
-
-    class Done:
-        exitcode = 0
-
-        def join(self, seconds: float | None = None) -> None: ...
-        def is_alive(self) -> bool:
-            return False
-
-    def start(session: object, device: str, workers: int) -> Done:
-        begun.append((device, workers))
-        return Done()
-
-    monkeypatch.setattr("intnacl.paper.workers._start", start)
     session = new_session(tmp_path, jobs(), None)
-    run_local(session, ["cuda:0", "cuda:1"], stop=Stop(), progress=Progress((), tmp_path, {}, "s"))
-    assert begun == [("cuda:0", 2), ("cuda:1", 2)]
+    with pytest.raises(InputError, match="could not be written: a file stands where a folder is needed"):
+        run(session, Processes(session, ["cpu"], start_method=forkserver))
+
+
+def test_a_worker_stops_when_its_parent_is_gone(monkeypatch: Patch) -> None:
+    parent = SimpleNamespace(is_alive=lambda: True)
+    monkeypatch.setattr("multiprocessing.parent_process", lambda: parent)
+    stop = WorkerStop(None)
+    assert not stop.due()
+    parent.is_alive = lambda: False
+    assert stop.due()
+    assert stop.reason == "terminate"
 
 
 @pytest.mark.parametrize(
-    ("device", "workers", "devices"),
-    [("cpu", None, ["cpu"]), ("cpu", 3, ["cpu"] * 3), ("cuda:1", None, ["cuda:1"])],
-)
-def test_devices_of_workers(
-    monkeypatch: pytest.MonkeyPatch, device: str, workers: int | None, devices: list[str]
-) -> None:
-    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
-    assert local_devices(device, workers) == devices
-
-
-@pytest.mark.parametrize(
-    ("device", "workers", "message"),
+    ("gpus", "device", "workers", "devices"),
     [
-        ("cpu", -1, "workers=-1 must be a whole number from 0 to 1,024"),
-        ("cpu", 2**64, f"workers={2**64} must be a whole number from 0 to 1,024"),
-        ("gpu", None, "device='gpu' is unknown: take auto, cpu"),
-        ("cuda:2", None, "device='cuda:2': this machine has 2 GPUs"),
+        (2, "cpu", None, ["cpu"]), (2, "cpu", 3, ["cpu"] * 3), (2, "cuda:1", None, ["cuda:1"]),
+        (2, "auto", None, ["cuda:0", "cuda:1"]), (2, "cuda", 3, ["cuda:0", "cuda:1", "cuda:0"]),
+        (0, "auto", None, ["cpu"]),
+        (2, "cpu", -1, "workers=-1 must be a whole number from 0 to 1,024"),
+        (2, "cpu", 2**64, f"workers={2**64} must be a whole number from 0 to 1,024"),
+        (2, "gpu", None, "device='gpu' is unknown: take auto, cpu"),
+        (2, "cuda:2", None, "device='cuda:2': this machine has 2 GPUs"),
+        (0, "cuda", None, "no GPU that torch can use"),
     ],
-)
-def test_impossible_workers_are_refused(
-    monkeypatch: pytest.MonkeyPatch, device: str, workers: int | None, message: str
+)  # fmt: skip
+def test_devices_of_workers(
+    monkeypatch: Patch, gpus: int, device: str, workers: int | None, devices: list[str] | str
 ) -> None:
-    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
-    with pytest.raises(InputError, match=message):
-        local_devices(device, workers)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: gpus)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: gpus > 0)
+    if isinstance(devices, str):
+        with pytest.raises(InputError, match=devices):
+            local_devices(device, workers)
+    else:
+        assert local_devices(device, workers) == devices
 
 
-def test_every_gpu_has_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
-    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
-    assert local_devices("auto", None) == ["cuda:0", "cuda:1"]
-    assert local_devices("cuda", 3) == ["cuda:0", "cuda:1", "cuda:0"]
-    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
-    with pytest.raises(InputError, match="no GPU that torch can use"):
-        local_devices("cuda", None)
-
-
-def test_workers_share_the_threads_that_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.cpu_count", lambda: 64)  # of the machine, most of it not ours
-    monkeypatch.setattr("torch.get_num_threads", lambda: 8)
+def test_workers_share_the_threads_that_there_are(monkeypatch: Patch) -> None:
+    monkeypatch.setattr("torch.get_num_threads", lambda: 8)  # of the machine's 64, say
     assert [threads_of(workers) for workers in (1, 3, 16)] == [8, 2, 1]
 
 
@@ -274,46 +302,121 @@ def test_ten_kills_end_in_the_same_results(tmp_path: Path) -> None:
     assert len(figures(straight)) == 4
 
 
+def first_holder(results: Path, seconds: float = 120) -> int:
+    """The process that first holds one of the runs."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        for path in results.glob("runs/*/lock"):
+            text = path.read_text()
+            if text:
+                return int(json.loads(text)["pid"])
+        time.sleep(0.02)
+    raise TimeoutError
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_a_killed_worker_is_replaced(tmp_path: Path) -> None:
     grid = grid_file(tmp_path / "grid.toml")
-    process = subprocess.Popen(
-        command(grid, tmp_path / "out", "--workers", "1"), stdout=subprocess.PIPE, text=True
-    )
-    worker, deadline = None, time.monotonic() + 120
-    while worker is None and time.monotonic() < deadline:
-        worker = next((_pid(path) for path in tmp_path.glob("out/runs/*/lock") if path.stat().st_size), None)
-        time.sleep(0.05)
-    assert worker not in (None, process.pid)
-    assert worker is not None
+    words = command(grid, tmp_path / "out", "--workers", "1")
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+    worker = first_holder(tmp_path / "out")
+    assert worker != process.pid
     os.kill(worker, signal.SIGKILL)
     said, _ = process.communicate(timeout=600)
     assert process.returncode == 0
     assert "4 of 4 runs are finished" in said
 
 
-def _pid(path: Path) -> int | None:
-    try:
-        return int(json.loads(path.read_text())["pid"])
-    except (ValueError, KeyError):
-        return None
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_sigterm_saves_and_stops(tmp_path: Path) -> None:
+@pytest.mark.parametrize("workers", ["0", "1"])
+def test_sigterm_saves_and_stops(tmp_path: Path, workers: str) -> None:
     grid = grid_file(tmp_path / "grid.toml")
     grid.write_text(grid.read_text().replace('"train.epochs" = 2', '"train.epochs" = 400'))
-    process = subprocess.Popen(
-        command(grid, tmp_path / "out", "--workers", "1"), stdout=subprocess.PIPE, text=True
-    )
+    words = command(grid, tmp_path / "out", "--workers", workers)
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 120
-    long = tmp_path / "out" / "runs"
-    while not list(long.glob("*400epochs*/log.jsonl")) and time.monotonic() < deadline:
+    runs = tmp_path / "out" / "runs"
+    while not list(runs.glob("*400epochs*/log.jsonl")) and time.monotonic() < deadline:
         time.sleep(0.2)
     process.terminate()
     said, _ = process.communicate(timeout=60)
     assert process.returncode == 75
     assert "stopped (terminate); the same command goes on." in said
-    assert list(long.glob("*400epochs*/checkpoints/step-*"))
+    assert list(runs.glob("*400epochs*/checkpoints/step-*"))
+
+
+def test_a_missing_ray_is_named(monkeypatch: Patch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(InputError, match=r"--ray needs ray: pip install 'intnacl\[ray\]'"):
+        connect("auto")
+
+
+class BrokenRay:
+    """A Ray whose tasks end before they can leave a word in the results folder."""
+
+    exceptions = SimpleNamespace(RayError=OSError)
+
+    def remote(self, **_: object) -> Any:
+        return lambda _: SimpleNamespace(remote=lambda *_: object())
+
+    def wait(self, references: list[object], **_: object) -> tuple[list[object], list[object]]:
+        return references[:1], references[1:]
+
+    def get(self, _: object) -> str:
+        raise self.exceptions.RayError("no such folder\nand more")
+
+    def cancel(self, _: object) -> None:
+        raise AssertionError("all tasks have ended")
+
+
+def test_a_task_that_ray_gives_up_is_told_and_tried_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (job,) = jobs()
+    session = new_session(tmp_path, [job], None)
+    run(session, RayTasks(session, BrokenRay(), "cpu"))
+    assert capsys.readouterr().out.splitlines() == [f"{job.name}: no such folder"] * (TRIES + 2)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "device", "found"), [(2, "auto", "cuda"), (0, "auto", "cpu"), (2, "cpu", "cpu")]
+)
+def test_tasks_take_a_gpu_where_the_cluster_has_some(gpus: int, device: str, found: str) -> None:
+    ray = SimpleNamespace(cluster_resources=lambda: {"CPU": 4.0, "GPU": float(gpus)})
+    assert ray_device(ray, device) == found
+
+
+@pytest.fixture
+def cluster() -> Iterator[Any]:
+    ray = pytest.importorskip("ray")
+    path = os.pathsep.join(sys.path)
+    ray.init(
+        num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR",
+        runtime_env={"env_vars": {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}},
+    )  # fmt: skip
+    yield ray
+    ray.shutdown()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.filterwarnings("ignore")  # Ray's own
+def test_all_runs_are_done_on_ray_though_a_worker_is_killed(cluster: Any, tmp_path: Path) -> None:
+    plan = jobs(rows=2, epochs=(1, 2))
+    killed: list[int] = []
+
+    def kill() -> None:
+        killed.append(first_holder(tmp_path))
+        os.kill(killed[0], signal.SIGKILL)
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    session = new_session(tmp_path, plan, None)
+    run(session, RayTasks(session, connect("auto"), ray_device(cluster, "auto")), Stop(10.0))
+    thread.join()
+    assert killed[0] != os.getpid()
+    assert [finished(tmp_path, job.name) for job in plan] == [True] * 4
+    going_on = run_folder(tmp_path, plan[-1].name) / "output.txt"
+    assert "going on from step 2 of 4" in going_on.read_text()

@@ -90,18 +90,18 @@ def reproduce(
     from intnacl.cli.flags import pairs
     from intnacl.paper import reproduce as experiments
 
-    request = experiments.Request(
+    selection = experiments.Selection(
         tables=table, rows=row, columns=column, everything=all_, scale=scale,
         seeds=experiments.seeds_of(trials, seeds), grid=config, out=out, device=device, workers=workers,
         ray=ray, max_minutes=max_minutes,
         overrides=({"root": str(root.absolute())} if root else {}) | pairs(set_),
     )  # fmt: skip
     if list_:
-        experiments.list_tables(request)
+        experiments.list_tables(selection)
     elif dry_run:
-        experiments.print_plan(request)
+        experiments.print_plan(selection)
     else:
-        reason, failed = experiments.reproduce(request)
+        reason, failed = experiments.reproduce(selection)
         sys.exit(exit_code(reason) or int(failed > 0))
 
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from intnacl.errors import InputError
 from intnacl.files import write_file
@@ -28,6 +28,8 @@ from intnacl.training.stop import Stop
 FAILURE, OUTPUT = "failure.json", "output.txt"
 CONTENT = {"accuracy": dict, "attacks": list, "time_s": dict, "protocol": dict, "config": dict}  # of a result
 TRIES = 3
+Outcome = Literal["finished", "waiting", "busy", "stopped", "failed"]
+"""Of an attempt; "waiting" is for its parent, and another process is "busy" with it."""
 DIED = "the process that ran it died: killed, out of memory, or crashed"
 
 
@@ -81,8 +83,8 @@ def given_up(results: Path, name: str, session: str) -> bool:
     return noted is not None and session in noted["given_up"]
 
 
-def attempt(job: Job, results: Path, *, device: str, stop: Stop, session: str) -> str:
-    """Try a run once; returns finished, waiting (for its parent), busy (elsewhere), stopped or failed.
+def attempt(job: Job, results: Path, *, device: str, stop: Stop, session: str) -> Outcome:
+    """Try a run once.
 
     Each session has its own tries: it tries again what earlier ones gave up, and two that share a folder
     both come to an end.
@@ -102,7 +104,7 @@ def attempt(job: Job, results: Path, *, device: str, stop: Stop, session: str) -
         return _try(job, results, folder, device, stop, session)
 
 
-def _try(job: Job, results: Path, folder: Path, device: str, stop: Stop, session: str) -> str:
+def _try(job: Job, results: Path, folder: Path, device: str, stop: Stop, session: str) -> Outcome:
     tries = _begin(folder, session)
     if tries > TRIES:  # earlier ones ended without a word
         _note(folder, session, tries=TRIES, error=DIED, given_up=True)

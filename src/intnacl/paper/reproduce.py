@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 
-from intnacl.console import print_table
 from intnacl.errors import InputError, check_count
 from intnacl.paper import record
 from intnacl.paper.attempts import failure, finished, run_folder
@@ -25,7 +24,18 @@ from intnacl.paper.plan import (
 )
 from intnacl.paper.progress import Progress, last_line
 from intnacl.paper.tables import Column, Row, Table, read_grid
-from intnacl.paper.workers import Session, local_devices, new_session, run_local, work
+from intnacl.paper.workers import (
+    Executor,
+    InProcess,
+    Processes,
+    RayTasks,
+    Session,
+    connect,
+    local_devices,
+    new_session,
+    ray_device,
+    run_all,
+)
 from intnacl.runs.config import to_dict
 from intnacl.training.ranks import read_device
 from intnacl.training.stop import Stop
@@ -34,8 +44,8 @@ TRIALS = 5  # the paper's
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
-    """What is asked of the command."""
+class Selection:
+    """The runs that are asked of the command, and where they are done."""
 
     tables: tuple[str, ...] = ()
     rows: tuple[str, ...] = ()
@@ -54,21 +64,57 @@ class Request:
     max_minutes: float | None = None
     overrides: Mapping[str, Any]
 
+    @property
+    def scale_name(self) -> str:
+        """The scale, or the name of the grid's file, which is never taken for one."""
+        if self.grid is None:
+            return self.scale
+        return self.grid.name if self.grid.stem in SCALES else self.grid.stem
+
     def universe(self) -> tuple[Table, ...]:
-        """All tables there are."""
+        """Return all tables there are."""
         return read_grid(self.grid) if self.grid else tables_of(self.scale)
 
     def chosen(self) -> tuple[Table, ...]:
-        """The tables that are asked for; all of a grid of one's own."""
+        """Return the tables that are asked for; all of a grid of one's own."""
         if self.everything and self.tables:
             raise InputError(f"--table {' '.join(self.tables)} and --all exclude each other: leave one out.")
         universe = self.universe()
         whole = self.everything or (self.grid is not None and not self.tables)
         return universe if whole else pick(universe, self.tables)
 
+    def plan(self, tables: Sequence[Table]) -> Plan:
+        """Return the runs of these tables on the kind of device that they are done on.
+
+        It decides the precision of training, and so the name of a run.
+        """
+        if self.ray is None:
+            device = torch.device(local_devices(self.device, self.workers)[0])
+        else:
+            device = read_device(ray_device(connect(self.ray), self.device))
+        universe = self.universe()
+        return make_plan(tables, self.seeds, universe=universe, overrides=self.overrides, device=device)
+
+    def plan_chosen(self) -> tuple[Plan, tuple[Job, ...]]:
+        """Return the plan of the tables that are asked for, and the runs of their chosen rows and columns.
+
+        Settings by which rows or columns differ are refused: figures would stand under labels of others.
+        """
+        tables = self.chosen()
+        for table in tables:
+            parts: list[Row | Column] = [*table.rows, *table.columns]
+            for label, key in ((part.label, key) for part in parts for key in part.settings):
+                if key in self.overrides:
+                    raise InputError(
+                        f"--set {key}: table {table.name!r} sets it itself, in {label!r}, which would then "
+                        "be another run than its label says. Leave it, or name other tables."
+                    )
+        plan = self.plan(tables)
+        return plan, jobs_of(plan, self.rows, self.columns)
+
 
 def seeds_of(trials: int | None, seeds: Sequence[int]) -> tuple[int, ...]:
-    """The seeds that are named, else 0, 1, … for so many trials, by default the paper's."""
+    """Return the seeds that are named, else 0, 1, … for so many trials, by default the paper's."""
     if seeds and trials is not None:
         raise InputError(f"--trials {trials} and --seeds exclude each other: name the seeds alone.")
     if seeds:
@@ -78,144 +124,92 @@ def seeds_of(trials: int | None, seeds: Sequence[int]) -> tuple[int, ...]:
     return tuple(range(trials))
 
 
-def plan_of(request: Request, tables: Sequence[Table]) -> Plan:
-    """The runs of these tables on the request's device."""
-    return make_plan(
-        tables, request.seeds, universe=request.universe(), overrides=request.overrides,
-        device=_device(request),
-    )  # fmt: skip
-
-
-def _device(request: Request) -> torch.device:
-    """The kind of device decides the precision of training, and so the name of a run."""
-    if request.ray is None:
-        return torch.device(local_devices(request.device, request.workers)[0])
-    from intnacl.paper.ray_runner import device_of
-
-    return read_device(device_of(request.ray, request.device))
-
-
-def list_tables(request: Request) -> None:
+def list_tables(selection: Selection) -> None:
     """Print every table, or the rows that are named: runs, those finished, the estimated GPU time."""
-    plan = plan_of(request, request.universe())
-    tables = request.chosen() if request.tables else plan.tables
-    check_names(tables, request.rows, request.columns)
-    found = [(table, runs_by_row(plan, table, request.rows, request.columns)) for table in tables]
-    listed = {run for _, rows in found for _, runs in rows for run in runs}
-    costs = estimated_seconds(only(plan, listed))
-    by_row = bool(request.tables or request.rows or request.columns)
-    lines = []
-    for table, rows in found:
-        whole = set[str]().union(*(runs for _, runs in rows))
-        for title, runs in [(row.name, runs) for row, runs in rows] if by_row else [(table.title, whole)]:
-            lines.append((table.name, title, *_counts(runs, request.out, costs)))
-    lines.append(("", "all, shared runs once", *_counts(listed, request.out, costs)))
-    heads = ["name", "row" if by_row else "title", "runs", "finished", "H200 hours"]
-    print_table("", heads, lines, text=len(heads))
+    from rich.console import Console
+    from rich.table import Table as Grid
+
+    out, plan = selection.out, selection.plan(selection.universe())
+    tables = selection.chosen() if selection.tables else plan.tables
+    rows, columns = selection.rows, selection.columns
+    check_names(tables, rows, columns)
+    found = [(table, runs_by_row(plan, table, rows, columns)) for table in tables]
+    listed = {run for _, by_row in found for _, runs in by_row for run in runs}
+    seconds = estimated_seconds(only(plan, listed))
+    lines: list[tuple[str, str, set[str]]] = []
+    if selection.tables or rows or columns:
+        heading = "row"
+        lines += [(table.name, row.name, runs) for table, by_row in found for row, runs in by_row]
+    else:
+        heading = "title"
+        lines += [(t.name, t.title, set[str]().union(*(runs for _, runs in by_row))) for t, by_row in found]
+    grid = Grid("name", heading, "runs", "finished", "H200 hours", box=None)
+    for name, title, runs in [*lines, ("", "all, shared runs once", listed)]:
+        known = [seconds[run] for run in runs if run in seconds]
+        hours = f"{sum(known) / 3600:.1f}" if len(known) == len(runs) else "?"
+        grid.add_row(name, title, str(len(runs)), str(sum(finished(out, run) for run in runs)), hours)
+    Console(markup=False).print(grid)  # titles of a grid of one's own may hold brackets
     print(
-        f"\nFor {len(request.seeds)} seed(s). Hours are estimates from step times measured on one NVIDIA "
+        f"\nFor {len(selection.seeds)} seed(s). Hours are estimates from step times measured on one NVIDIA "
         "H200, not measurements of these runs. Tables share runs: each is trained once."
     )
-    others = _others(request.out, {job.name for job in plan.jobs})
+    there = {path.name for path in (out / "runs").iterdir()} if (out / "runs").is_dir() else set()
+    others = sum(finished(out, name) for name in there - {job.name for job in plan.jobs})
     if others:
         print(
-            f"{request.out / 'runs'} holds {others} more finished runs, of other seeds or settings, or made "
+            f"{out / 'runs'} holds {others} more finished runs, of other seeds or settings, or made "
             "where training has another precision (newer GPUs: bf16, else fp32); `intnacl report` shows them."
         )
 
 
-def _counts(runs: set[str], out: Path, costs: Mapping[str, float]) -> tuple[str, str, str]:
-    known = [costs[name] for name in runs if name in costs]
-    hours = f"{sum(known) / 3600:.1f}" if len(known) == len(runs) else "?"
-    return str(len(runs)), str(sum(finished(out, name) for name in runs)), hours
-
-
-def _others(out: Path, names: set[str]) -> int:
-    """How many finished runs there are besides these."""
-    folder = out / "runs"
-    there = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
-    return sum(finished(out, name) for name in there - names)
-
-
-def print_plan(request: Request) -> None:
+def print_plan(selection: Selection) -> None:
     """Print each run's configuration, one JSON object a line."""
-    for job in _asked(request)[1]:
+    for job in selection.plan_chosen()[1]:
         print(json.dumps({"run": job.name, "goes_on_from": job.parent, "config": to_dict(job.config)}))
 
 
-def reproduce(request: Request) -> tuple[str | None, int]:
-    """Do the runs; returns why it stopped early (None: it did not) and how many runs failed."""
-    plan, jobs = _asked(request)
-    record.write(request.out, plan, scale=_scale(request), overrides=request.overrides)
-    stop = Stop(request.max_minutes)  # before the session: its workers' time must not be up earlier
-    session = new_session(request.out, jobs, request.max_minutes)
-    progress = Progress(jobs, request.out, estimated_seconds(jobs), session.name)
+def reproduce(selection: Selection) -> tuple[str | None, int]:
+    """Do the runs; return why it stopped early (None: it did not) and how many runs failed."""
+    out, limit = selection.out, selection.max_minutes
+    plan, jobs = selection.plan_chosen()
+    scale, overrides = selection.scale_name, selection.overrides
+    record.write(out, plan, scale=scale, overrides=overrides)
+    stop = Stop(limit)  # before the session: its workers' time must not be up earlier
+    session = new_session(out, jobs, limit)
+    progress = Progress(jobs, out, estimated_seconds(jobs), session.name)
     with stop, progress:
-        _run(request, session, stop, progress)
-    record.write(request.out, plan, scale=_scale(request), overrides=request.overrides)  # what is done now
-    return stop.reason, _tell(session, stop)
+        executor: Executor
+        if selection.ray is not None:
+            ray = connect(selection.ray)
+            executor = RayTasks(session, ray, ray_device(ray, selection.device))
+        else:
+            devices = local_devices(selection.device, selection.workers)
+            in_process = selection.workers == 0
+            executor = InProcess(session, devices[0], stop) if in_process else Processes(session, devices)
+        run_all(session, executor, stop=stop, progress=progress)
+    record.write(out, plan, scale=scale, overrides=overrides)  # what is finished now counts
+    return stop.reason, print_summary(session, stop)
 
 
-def _asked(request: Request) -> tuple[Plan, tuple[Job, ...]]:
-    """The plan of the tables that are asked for, and the runs of its rows and columns."""
-    tables = request.chosen()
-    _check_labels(tables, request.overrides)
-    plan = plan_of(request, tables)
-    return plan, jobs_of(plan, request.rows, request.columns)
-
-
-def _check_labels(tables: Sequence[Table], overrides: Mapping[str, Any]) -> None:
-    """Refuse settings by which rows or columns differ: their figures would stand under others' labels."""
-    for table in tables:
-        parts: list[Row | Column] = [*table.rows, *table.columns]
-        for label, key in ((part.label, key) for part in parts for key in part.settings):
-            if key in overrides:
-                raise InputError(
-                    f"--set {key}: table {table.name!r} sets it itself, in {label!r}, which would then be "
-                    "another run than its label says. Leave it, or name other tables."
-                )
-
-
-def _scale(request: Request) -> str:
-    """The scale, or the name of the grid's file, which is never taken for one."""
-    if request.grid is None:
-        return request.scale
-    return request.grid.name if request.grid.stem in SCALES else request.grid.stem
-
-
-def _run(request: Request, session: Session, stop: Stop, progress: Progress) -> None:
-    if request.ray is not None:
-        from intnacl.paper.ray_runner import device_of, run_on_ray
-
-        device = device_of(request.ray, request.device)
-        run_on_ray(session, request.ray, device, stop=stop, progress=progress)
-        return
-    devices = local_devices(request.device, request.workers)
-    if request.workers == 0:
-        work(session, devices[0], stop=stop, look=progress.update)
-    else:
-        run_local(session, devices, stop=stop, progress=progress)
-
-
-def _tell(session: Session, stop: Stop) -> int:
-    """Say how it ended; returns how many runs failed, or were left though nothing told it to stop."""
+def print_summary(session: Session, stop: Stop) -> int:
+    """Say how a session ended; return how many runs failed, or were left though nothing told it to stop."""
     names = [job.name for job in session.jobs]
-    done = sum(finished(session.results, name) for name in names)
-    print(f"{done} of {len(names)} runs are finished in {session.results}.")
-    failed = {
-        name: last_line(noted["error"])
-        for name in names
-        if not finished(session.results, name)
-        and (noted := failure(run_folder(session.results, name))) is not None
-        and session.name in noted["given_up"]
-    }
+    done = {name for name in names if finished(session.results, name)}
+    print(f"{len(done)} of {len(names)} runs are finished in {session.results}.")
+    failed: dict[str, str] = {}
+    for name in names:
+        noted = failure(run_folder(session.results, name))
+        if name not in done and noted is not None and session.name in noted["given_up"]:
+            failed[name] = last_line(noted["error"])
     for error in dict.fromkeys(failed.values()):  # a missing data set fails all runs alike
         first, *more = (name for name in failed if failed[name] == error)
         print(f"failed: {first}{f' and {len(more)} more' if more else ''}: {error}")
     if failed:
-        print(f"{len(failed)} failed; their output is in {session.results / 'runs'}/NAME/output.txt, and the "
-              "same command tries them again.")  # fmt: skip
-    left = len(names) - done - len(failed)
+        print(
+            f"{len(failed)} failed; their output is in {session.results / 'runs'}/NAME/output.txt, and the "
+            "same command tries them again."
+        )
+    left = len(names) - len(done) - len(failed)
     if left:
         print(f"stopped ({stop.reason or 'its workers died'}); the same command goes on.")
     else:

@@ -1,25 +1,33 @@
-"""Workers on this machine: each takes the next run that is free, until none is left.
+"""Doing the runs of a session: in this process, in processes on this machine, or as tasks of a Ray cluster.
 
-Workers do not talk to each other: finished, failed and running are read from the run folders, so a second
-process on the same results folder shares the work, and a killed one leaves nothing to clean up.
+One loop (`run_all`) hands out every run as soon as it is free; an executor attempts it. All that is known
+about a run lies in its folder, so a second command on the same results folder shares the work, and a killed
+worker leaves nothing to clean up.
+
+For Ray, start it on the machines (`ray start --head`, then `ray start --address HEAD:6379`), and give its
+address. A task whose worker or machine dies is started again elsewhere and goes on from the run's last state.
 """
 
+import logging
 import multiprocessing
-import os
-import sys
 import time
 import uuid
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import cached_property
+from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Any, Protocol
 
 import torch
 
-from intnacl.errors import InputError, check_count
+from intnacl.errors import InputError, check_count, missing_extra
 from intnacl.models.weights import ENCODER
-from intnacl.paper.attempts import TRIES, attempt, finished, given_up, run_folder
+from intnacl.paper.attempts import TRIES, Outcome, attempt, finished, given_up, run_folder
+from intnacl.paper.lock import holder
 from intnacl.paper.plan import Job
 from intnacl.paper.progress import Progress
 from intnacl.paper.run_names import encoder_key
@@ -28,26 +36,30 @@ from intnacl.training.stop import Stop
 
 POLL_S = 0.5
 MOST_WORKERS = 1024
-HOPELESS = 2  # exit code of a worker that cannot use the results folder: another one could not either
+MOST_FAILURES = TRIES + 2  # of a run that leaves no note, and of a worker in a row, before it is given up
 
 
 @dataclass(frozen=True, kw_only=True)
 class Session:
-    """One call of the runner."""
+    """One call of the command."""
 
     results: Path
     jobs: tuple[Job, ...]
-    name: str
+    name: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
     """Failures count within a session: the next one tries again."""
     deadline: float | None = None
     """Seconds since 1970."""
 
+    def attempt(self, job: Job, device: str, stop: Stop) -> Outcome:
+        """Try one of the runs."""
+        return attempt(job, self.results, device=device, stop=stop, session=self.name)
+
     def minutes_left(self) -> float | None:
-        """Until the deadline."""
+        """Return the minutes until the deadline."""
         return None if self.deadline is None else max(0.0, (self.deadline - time.time()) / 60)
 
     def open_jobs(self) -> list[Job]:
-        """Neither finished nor given up."""
+        """Return the runs that are neither finished nor given up."""
         return [
             job
             for job in self.jobs
@@ -55,10 +67,10 @@ class Session:
         ]
 
     def free_jobs(self, left: Iterable[Job]) -> list[Job]:
-        """Those that need not wait for an earlier one to train the encoder that both end with."""
+        """Return those that need not wait for an earlier one to train the encoder that both end with."""
         free, awaited = [], set[str]()
         for job in left:
-            key = self._keys[job.name]
+            key = self._encoder_keys[job.name]
             if key not in awaited:
                 free.append(job)
             if not (run_folder(self.results, job.name) / ENCODER).exists():
@@ -66,102 +78,266 @@ class Session:
         return free
 
     @cached_property
-    def _keys(self) -> dict[str, str]:
+    def _encoder_keys(self) -> dict[str, str]:
         return {job.name: encoder_key(job.config) for job in self.jobs}
 
 
 def new_session(results: Path, jobs: Sequence[Job], max_minutes: float | None) -> Session:
-    """Begin: failures of earlier sessions are forgotten."""
+    """Begin a session that ends after so many minutes."""
     deadline = None if max_minutes is None else time.time() + 60 * max_minutes
-    return Session(
-        results=results.absolute(), jobs=tuple(jobs), name=uuid.uuid4().hex[:12], deadline=deadline
-    )
+    return Session(results=results.absolute(), jobs=tuple(jobs), deadline=deadline)
+
+
+class Executor(Protocol):
+    """Attempts runs."""
+
+    def has_room(self) -> bool:
+        """True if another run may be submitted now."""
+
+    def submit(self, job: Job) -> None:
+        """Begin an attempt at a run."""
+
+    def poll(self, seconds: float) -> list[tuple[Job, Outcome]]:
+        """Wait until an attempt ends, or for so long; return those that ended.
+
+        Raises InputError where the results folder cannot be used.
+        """
+
+    def cancel(self) -> None:
+        """Ask all attempts to save and stop, and wait for them."""
+
+
+def run_all(session: Session, executor: Executor, *, stop: Stop, progress: Progress) -> None:
+    """Do runs until none is left, nobody can do what is left, or it is time to stop.
+
+    A run that fails notes it in its folder, and is given up there after three tries. One that fails again and
+    again without a note, because its machine cannot write there or its worker is killed, is given up here.
+    """
+    running: set[str] = set()
+    failures: Counter[str] = Counter()
+    try:
+        while not stop.due():
+            progress.update()
+            left = session.open_jobs()
+            names = {job.name for job in left}
+            left = [job for job in left if failures[job.name] < MOST_FAILURES]
+            free = [job for job in session.free_jobs(left) if job.parent not in names]
+            for job in free:
+                if not executor.has_room():
+                    break
+                if job.name not in running and holder(run_folder(session.results, job.name)) is None:
+                    executor.submit(job)
+                    running.add(job.name)
+            if running:
+                for job, outcome in executor.poll(POLL_S):
+                    running.remove(job.name)
+                    failures[job.name] += outcome == "failed"
+            elif free and executor.has_room():
+                time.sleep(POLL_S)  # other commands are at work on all that is free
+            else:
+                return
+    finally:
+        executor.cancel()
+        progress.update(force=True)
+
+
+class InProcess:
+    """Attempts one run at a time in this process."""
+
+    def __init__(self, session: Session, device: str, stop: Stop) -> None:
+        self._session, self._device, self._stop = session, device, stop
+        self._next: list[Job] = []
+
+    def has_room(self) -> bool:
+        """True between attempts."""
+        return not self._next
+
+    def submit(self, job: Job) -> None:
+        """Attempt the run at the next `poll`."""
+        self._next.append(job)
+
+    def poll(self, seconds: float) -> list[tuple[Job, Outcome]]:
+        """Attempt the run, however long it takes."""
+        job = self._next.pop()
+        return [(job, self._session.attempt(job, self._device, self._stop))]
+
+    def cancel(self) -> None:
+        """Nothing goes on between calls."""
+
+
+@dataclass
+class _Worker:
+    """A process that attempts runs on one device, one after another."""
+
+    device: str
+    process: BaseProcess
+    connection: Connection
+    deaths: int
+    """Of workers on this device in a row, without an attempt that ended."""
+
+
+class Processes:
+    """Attempts runs in worker processes, one for each device.
+
+    A worker that dies is replaced, unless that has happened again and again without an attempt that ended.
+    One that is told to stop from outside is not replaced.
+    """
+
+    def __init__(self, session: Session, devices: Sequence[str], *, start_method: str = "spawn") -> None:
+        self._session, self._threads = session, threads_of(len(devices))
+        self._context = multiprocessing.get_context(start_method)
+        self._idle = [self._start(device) for device in devices]
+        self._busy: dict[Connection, tuple[_Worker, Job]] = {}
+
+    def _start(self, device: str, deaths: int = 0) -> _Worker:
+        connection, other = self._context.Pipe()
+        arguments = (other, self._session, device, self._threads)
+        process = self._context.Process(target=_serve, args=arguments)  # type: ignore[attr-defined]
+        process.start()
+        other.close()  # so that the death of the worker closes the last one
+        return _Worker(device, process, connection, deaths)
+
+    def has_room(self) -> bool:
+        """True if a worker waits for a run."""
+        return bool(self._idle)
+
+    def submit(self, job: Job) -> None:
+        """Give the run to a worker."""
+        worker = self._idle.pop(0)
+        self._busy[worker.connection] = worker, job
+        with suppress(OSError):  # it died meanwhile, which `poll` will notice
+            worker.connection.send(job)
+
+    def poll(self, seconds: float) -> list[tuple[Job, Outcome]]:
+        """Wait for an outcome, or for the death of a worker."""
+        ended: list[tuple[Job, Outcome]] = []
+        ready = wait(list(self._busy), seconds)
+        for connection in [connection for connection in self._busy if connection in ready]:
+            worker, job = self._busy.pop(connection)
+            try:
+                outcome: Outcome | InputError = connection.recv()
+                worker.deaths = 0
+            except (EOFError, OSError):
+                outcome = "failed"
+                worker.process.join()
+                if worker.deaths + 1 < MOST_FAILURES:
+                    self._idle.append(self._start(worker.device, worker.deaths + 1))
+            else:
+                if outcome != "stopped":
+                    self._idle.append(worker)
+            if isinstance(outcome, InputError):
+                raise outcome
+            ended.append((job, outcome))
+        return ended
+
+    def cancel(self) -> None:
+        """Ask the workers to save and stop, and wait for them."""
+        workers = [*self._idle, *(worker for worker, _ in self._busy.values())]
+        for worker in workers:
+            worker.process.terminate()
+            worker.connection.close()  # where one waits for a run, it ends here
+        for worker in workers:
+            worker.process.join()
 
 
 class WorkerStop(Stop):
     """Stops also when the process that started the worker is gone."""
 
-    def __init__(self, max_minutes: float | None, parent: int) -> None:
-        super().__init__(max_minutes)
-        self._parent = parent
-
     def due(self) -> bool:
-        """Whether to stop now."""
-        if self.reason is None and os.getppid() != self._parent:
+        """True if it is time to stop."""
+        parent = multiprocessing.parent_process()
+        if self.reason is None and parent is not None and not parent.is_alive():
             self.reason = "terminate"
         return super().due()
 
 
-def work(session: Session, device: str, *, stop: Stop, look: Callable[[], None] = lambda: None) -> None:
-    """Do runs until none is left or it is time to stop; `look` is called between runs."""
-    while not stop.due():
-        left = session.open_jobs()
-        look()
-        if not left:
-            return
-        for job in session.free_jobs(left):
-            outcome = attempt(job, session.results, device=device, stop=stop, session=session.name)
-            if stop.due() or outcome in ("finished", "failed"):
-                break  # look again from the top: what came free may go first
-        else:
-            time.sleep(POLL_S)  # others have all that is left
-
-
-def run_local(session: Session, devices: Sequence[str], *, stop: Stop, progress: Progress) -> None:
-    """One worker process a device; a worker that dies is replaced as long as that may help."""
-    workers = {i: _start(session, device, len(devices)) for i, device in enumerate(devices)}
-    deaths: list[int] = []  # runs that were open at each
-    try:
-        while not stop.due() and workers:  # in this order: they may be gone because the time is up
-            progress.update()
-            for i, worker in list(workers.items()):
-                worker.join(POLL_S / len(workers))
-                if worker.is_alive():
-                    continue
-                del workers[i]
-                if worker.exitcode not in (0, HOPELESS) and not stop.due():
-                    deaths.append(len(session.open_jobs()))
-                    if deaths[-1] and deaths.count(deaths[-1]) <= TRIES + 1:
-                        workers[i] = _start(session, devices[i], len(devices))
-    finally:
-        _end(list(workers.values()))
-        progress.update(force=True)
-
-
-def _start(session: Session, device: str, workers: int) -> BaseProcess:
-    arguments = (session, device, os.getpid(), threads_of(workers))
-    process = multiprocessing.get_context("spawn").Process(target=_worker, args=arguments)
-    process.start()
-    return process
-
-
-def threads_of(workers: int) -> int:
-    """Threads of each worker on the CPU: together as many as torch would take here, which heeds
-    OMP_NUM_THREADS and the cores that this process may use."""
-    return max(1, torch.get_num_threads() // workers)
-
-
-def _worker(session: Session, device: str, parent: int, threads: int) -> None:
+def _serve(connection: Connection, session: Session, device: str, threads: int) -> None:
+    """Attempt the runs that come through a connection, until it is closed or it is time to stop."""
     if device == "cpu":
         torch.set_num_threads(threads)
+    with WorkerStop(session.minutes_left()) as stop, suppress(EOFError, ConnectionError):
+        while not stop.due():
+            job = connection.recv()
+            outcome: Outcome | InputError
+            try:
+                outcome = session.attempt(job, device, stop)
+            except InputError as error:  # of the results folder: those of a run are noted there
+                outcome = error
+            connection.send(outcome)
+
+
+class RayTasks:
+    """Attempts every run as a task of a Ray cluster, with a GPU of its own where they are on GPUs."""
+
+    def __init__(self, session: Session, ray: Any, device: str) -> None:
+        self._ray, self._session, self._device = ray, session, device
+        options = {"max_retries": 3, "num_cpus": 1, "num_gpus": int(device.startswith("cuda"))}
+        self._task = ray.remote(**options)(_task)
+        self._running: dict[Any, Job] = {}
+
+    def has_room(self) -> bool:
+        """Always true: Ray queues tasks."""
+        return True
+
+    def submit(self, job: Job) -> None:
+        """Queue a task."""
+        self._running[self._task.remote(job, self._session, self._device)] = job
+
+    def poll(self, seconds: float) -> list[tuple[Job, Outcome]]:
+        """Wait for a task.
+
+        One that Ray itself gave up left its tries in the run's folder: the next attempt gives the run up.
+        """
+        ready, _ = self._ray.wait(list(self._running), num_returns=1, timeout=seconds)
+        ended: list[tuple[Job, Outcome]] = []
+        for reference in ready:
+            job = self._running.pop(reference)
+            try:
+                ended.append((job, self._ray.get(reference)))
+            except self._ray.exceptions.RayError as error:
+                print(f"{job.name}: {str(error).splitlines()[0]}", flush=True)
+                ended.append((job, "failed"))
+        return ended
+
+    def cancel(self) -> None:
+        """Interrupt the tasks, which save and stop, and wait for them for a while."""
+        references = list(self._running)
+        for reference in references:
+            self._ray.cancel(reference)
+        if references:
+            self._ray.wait(references, num_returns=len(references), timeout=60)
+
+
+def _task(job: Job, session: Session, device: str) -> Outcome:
+    with Stop(session.minutes_left()) as stop:
+        return session.attempt(job, device, stop)
+
+
+def connect(address: str) -> Any:
+    """Return Ray, connected to a running cluster."""
     try:
-        with WorkerStop(session.minutes_left(), parent) as stop:
-            work(session, device, stop=stop)
-    except InputError as error:  # of the results folder: those of a run are noted there
-        print(f"intnacl: {error}", file=sys.stderr)
-        sys.exit(HOPELESS)
+        import ray
+    except ImportError:
+        raise missing_extra("ray", "ray", "--ray") from None
+    if not ray.is_initialized():
+        try:
+            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+        except ConnectionError as error:
+            raise InputError(
+                f"--ray {address}: no Ray cluster answers there. `ray start --head` starts one."
+            ) from error
+    return ray
 
 
-def _end(workers: list[BaseProcess]) -> None:
-    """Ask workers to save and stop, and wait for them."""
-    for worker in workers:
-        worker.terminate()
-    for worker in workers:
-        worker.join()
+def ray_device(ray: Any, device: str) -> str:
+    """Return the device of every task: a GPU where the cluster has some, unless told otherwise."""
+    if device != "auto":
+        return device
+    return "cuda" if ray.cluster_resources().get("GPU", 0) else "cpu"
 
 
 def local_devices(device: str, workers: int | None) -> list[str]:
-    """The device of each worker: every GPU has one unless told otherwise, the CPU one in all."""
+    """Return the device of each worker: every GPU has one unless told otherwise, the CPU one in all."""
     if workers is not None:
         check_count("workers", workers, 0, MOST_WORKERS)  # 0 runs in this process
     if device == "auto":
@@ -175,3 +351,9 @@ def local_devices(device: str, workers: int | None) -> list[str]:
     if count == 0:
         raise InputError("device='cuda': this machine has no GPU that torch can use; take --device cpu.")
     return [f"cuda:{i % count}" for i in range(workers or count)]
+
+
+def threads_of(workers: int) -> int:
+    """Return the threads of each worker on the CPU: together as many as torch would take here, which heeds
+    OMP_NUM_THREADS and the cores that this process may use."""
+    return max(1, torch.get_num_threads() // workers)
