@@ -1,4 +1,4 @@
-"""What a checkpoint keeps of a run beside its tensors, and how it comes back."""
+"""The state of a run beside its tensors, and its way through a checkpoint."""
 
 import json
 import math

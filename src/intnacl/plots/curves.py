@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from intnacl.training.journal import TIMES, records, telling
+from intnacl.training.journal import TIMES, informative, records
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -21,7 +21,7 @@ def learning_curves(log: Path) -> "Figure":
     """The figure of `log.jsonl`."""
     from matplotlib.figure import Figure
 
-    rows = [telling(record) for record in records(log)]
+    rows = [informative(record) for record in records(log)]
     names = dict.fromkeys(name for row in rows for name in row if name not in NOT_DRAWN)
     percent = [name for name in names if name in PERCENT]
     figure = Figure(figsize=(9 if percent else 5, 3.6), layout="constrained")

@@ -1,1 +1,1 @@
-"""The training loop and what it stands on: ranks, checkpoints, objectives."""
+"""Training: settings, objectives, the update, the loop, checkpoints, the log, and ranks."""

@@ -1,7 +1,7 @@
-"""Checkpoints: written aside, fsynced, renamed; the newest whole one is found, damaged ones are skipped.
+"""Checkpoints: written under another name, fsynced, renamed; damaged ones are skipped when they are read.
 
 A checkpoint is a folder `step-000001234` with `model.safetensors`, `optimizer.pt` (tensors only) and
-`state.json`, which holds the step, what the trainer wants to know, and the checksums of all three.
+`state.json`, which holds the step, the state of the run beside its tensors, and the checksums of all three.
 """
 
 import hashlib
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from pickle import UnpicklingError
 from threading import Thread
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 from safetensors import SafetensorError
@@ -22,28 +22,38 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from intnacl.errors import InputWarning
-from intnacl.files import disk_errors, new_folder
+from intnacl.files import disk_errors, make_folder, new_folder
+from intnacl.training.run_state import RunInfo
 
 CHECKPOINTS = "checkpoints"  # their folder in a run's
 MODEL, OPTIMIZER, STATE = "model.safetensors", "optimizer.pt", "state.json"
 LOAD_ERRORS = (OSError, ValueError, KeyError, TypeError, RuntimeError, UnpicklingError, SafetensorError)
 
 
+class StepState(TypedDict):
+    """What a `TrainStep` goes on with."""
+
+    state: dict[int, Any]
+    """The optimiser's, by parameter."""
+    scaler: dict[str, float]
+    """That of the scale of fp16's gradients."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """Everything a run needs to go on: what is random is a function of the seed and the step."""
+    """Everything a run needs to go on: all that is random is a function of the seed and the step."""
 
     step: int
     model: dict[str, Tensor]
-    optimizer: dict[str, Any]
-    info: dict[str, Any]
+    optimizer: StepState
+    info: RunInfo
 
 
 class Writer:
     """Writes checkpoints below `folder` while training goes on, one at a time, and prunes old ones.
 
-    As a context, it ends when the last one is on the disk. A second Ctrl-C does not wait for that: what is
-    half-written then has no name yet, and goes with the next pruning.
+    As a context manager, it waits at the end until the last one is on the disk. A second Ctrl-C does not wait
+    for that: what is half-written then does not have its name yet, and the next pruning deletes it.
     """
 
     def __init__(self, folder: Path, keep: int) -> None:
@@ -59,49 +69,52 @@ class Writer:
         elif not isinstance(error, KeyboardInterrupt):
             try:
                 self.wait()
-            except Exception as of_disk:  # the block's own error goes first
-                error.add_note(f"Besides, {of_disk}")
+            except Exception as disk_error:  # the block's own error is the one to raise
+                error.add_note(f"Besides, {disk_error}")
 
     def save(self, checkpoint: Checkpoint, best: int | None) -> None:
-        """Begin to write a checkpoint as it is now: its tensors may change as soon as this returns."""
+        """Begin to write a checkpoint as it is now: its tensors may change as soon as this returns.
+
+        Old ones are pruned afterwards, except for the one of step `best`.
+        """
         self.wait()
-        with disk_errors(self.folder):
-            self.folder.mkdir(parents=True, exist_ok=True)  # now: whoever looks next sees that it has begun
+        make_folder(self.folder)  # at once, so that the run counts as one that has saved
+        copy = Checkpoint(**_in_memory(vars(checkpoint)))
         done: Future[None] = Future()
-        arguments = (_copied(vars(checkpoint)), best, done)
-        thread = Thread(target=self._write, args=arguments, name="checkpoint", daemon=True)
+
+        def write() -> None:
+            try:
+                save(self.folder, copy)
+                prune(self.folder, self.keep, best, copy.step)
+                done.set_result(None)
+            except BaseException as error:
+                done.set_exception(error)
+
+        thread = Thread(target=write, name="checkpoint", daemon=True)
         thread.start()
-        self._last = done, thread  # only now: nobody would end one whose thread did not start
+        self._last = done, thread  # only now, as `wait` would wait forever for one that did not start
 
     def check(self) -> None:
-        """Raise if the last one could not be written; one that is still being written is no news."""
+        """Raise if the last one could not be written; do not wait for one that is still being written."""
         if self._last and self._last[0].done():
             self.wait()
 
     def wait(self) -> None:
-        """Until the last one is on the disk; raise if it could not be written."""
+        """Wait until the last one is on the disk; raise if it could not be written."""
         if self._last:
             done, thread = self._last
-            error = done.exception()  # an interrupt while it waits leaves the rest as it is
-            thread.join()  # else Python might end while it still frees its tensors, which aborts the process
+            error = done.exception()  # an interrupt while this waits leaves `_last` as it is
+            thread.join()  # Python would abort if it ended while the thread still frees its tensors
             self._last = None
             if error:
                 raise error
 
-    def _write(self, parts: dict[str, Any], best: int | None, done: "Future[None]") -> None:
-        try:
-            save(self.folder, Checkpoint(**parts))
-            prune(self.folder, self.keep, best, parts["step"])
-            done.set_result(None)
-        except BaseException as error:
-            done.set_exception(error)
 
-
-def _copied(value: Any) -> Any:
-    """The same in the machine's memory, whatever happens to the original: tensors in dicts of any depth."""
+def _in_memory(value: Any) -> Any:
+    """Copy tensors, in dicts of any depth, to the machine's memory, where later updates do not reach them."""
     if isinstance(value, Tensor):
         return value.detach().to("cpu", copy=True)
-    return {key: _copied(entry) for key, entry in value.items()} if isinstance(value, dict) else value
+    return {key: _in_memory(entry) for key, entry in value.items()} if isinstance(value, dict) else value
 
 
 def save(folder: Path, checkpoint: Checkpoint) -> Path:
@@ -114,22 +127,18 @@ def save(folder: Path, checkpoint: Checkpoint) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         with new_folder(path) as partial:
             save_file({name: t.contiguous() for name, t in checkpoint.model.items()}, partial / MODEL)
-            _save_optimizer(checkpoint.optimizer, partial / OPTIMIZER)
+            # By way of memory, since torch.save into a file reports a full disk as "unexpected pos".
+            buffer = io.BytesIO()
+            torch.save(checkpoint.optimizer, buffer)
+            (partial / OPTIMIZER).write_bytes(buffer.getbuffer())
             sums = {name: _checksum(partial / name) for name in (MODEL, OPTIMIZER)}
             state = {"step": checkpoint.step, "checksums": sums, "info": checkpoint.info}
             (partial / STATE).write_text(json.dumps(state | {"seal": _seal(state)}, indent=1))
     return path
 
 
-def _save_optimizer(state: dict[str, Any], path: Path) -> None:
-    """By way of memory: where torch writes files itself, a full disk is an "unexpected pos" of its own."""
-    buffer = io.BytesIO()
-    torch.save(state, buffer)
-    path.write_bytes(buffer.getbuffer())
-
-
 def newest(folder: Path, device: torch.device | str = "cpu") -> Checkpoint | None:
-    """The newest whole checkpoint below `folder`, or None; damaged ones are named in a warning."""
+    """Return the newest whole checkpoint below `folder`, or None; name damaged ones in a warning."""
     for path in reversed(saved(folder)):
         reason = _damage(path)
         if reason is None:
@@ -142,7 +151,7 @@ def newest(folder: Path, device: torch.device | str = "cpu") -> Checkpoint | Non
 
 
 def load(path: Path, device: torch.device | str = "cpu") -> Checkpoint:
-    """Read a checkpoint. Only tensors and plain values are ever built from its bytes: no code of it runs."""
+    """Read a checkpoint. Only tensors and plain values are built from its bytes: no code in it can run."""
     state = json.loads((path / STATE).read_bytes())
     return Checkpoint(
         step=state["step"],
@@ -155,7 +164,7 @@ def load(path: Path, device: torch.device | str = "cpu") -> Checkpoint:
 def prune(folder: Path, keep: int, best: int | None, step: int) -> None:
     """Delete all checkpoints up to `step` but the last `keep` and the one of step `best`.
 
-    Those beyond `step` are damaged: they do not count. What a kill left half-written goes as well.
+    Those beyond `step` are damaged and do not count. What a kill left half-written is deleted as well.
     """
     old = [path for path in saved(folder) if _step(path) <= step][:-keep]
     for path in [*(path for path in old if _step(path) != best), *folder.glob(".step-*")]:
@@ -163,7 +172,7 @@ def prune(folder: Path, keep: int, best: int | None, step: int) -> None:
 
 
 def saved(folder: Path) -> list[Path]:
-    """Checkpoints in the order of their steps."""
+    """List the checkpoints below `folder` in the order of their steps."""
     return sorted(path for path in folder.glob("step-*") if path.name.removeprefix("step-").isdecimal())
 
 
@@ -177,13 +186,13 @@ def _checksum(path: Path) -> str:
 
 
 def _seal(state: dict[str, Any]) -> str:
-    """The checksum of the state itself."""
+    """Return the checksum of the state itself."""
     body = json.dumps([state["step"], state["checksums"], state["info"]], sort_keys=True)
     return hashlib.blake2b(body.encode()).hexdigest()
 
 
 def _damage(path: Path) -> str | None:
-    """Why a checkpoint cannot be used, or None."""
+    """Return the reason why a checkpoint cannot be used, or None."""
     try:
         state = json.loads((path / STATE).read_bytes())
         if state["seal"] != _seal(state) or state["step"] != _step(path):

@@ -11,11 +11,11 @@ T = TypeVar("T")
 def record(
     call: Callable[[], T], device: torch.device, *, warm_ups: int = 1
 ) -> tuple[torch.cuda.CUDAGraph, T]:
-    """The graph of a call, and what the call returned: memory that each replay writes anew.
+    """Capture a call: return its graph and what it returned, memory that each replay overwrites.
 
-    The warm-ups before it are calls like any other, on the same stream: in them libraries choose their
-    algorithms. `device` is the current one meanwhile and the stream is its own, or else the graph of a second
-    GPU would be empty. Replay it with that GPU as the current one, too.
+    The warm-ups before it are ordinary calls on the same stream: in them libraries choose their algorithms.
+    `device` is made the current one meanwhile, since otherwise the graph of a second GPU would be empty.
+    Replay it with that GPU as the current one, too.
     """
     with torch.cuda.device(device):
         side = torch.cuda.Stream()  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""What a run tells: `log.jsonl` always, a live bar on a terminal, one plain line an epoch elsewhere."""
+"""The journal of a run: `log.jsonl` always, a live bar on a terminal, elsewhere one plain line an epoch."""
 
 import json
 import sys
@@ -13,9 +13,9 @@ LOG, TENSORBOARD = "log.jsonl", "tensorboard"  # in a run's folder
 SPENT = ("seconds", "compiling", "pausing")
 """Seconds so far of updates, of compilations, and of measuring kNN accuracy and saving checkpoints."""
 TIMES = ("images_per_s", *SPENT, "compiled")
-"""How fast: the last epoch's images per second, what was spent, and whether updates are compiled."""
-LONG = 600.0  # seconds from which the time left is said
-TAIL = 2**16  # bytes at the end of a log, which hold its last record: one has some hundreds
+"""The last epoch's images per second, the seconds spent, and whether updates are compiled."""
+LONG = 600.0  # seconds from which the time left is announced
+TAIL = 2**16  # bytes at the end of a log that are read for its last record, which has a few hundred
 
 
 Record = dict[str, float]
@@ -25,7 +25,7 @@ Record = dict[str, float]
 class Journal:
     """Records of a run by epoch, in the file `log` and in the folder `tensorboard` if it is given.
 
-    Only the main rank has one that writes; others are silent.
+    The main rank has an active one; others write and print nothing.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class Journal:
     ) -> None:
         self.path, self._events = log, tensorboard
         self.epochs, self.active = epochs, active
-        self._told_time = False
+        self._time_announced = False
         self._bar = _bar(epochs) if active and sys.stderr.isatty() else None
         self._board = _board(tensorboard) if active and tensorboard else None
 
@@ -82,14 +82,14 @@ class Journal:
             print(f"epoch {record['epoch']}/{self.epochs}  {_terms(shown)}  {speed}", flush=True)
 
     def time_left(self, seconds: float) -> None:
-        """Say once how long it will take, if that is long and no bar shows it."""
-        if not (self._bar or self._told_time) and seconds > LONG:
+        """Announce once how long it will take, if that is long and no bar shows it."""
+        if not (self._bar or self._time_announced) and seconds > LONG:
             time = f"{seconds / 60:.0f} minutes" if seconds < 2 * 3600 else f"{seconds / 3600:.0f} hours"
             self.say(f"about {time} to go at this speed")
-        self._told_time = True
+        self._time_announced = True
 
     def say(self, text: str) -> None:
-        """A sentence for the user."""
+        """Print a sentence for the user."""
         if self._bar:
             self._bar.console.print(text, markup=False, highlight=False)
         elif self.active:
@@ -97,7 +97,7 @@ class Journal:
 
 
 def records(path: Path) -> list[Record]:
-    """The records of a log; a last line that a kill cut short is left out."""
+    """Read the records of a log, without a last line that a kill cut short."""
     found = []
     for line in path.read_bytes().splitlines() if path.exists() else []:
         try:
@@ -108,28 +108,28 @@ def records(path: Path) -> list[Record]:
 
 
 def last_record(path: Path) -> Record | None:
-    """The last of `records`, read from the log's end; None where there is none."""
+    """Read the last record from the log's end; None if there is none."""
     if not path.exists():
         return None
     with path.open("rb") as log:
         log.seek(max(0, path.stat().st_size - TAIL))
         lines = log.read().splitlines()
     for line in reversed(lines):
-        with suppress(ValueError):  # of a line that a kill cut short
+        with suppress(ValueError):  # a line that a kill cut short
             record: Record = json.loads(line)
             return record
     return None
 
 
-def telling(record: Record) -> Record:
-    """A record without the loss's terms where they tell nothing: `robust` is 0 and `nacl` all of the loss."""
-    silent = ("nacl", "robust") if record.get("robust") == 0 else ()
-    return {name: value for name, value in record.items() if name not in silent}
+def informative(record: Record) -> Record:
+    """Leave out the terms of a loss without a robust one, where `nacl` repeats `loss`."""
+    redundant = ("nacl", "robust") if record.get("robust") == 0 else ()
+    return {name: value for name, value in record.items() if name not in redundant}
 
 
 def _terms(terms: dict[str, float]) -> str:
-    """nacl 4.1  robust 20.3  loss 24.4; without a robust term the loss alone."""
-    return "  ".join(f"{name} {value:.4g}" for name, value in telling(terms).items())
+    """Format terms: nacl 4.1  robust 20.3  loss 24.4; without a robust term the loss alone."""
+    return "  ".join(f"{name} {value:.4g}" for name, value in informative(terms).items())
 
 
 def _bar(epochs: int) -> Any:
@@ -137,11 +137,13 @@ def _bar(epochs: int) -> Any:
     from rich.console import Console
 
     columns = (
-        progress.TextColumn("epoch {task.completed:.1f}/{task.total}"), progress.BarColumn(),
-        progress.TextColumn("{task.fields[terms]}"), progress.TextColumn("{task.fields[speed]}"),
+        progress.TextColumn("epoch {task.completed:.1f}/{task.total}"),
+        progress.BarColumn(),
+        progress.TextColumn("{task.fields[terms]}"),
+        progress.TextColumn("{task.fields[speed]}"),
         progress.TimeRemainingColumn(),
-    )  # fmt: skip
-    # The time left is estimated from the last minutes: of rich's 30 seconds, slow steps leave one sample.
+    )
+    # The time left is estimated from the last minutes: in rich's 30 seconds there may be only one slow step.
     bar = progress.Progress(*columns, console=Console(stderr=True), speed_estimate_period=600)
     bar.add_task("training", total=epochs, terms="", speed="")
     return bar

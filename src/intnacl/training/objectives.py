@@ -117,7 +117,7 @@ class Contrastive(Objective):
         self.loss = IntNaClLoss(**vars(loss) | {"gather": world > 1})
         self.needed = self.loss.views_needed
         adversarial = self.needed.adversarial > 0
-        # Half the distance of neighbouring numbers just below 1: a bright pixel does not feel less.
+        # Just below 1, numbers are eps / 2 apart: a step of less than half of that leaves a pixel as it is.
         if adversarial and view_step(adversary.eps, adversary.steps) < torch.finfo(view_dtype).eps / 4:
             raise InputError(
                 f"adversary.eps={adversary.eps!r} in {adversary.steps} step(s) is lost in the rounding of "
@@ -130,16 +130,19 @@ class Contrastive(Objective):
         self.augment, self.adversary, self.view_dtype = augment, adversary, view_dtype
         pair = self.loss.config
         self.maximised = IntNaClLoss(
-            negatives=adversary.negatives, temperature=pair.temperature, tau_plus=pair.tau_plus,
-            beta=pair.beta, gather=pair.gather,
-        )  # fmt: skip
+            negatives=adversary.negatives,
+            temperature=pair.temperature,
+            tau_plus=pair.tau_plus,
+            beta=pair.beta,
+            gather=pair.gather,
+        )
         self.halo = self.needed.mixed if world > 1 else 0
         self.parts = ContrastiveParts(
             views=self._views, embed=self.model, criterion=self.loss.terms, attack=self.model
         )
 
     def forward(self, images: Tensor, labels: Tensor | None, rows: Tensor, step: Tensor) -> dict[str, Tensor]:
-        """{"nacl", "robust", "loss"}, all views embedded in one pass."""
+        """Return {"nacl", "robust", "loss"}; all views are embedded in one pass."""
         views = self.parts.views(images, rows, step)
         x = [*views.plain, *views.extra, *views.mixed]
         clean = len(x)
@@ -154,9 +157,17 @@ class Contrastive(Objective):
     def _views(self, images: Tensor, rows: Tensor, step: Tensor) -> Views:
         _, extra, mixed, _ = self.needed
         return make_views(
-            images, self.augment, seed=self.seed, step=step, rows=rows, extra=extra, mixed=mixed,
-            lam=self.loss.config.lam, halo=self.halo, dtype=self.view_dtype,
-        )  # fmt: skip
+            images,
+            self.augment,
+            seed=self.seed,
+            step=step,
+            rows=rows,
+            extra=extra,
+            mixed=mixed,
+            lam=self.loss.config.lam,
+            halo=self.halo,
+            dtype=self.view_dtype,
+        )
 
     def attack(self, x: Tensor, rows: Tensor, step: Tensor) -> Tensor:
         """Return the adversarial views of x."""
@@ -199,7 +210,7 @@ class Supervised(Objective):
         self.parts = Parts(views=self._views, embed=self.model)
 
     def forward(self, images: Tensor, labels: Tensor | None, rows: Tensor, step: Tensor) -> dict[str, Tensor]:
-        """{"accuracy" in percent, "loss"} of the augmented images."""
+        """Return {"accuracy" in percent, "loss"} of the augmented images."""
         assert labels is not None
         logits = self.parts.embed(self.parts.views(images, rows, step)).float()
         correct = (logits.detach().argmax(1) == labels).float().mean()

@@ -1,4 +1,4 @@
-"""Ranks: start and stop under `torchrun`, DDP, and decisions that all ranks share."""
+"""Ranks: start and end under `torchrun`, devices, DDP, and decisions that all ranks share."""
 
 import ctypes
 import gc
@@ -35,13 +35,13 @@ class Ranks:
 
     @property
     def main(self) -> bool:
-        """Whether this process writes files and speaks."""
+        """True for the process that writes files and prints."""
         return self.rank == 0
 
 
 @contextmanager
 def ranks(device: str = "auto") -> Iterator[Ranks]:
-    """One process, or one of those that `torchrun` started; the process group ends with the block."""
+    """Join the ranks that `torchrun` started, if it did; the process group ends with the block."""
     world, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
     here = pick_device(device, int(os.environ.get("LOCAL_RANK", "0")))
     if world == 1:
@@ -51,7 +51,9 @@ def ranks(device: str = "auto") -> Iterator[Ranks]:
         _join("nccl" if here.type == "cuda" else "gloo")
         yield Ranks(rank, world, here)
     except RuntimeError as error:
-        if not _is_lost_contact(error):
+        # What gloo and NCCL say when another rank is gone.
+        words = ("Connection closed", "Connection reset", "Broken pipe", "imed out", "NCCL", "peer")
+        if not any(word in str(error) for word in words):
             raise
         raise LostRankError(
             f"rank {rank} lost contact with another rank, which died or cannot be reached. Nothing since the "
@@ -59,15 +61,15 @@ def ranks(device: str = "auto") -> Iterator[Ranks]:
         ) from error
     finally:
         if dist.is_initialized():
-            with Stop():  # when a rank dies, torchrun's SIGTERM must not cut the others' words short
-                gc.collect()  # DDP goes first: it would keep the group's threads alive into the end
+            with Stop():  # when a rank dies, torchrun's SIGTERM must not cut the others' messages short
+                gc.collect()  # frees DDP, which would keep the group's threads alive to the end
                 dist.destroy_process_group()
 
 
 def _join(backend: str) -> None:
-    """Meet the other ranks under a name of this attempt's own.
+    """Meet the other ranks under a prefix of this attempt.
 
-    After a restart torchrun's store may still hold the addresses of the ranks that died.
+    After a restart, torchrun's store may still hold the addresses of ranks that died.
     """
     store, rank, world = next(iter(rendezvous("env://")))
     store.set_timeout(TIMEOUT)
@@ -78,9 +80,9 @@ def _join(backend: str) -> None:
 
 
 def pick_device(name: str, local_rank: int = 0) -> torch.device:
-    """`auto` is the GPU of this rank where there is one, else the CPU; any other name is torch's.
+    """Return the device of this name: `auto` is this rank's GPU if there is one, else the CPU.
 
-    The process is made ready for it: the GPU becomes torch's current one; on a CPU, freed memory is kept.
+    Prepares the process for it: the GPU becomes torch's current one; on a CPU, freed memory is kept.
     """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
@@ -120,7 +122,7 @@ def pick_device(name: str, local_rank: int = 0) -> torch.device:
 
 
 def read_device(name: str) -> torch.device:
-    """Torch's device of this name, whether or not this machine has it."""
+    """Return torch's device of this name, even if this machine does not have it."""
     try:
         return torch.device(name)
     except RuntimeError:
@@ -128,17 +130,17 @@ def read_device(name: str) -> torch.device:
 
 
 def wrap_ddp(module: nn.Module, device: torch.device) -> nn.Module:
-    """The module under DDP; batch norm statistics stay each rank's own unless they are synchronised."""
+    """Wrap a module for DDP; batch norm statistics stay each rank's own unless they are synchronised."""
     ids = [device.index] if device.type == "cuda" else None
     ddp: Any = nn.parallel.DistributedDataParallel
-    new = "forward_sync_buffers" in inspect.signature(ddp).parameters  # the former name is deprecated
+    new = "forward_sync_buffers" in inspect.signature(ddp).parameters  # the older name is deprecated
     name = "forward_sync_buffers" if new else "broadcast_buffers"
     wrapped: nn.Module = ddp(module, device_ids=ids, **{name: False})
     return wrapped
 
 
 def largest(number: int, here: Ranks) -> int:
-    """The largest of the ranks' numbers: the same answer everywhere."""
+    """Return the largest of the ranks' numbers, the same on all of them."""
     if here.world == 1:
         return number
     value = torch.tensor(number, device=here.device)
@@ -147,12 +149,12 @@ def largest(number: int, here: Ranks) -> int:
 
 
 def any_rank(flag: bool, here: Ranks) -> bool:
-    """Whether the flag is up on any rank."""
+    """True if the flag is set on any rank."""
     return bool(largest(int(flag), here))
 
 
 def mean_over_ranks(values: Tensor, here: Ranks) -> Tensor:
-    """The ranks' mean, place by place; one that is not a number on any rank is none everywhere."""
+    """Return the ranks' mean of each value; if one rank's is not finite, no rank's result is."""
     if here.world == 1:
         return values
     total = values.clone()
@@ -163,8 +165,3 @@ def mean_over_ranks(values: Tensor, here: Ranks) -> Tensor:
 def barrier(here: Ranks) -> None:
     """Wait until every rank is here."""
     any_rank(False, here)
-
-
-def _is_lost_contact(error: RuntimeError) -> bool:
-    words = ("Connection closed", "Connection reset", "Broken pipe", "timed out", "Timed out", "NCCL", "peer")
-    return any(word in str(error) for word in words)

@@ -1,18 +1,30 @@
-"""Where a run stands: what its checkpoints keep beside the weights and the optimiser."""
+"""The state of a run: what its checkpoints keep beside the weights and the optimiser."""
 
 import math
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import NotRequired, Self, TypedDict
 
 from intnacl.training.journal import SPENT
 
 
+class RunInfo(TypedDict):
+    """The state of a run as JSON; seconds that earlier versions did not count are missing."""
+
+    sums: dict[str, float]
+    best: tuple[float, int] | None
+    seconds: NotRequired[float]
+    compiling: NotRequired[float]
+    pausing: NotRequired[float]
+    data: NotRequired[str | None]
+    """The checksum of the data set."""
+
+
 @dataclass
 class RunState:
-    """All that changes while a run goes on, but for its tensors."""
+    """All that changes while a run goes on, except its tensors."""
 
     step: int = 0
     """Updates done."""
@@ -21,7 +33,7 @@ class RunState:
     best: tuple[float, int] | None = None
     """The highest score so far, and its step."""
     spent: dict[str, float] = field(default_factory=lambda: dict.fromkeys(SPENT, 0.0))
-    """Seconds, by every process that went on with the run."""
+    """Seconds, summed over all processes that went on with the run."""
 
     @contextmanager
     def spending(self, what: str) -> Iterator[None]:
@@ -31,33 +43,44 @@ class RunState:
         self.spent[what] += time.monotonic() - begun
 
     def add(self, sums: Mapping[str, float]) -> None:
-        """The terms of more updates of the epoch."""
+        """Add the terms of more updates of the epoch."""
         for name, value in sums.items():
             self.sums[name] = self.sums.get(name, 0.0) + value
 
     def end_epoch(self, updates: int) -> dict[str, float]:
-        """The terms' means over its updates; the next epoch begins."""
+        """Return the terms' means over the epoch's updates; the next epoch begins."""
         means = {name: total / updates for name, total in self.sums.items()}
         self.sums = {}
         return means
 
     def judge(self, score: float | None) -> None:
-        """Remember this step if its score is the best; None and what is no number are no scores."""
+        """Remember this step if its score is the best so far; None and infinite ones do not count."""
         if score is not None and math.isfinite(score) and (self.best is None or score > self.best[0]):
             self.best = (float(score), self.step)
 
     @property
     def is_best(self) -> bool:
-        """Whether the run stands at its best step."""
+        """True if the best step is the current one."""
         return self.best is not None and self.best[1] == self.step
 
-    def info(self) -> dict[str, Any]:
-        """As a checkpoint keeps it beside its step."""
-        return self.spent | {"sums": self.sums, "best": self.best}
+    def info(self, data: str | None = None) -> RunInfo:
+        """Return what a checkpoint keeps beside its step, with the data set's checksum."""
+        return {
+            "seconds": self.spent["seconds"],
+            "compiling": self.spent["compiling"],
+            "pausing": self.spent["pausing"],
+            "sums": self.sums,
+            "best": self.best,
+            "data": data,
+        }
 
     @classmethod
-    def at(cls, step: int, info: Mapping[str, Any]) -> Self:
-        """As a checkpoint kept it; seconds that earlier versions did not count are 0."""
+    def at(cls, step: int, info: RunInfo) -> Self:
+        """Return the state that a checkpoint kept."""
         best = info["best"]
-        spent = {what: info.get(what, 0.0) for what in SPENT}
+        spent = {
+            "seconds": info.get("seconds", 0.0),
+            "compiling": info.get("compiling", 0.0),
+            "pausing": info.get("pausing", 0.0),
+        }
         return cls(step=step, sums=info["sums"], best=(best[0], best[1]) if best else None, spent=spent)

@@ -5,10 +5,9 @@ Shapes: k batches an update, R = h + B rows of a rank's batch with its halo, T t
 
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,6 +15,7 @@ from torch.optim import Optimizer
 
 from intnacl.data.batches import rank_rows
 from intnacl.errors import InputError
+from intnacl.training.checkpoint import StepState
 from intnacl.training.cuda_graph import record
 from intnacl.training.objectives import Objective
 from intnacl.training.optimizers import build_optimizer
@@ -79,11 +79,11 @@ class TrainStep:
         """Return terms as numbers by name."""
         return dict(zip(self.names, terms_T.tolist(), strict=True))
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> StepState:
         """Return what a checkpoint keeps of the optimiser and of the scale of fp16's gradients."""
         return {"state": self.optimizer.state_dict()["state"], "scaler": self.scaler.state_dict()}
 
-    def load_state(self, state: Mapping[str, Any]) -> None:
+    def load_state(self, state: StepState) -> None:
         """Take up what `state` returned."""
         # The groups are this machine's: a run may go on with another device's options.
         groups = self.optimizer.state_dict()["param_groups"]

@@ -1,4 +1,4 @@
-"""When a run must stop before its end: SIGTERM, Ctrl-C, or the minutes it was given."""
+"""Reasons to stop a run before its end: SIGTERM, Ctrl-C, or a limit of time."""
 
 import signal
 import time
@@ -13,7 +13,7 @@ REASONS = (None, "time", "interrupt", "terminate")
 
 
 class _NowError(BaseException):
-    """Ends a block of `Stop.at_once`; nobody else catches it."""
+    """Ends a block of `Stop.at_once`, which alone catches it."""
 
 
 class Stop:
@@ -25,13 +25,13 @@ class Stop:
         self.reason: str | None = None
         self._end = time.monotonic() + 60 * max_minutes if max_minutes is not None else None
         self._former: dict[int, Any] = {}
-        self._waits = True
+        self._deferred = True
 
     def __enter__(self) -> "Stop":
         for number in (signal.SIGTERM, signal.SIGINT):
             try:
                 self._former[number] = signal.signal(number, self._notice)
-            except ValueError:  # not in the main thread: whoever runs there handles signals
+            except ValueError:  # only the main thread can handle signals
                 break
         return self
 
@@ -40,35 +40,35 @@ class Stop:
             signal.signal(number, handler)
 
     def due(self) -> bool:
-        """Whether to stop now."""
+        """True if it is time to stop."""
         if self.reason is None and self._end is not None and time.monotonic() > self._end:
             self.reason = "time"
         return self.reason is not None
 
     @contextmanager
     def at_once(self) -> Iterator[None]:
-        """A signal ends the block where it is: for long work without steps that keeps what is done."""
-        self._waits = False
+        """End the block at once when a signal comes: for long work that keeps what it has done."""
+        self._deferred = False
         try:
             yield
-            self._waits = True  # here too: a signal just before `finally` would leave this method
+            self._deferred = True  # here too: a signal just before `finally` would escape from this method
         except _NowError:
             pass
         finally:
-            self._waits = True
+            self._deferred = True
 
     def shared(self, largest: Callable[[int], int]) -> bool:
-        """Whether to stop, and why, decided by all ranks together; `largest` is their maximum of a number."""
+        """Decide with all ranks whether to stop, and why; `largest` returns their maximum of a number."""
         self.due()
         number = largest(REASONS.index(self.reason))
-        if number:  # else the reason stays as it is: a signal may have come meanwhile, for the next time
+        if number:  # otherwise a signal that has come meanwhile must count the next time
             self.reason = REASONS[number]
         return number > 0
 
     def _notice(self, number: int, frame: FrameType | None) -> None:
-        if number == signal.SIGINT and self.reason == "interrupt":  # a second Ctrl-C does not wait
+        if number == signal.SIGINT and self.reason == "interrupt":  # a second Ctrl-C interrupts at once
             raise KeyboardInterrupt
         self.reason = "terminate" if number == signal.SIGTERM else "interrupt"
-        if not self._waits:
-            self._waits = True  # a second signal must not cut short what cleans up after this one
+        if not self._deferred:
+            self._deferred = True  # a second signal must not cut the clean-up short
             raise _NowError

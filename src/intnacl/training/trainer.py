@@ -88,8 +88,7 @@ class Trainer:
         self.objective.model.load_state_dict(found.model)
         self.train_step.load_state(found.optimizer)
         self.state = RunState.at(found.step, found.info)
-        checksum: str | None = found.info.get("data")
-        return checksum
+        return found.info.get("data")
 
     def run(self, stop: Stop, journal: Journal) -> str | None:
         """Train to the end (None) or until told to stop (the reason), from where `resume` left off.
@@ -200,7 +199,7 @@ class Trainer:
                 step=self.state.step,
                 model=model,
                 optimizer=self.train_step.state(),
-                info=self.state.info() | {"data": self.checksum},
+                info=self.state.info(self.checksum),
             )
             self.writer.save(whole, self.state.best[1] if self.state.best else None)
 
