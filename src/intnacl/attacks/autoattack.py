@@ -18,9 +18,9 @@ FEWEST = 4  # classes that the targeted attacks' loss needs
 def autoattack(
     model: Model, x: Tensor, y: Tensor, eps: float, *, seed: int = 0, batch_size: int = 256
 ) -> Tensor:
-    """Adversarial images in the ℓ∞ ball and the box by APGD-CE, APGD-T, FAB-T and Square: (B, 3, H, W).
+    """Return adversarial images (B, 3, H, W) in ℓ∞ ball and box by APGD-CE, APGD-T, FAB-T and Square.
 
-    Each attack sees only the samples that all before it left standing. With fewer than ten classes the
+    Each attack sees only the samples that the ones before it did not fool. With fewer than ten classes the
     targeted attacks try every wrong class; their loss needs at least `FEWEST`.
     """
     attack_class = require_autoattack()
@@ -36,7 +36,7 @@ def autoattack(
 
 
 def check_targets(classes: int) -> None:
-    """Raise where there are too few classes."""
+    """Raise if there are too few classes for the targeted attacks."""
     if classes < FEWEST:
         raise InputError(
             f"AutoAttack's targeted loss needs at least {FEWEST} classes, these are {classes}: use pgd."
@@ -44,7 +44,7 @@ def check_targets(classes: int) -> None:
 
 
 def require_autoattack() -> type:
-    """The package's class, or an error that says how to install it."""
+    """Return the package's class, or raise an error that says how to install it."""
     try:
         from pyautoattack import AutoAttack
     except ImportError:
@@ -55,7 +55,7 @@ def require_autoattack() -> type:
 
 @contextmanager
 def _isolated(x: Tensor) -> Iterator[None]:
-    """Full precision inside; what the package does to global generators, tracing and logs stays inside."""
+    """Turn autocast off, and undo at the end what the package does to generators, tracing and logs."""
     trace, logger = sys.gettrace(), logging.getLogger("auto-attack")
     level = logger.level
     logger.setLevel(logging.ERROR)

@@ -1,7 +1,7 @@
 """FGSM and PGD in the ℓ∞ ball of radius eps around x, inside the box [0, 1], on any loss.
 
 Shapes: B samples, C classes; x: (B, 3, H, W) pixels in [0, 1]; y: (B,) labels. The model maps pixels to
-logits (B, C), so its normalisation is its own business and eps always counts in pixels.
+logits (B, C) and normalises inside, so that eps always counts in pixels.
 
 The attacks differentiate with respect to x alone: parameters' `.grad`, the model's mode and the caller's
 grad mode stay as they were. They run in the dtype of x, float32 or float64, with autocast off, because half
@@ -32,7 +32,7 @@ def cross_entropy(logits_BC: Tensor, y_B: Tensor) -> Tensor:
 def input_gradient(
     model: Model, x: Tensor, y: Tensor, *, loss: Loss = cross_entropy
 ) -> tuple[Tensor, Tensor]:
-    """∇ₓ Σ loss(model(x), y), same shape as x, and the logits of the same forward pass.
+    """Return ∇ₓ Σ loss(model(x), y), same shape as x, and the logits of the same forward pass.
 
     `loss` gives one number per sample, or their mean or sum. The sum over samples keeps their gradients
     apart, so the sign does not depend on the batch size.
@@ -48,27 +48,24 @@ def input_gradient(
 def fgsm(
     model: Model, x: Tensor, y: Tensor, eps: float, *, loss: Loss = cross_entropy, clamp: bool = True
 ) -> Tensor:
-    """x + eps·sign ∇ₓ loss(model(x), y), one step from x itself (Goodfellow et al. 2015).
+    """Return x + eps·sign ∇ₓ loss(model(x), y), one step from x itself (Goodfellow et al. 2015).
 
     `clamp=False` leaves the box [0, 1], as the paper's own attack does. `loss` maps (logits, y) to one number
     per sample, or to their mean or sum: the sign is the same.
     """
-    _check_inputs(x, y, eps)
-    _warn_of_train_mode(model)
-    if clamp:
-        _check_box(x)
+    _check(model, x, y, eps, box=clamp)
     return along(x, gradient_sign(model, x, y, loss=loss), eps, clamp=clamp)
 
 
 def gradient_sign(model: Model, x: Tensor, y: Tensor, *, loss: Loss = cross_entropy) -> Tensor:
-    """sign ∇ₓ loss(model(x), y), shape of x: FGSM's direction, the same for every eps."""
+    """Return sign ∇ₓ loss(model(x), y), shape of x: FGSM's direction, the same for every eps."""
     with plain_gradients(x.device):
         gradient, _ = input_gradient(model, x.detach().clone(), y.clone(), loss=loss)
         return gradient.sign()
 
 
 def along(x: Tensor, sign: Tensor, eps: float, *, clamp: bool = True) -> Tensor:
-    """x + eps·sign, cut to the box [0, 1] if `clamp`."""
+    """Return x + eps·sign, cut to the box [0, 1] if `clamp`."""
     adversarial = x.detach() + eps * sign
     return adversarial.clamp(0, 1) if clamp else adversarial
 
@@ -88,7 +85,7 @@ def pgd(
     generator: torch.Generator | None = None,
     batch_size: int | None = None,
 ) -> Tensor:
-    """x ← Π(x + step_size·sign ∇ₓ loss), Π the projection onto ball and box (Madry et al. 2018).
+    """Iterate x ← Π(x + step_size·sign ∇ₓ loss), Π the projection onto ball and box (Madry et al. 2018).
 
     Each restart begins at a uniform draw from the ball (at x if `random_start` is off). A sample keeps the
     worst of x itself and the restarts' ends: a fooled one if there is any, else the one of largest loss. So
@@ -101,9 +98,7 @@ def pgd(
     `batch_size` samples go through the model at once (None: all). Samples that are fooled leave the batches,
     so many samples with a batch size take fewer passes than one call per batch.
     """
-    _check_inputs(x, y, eps)
-    _warn_of_train_mode(model)
-    _check_box(x)
+    _check(model, x, y, eps)
     if not step_size >= 0:
         raise InputError(f"step_size={step_size!r} must not be negative; eps / 4 is a good choice.")
     if steps < 1 or restarts < 1:
@@ -145,7 +140,7 @@ def pgd(
 
 
 def _scores(model: Model, loss: Loss, x: Tensor, y: Tensor, size: int) -> Tensor:
-    """How bad each sample is, (B,): its loss, or +inf if it is fooled."""
+    """Return the loss of each sample, or +inf if it is fooled: (B,)."""
     scores = []
     for x_B, y_B in zip(torch.split(x, size), torch.split(y, size), strict=True):
         with torch.no_grad():
@@ -166,12 +161,13 @@ def _is_fooled(logits: Tensor, y: Tensor) -> Tensor:
 
 @contextmanager
 def plain_gradients(device: torch.device) -> Iterator[None]:
-    """Autocast off, and gradients possible even for a caller in inference mode."""
+    """Turn autocast off, and allow gradients even for a caller in inference mode."""
     with torch.inference_mode(False), torch.autocast(device.type, enabled=False):
         yield
 
 
-def _check_inputs(x: Tensor, y: Tensor, eps: float) -> None:
+def _check(model: Model, x: Tensor, y: Tensor, eps: float, *, box: bool = True) -> None:
+    """Raise unless x, y and eps can be attacked, x inside [0, 1] if `box`; warn of a model in train mode."""
     check_floats("attacks need", x)
     if x.dtype.itemsize < 4:
         raise InputError(
@@ -181,37 +177,29 @@ def _check_inputs(x: Tensor, y: Tensor, eps: float) -> None:
     if len(x) != len(y):
         raise InputError(f"{len(x)} images but {len(y)} labels; attacks need one label per image.")
     check_eps(eps)
-
-
-def _warn_of_train_mode(model: Model) -> None:
-    """Warn where a sample's logits depend on the rest of its batch or on chance: robustness is overrated."""
-    parts = model.named_modules() if isinstance(model, nn.Module) else ()
-    moving = [
+    # Cut to the box, a pixel outside would move by far more than eps.
+    low, high = torch.aminmax(x.detach()) if box and x.numel() else (0, 1)
+    if not (low >= 0 and high <= 1):
+        raise InputError(
+            f"x has values from {low:.4g} to {high:.4g}; attacks need pixels in [0, 1]: normalise inside the "
+            "model, as nn.Sequential(normalise, model) does."
+        )
+    training = [
         name
-        for name, part in parts
+        for name, part in (model.named_modules() if isinstance(model, nn.Module) else ())
         if part.training and (isinstance(part, _BatchNorm) or (isinstance(part, _DropoutNd) and part.p > 0))
     ]
-    if moving:
+    if training:
         warnings.warn(
-            f"the attacked model is in train mode (layer {moving[0]!r} first), where an image's logits "
+            f"the attacked model is in train mode (layer {training[0]!r} first), where an image's logits "
             "change from batch to batch: accuracy under attack comes out too high. Call model.eval() first.",
             InputWarning,
             stacklevel=3,
         )
 
 
-def _check_box(x: Tensor) -> None:
-    """Raise if x lies outside [0, 1]: cut to the box, it would move by far more than eps."""
-    low, high = torch.aminmax(x.detach()) if x.numel() else (0, 1)
-    if not (low >= 0 and high <= 1):
-        raise InputError(
-            f"x has values from {low:.4g} to {high:.4g}; attacks need pixels in [0, 1]: normalise inside the "
-            "model, as nn.Sequential(normalise, model) does."
-        )
-
-
 def _check_numbers(what: str, values: Tensor) -> None:
-    """Raise if any of `values`, samples first, is NaN: such a sample would pass for fooled."""
+    """Raise if any of `values`, samples first, is NaN: such a sample would count as fooled."""
     bad_B = values.isnan().flatten(1).any(1) if values.ndim > 1 else values.isnan()
     if bad_B.any():
         raise InputError(

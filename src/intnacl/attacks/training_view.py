@@ -44,14 +44,14 @@ def adversarial_view(
     criterion: IntNaClLoss | None = None,
     clamp: bool = False,
 ) -> Tensor:
-    """The training view x_adv: `steps` sign steps from x that maximise the SimCLR loss of (x, x_adv).
+    """Return the training view x_adv: `steps` sign steps from x that maximise the SimCLR loss of (x, x_adv).
 
-    x_adv = x + eps·sign ∇ L(z, f(x_adv)) with z = f(x) held fixed, f the encoder as it stands (in the
-    adversarial batch norm, train mode) and L the `criterion`, if it is not to be SimCLR at t = 0.5. Several
-    steps are of 2·eps / steps each and stay in the ball. The first gradient is taken at x +
-    eps·`random_start` (numbers in [−1, 1], shape of x), or at x itself. The default leaves the box [0, 1]
-    where it must, as the reference does. Parameters get no gradient, and none of their hooks fires, so that
-    a surrounding DDP does not notice.
+    x_adv = x + eps·sign ∇ L(z, f(x_adv)) with z = f(x) held fixed, f the encoder in its present mode (for
+    training: train mode, with the adversarial batch norm) and L the `criterion`, by default SimCLR's at
+    t = 0.5. Several steps are of 2·eps / steps each and stay in the ball. The first gradient is taken at x +
+    eps·`random_start` (numbers in [−1, 1], shape of x), or at x itself. The view may leave the box [0, 1], as
+    in the reference, unless `clamp`. Parameters get no gradient, and none of their hooks fires, so that a
+    surrounding DDP is not affected.
     """
     check_floats("attacks need", x)
     check_eps(eps)
@@ -61,45 +61,38 @@ def adversarial_view(
     step_size = view_step(eps, steps)
     fixed: Tensor | None = None
     with torch.inference_mode(False), _without_parameter_gradients(encoder):
-        x = x.clone() if x.is_inference() else x.detach()  # those of inference mode never get a gradient
-        moved = x if random_start is None else x + eps * random_start
+        x = x.clone() if x.is_inference() else x.detach()  # inference tensors can never get a gradient
+        moved = x
         if random_start is not None:
+            moved = x + eps * random_start
             with torch.no_grad():
                 fixed = encoder(x)
         for _ in range(steps):
-            # From x itself, one forward pass gives both embeddings.
-            gradient, z = _gradient_and_embedding(encoder, moved, fixed, criterion)
-            fixed = z if fixed is None else fixed
+            with torch.enable_grad():
+                leaf = moved.detach().requires_grad_()
+                z = encoder(leaf)
+                if not isinstance(z, Tensor):
+                    raise InputError(
+                        f"encoder returns a {type(z).__name__}: wrap it to return its embeddings alone."
+                    )
+                # Without a random start, the first forward pass gives both embeddings.
+                fixed = z.detach() if fixed is None else fixed
+                # The criterion's mean over B rows makes gradients so small that float16 rounds some to zero;
+                # a power of two about B prevents that and changes no bit in other types.
+                scaled_loss = criterion(fixed, z) * 2 ** len(x).bit_length()
+                (gradient,) = torch.autograd.grad(scaled_loss, leaf)
             moved = (moved + step_size * gradient.sign()).clamp(x - eps, x + eps)
     return moved.clamp(0, 1) if clamp else moved
 
 
 def view_step(eps: float, steps: int) -> float:
-    """The size of a step of the training view."""
+    """Return the size of a step of the training view."""
     return eps if steps == 1 else 2 * eps / steps
-
-
-def _gradient_and_embedding(
-    encoder: Model, x: Tensor, fixed: Tensor | None, criterion: IntNaClLoss
-) -> tuple[Tensor, Tensor]:
-    """∇ₓ of the criterion between `fixed` (f(x) itself if None) and f(x), up to a scale, and f(x).
-
-    The criterion's mean over B rows makes gradients so small that float16 rounds some to zero; a power of two
-    about B puts that right and changes no bit in other types.
-    """
-    with torch.enable_grad():
-        x = x.detach().requires_grad_()
-        z: Tensor = encoder(x)
-        if not isinstance(z, Tensor):
-            raise InputError(f"encoder returns a {type(z).__name__}: wrap it to return its embeddings alone.")
-        loss = criterion(z.detach() if fixed is None else fixed, z)
-        (gradient,) = torch.autograd.grad(loss * 2 ** len(x).bit_length(), x)
-    return gradient, z.detach()
 
 
 @contextmanager
 def _without_parameter_gradients(encoder: Model) -> Iterator[None]:
-    """Parameters of a module need no gradient inside the block: nothing is computed or kept for them."""
+    """Turn off gradients of a module's parameters inside: nothing is computed or kept for them."""
     parameters = encoder.parameters() if isinstance(encoder, nn.Module) else ()
     wanted = [parameter for parameter in parameters if parameter.requires_grad]
     for parameter in wanted:
