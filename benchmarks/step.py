@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from intnacl.runs import bench
-from intnacl.runs.config import resolve
+from intnacl.runs.resolve import resolve
 
 
 class Pairs(PerImage):

@@ -11,7 +11,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from intnacl.runs.config import RECIPES, RunConfig
+from intnacl.runs.config import RunConfig
+from intnacl.runs.resolve import RECIPES
 
 PAGE = Path(__file__).parent / "settings.md"
 OPENING = """# Settings

@@ -3,7 +3,8 @@
 import runpy
 from pathlib import Path
 
-from intnacl.runs.config import SETTINGS, resolve
+from intnacl.runs.config import SETTINGS
+from intnacl.runs.resolve import resolve
 
 DOCS = Path(__file__).parents[1] / "docs"
 TEXT = (DOCS / "settings.md").read_text(encoding="utf-8")

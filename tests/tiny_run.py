@@ -10,9 +10,10 @@ from pathlib import Path
 import torch
 
 from intnacl.runs import run
-from intnacl.runs.config import RunConfig, resolve
+from intnacl.runs.config import RunConfig
 from intnacl.runs.opened import Subject, open_subject
 from intnacl.runs.pretrain import pretrain
+from intnacl.runs.resolve import resolve
 from intnacl.training.ranks import Ranks
 from intnacl.training.stop import Stop
 

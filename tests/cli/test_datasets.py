@@ -10,7 +10,7 @@ from command_line import intnacl
 from intnacl.cli import app
 from intnacl.errors import InputError
 from intnacl.plots import gallery
-from intnacl.runs.config import resolve
+from intnacl.runs.resolve import resolve
 from intnacl.training.objectives import AdversaryConfig
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from intnacl.cli.flags import Flags
 from intnacl.errors import InputError
-from intnacl.runs.config import resolve
+from intnacl.runs.resolve import resolve
 
 
 def test_what_was_not_given_is_left_out() -> None:

@@ -10,7 +10,7 @@ from intnacl.data import load
 from intnacl.data.augmentations import RECIPES
 from intnacl.errors import InputError
 from intnacl.plots.gallery import view_columns
-from intnacl.runs.config import resolve
+from intnacl.runs.resolve import resolve
 from intnacl.training.objectives import Contrastive
 from tiny_run import trained
 

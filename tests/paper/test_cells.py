@@ -16,7 +16,8 @@ from intnacl.paper.attempts import FAILURE, finished, run_folder
 from intnacl.paper.cells import Cell, command, figure, pooled, read_cells
 from intnacl.paper.grid import PAPER, pick
 from intnacl.paper.plan import Plan, make_plan
-from intnacl.runs.config import differences, resolve
+from intnacl.runs.config import differences
+from intnacl.runs.resolve import resolve
 
 
 def _paper(names: tuple[str, ...], seeds: list[int]) -> Plan:

@@ -12,7 +12,7 @@ from intnacl.paper.claims import CLAIMS, LOSSES, Difference, judge, measured_cla
 from intnacl.paper.grid import CIFAR
 from intnacl.paper.published import find
 from intnacl.paper.run_names import canonical
-from intnacl.runs.config import resolve
+from intnacl.runs.resolve import resolve
 
 Figures = dict[str, dict[str, float]]
 

@@ -10,7 +10,7 @@ from grids import jobs, table
 from intnacl.errors import InputError
 from intnacl.paper.plan import STEP_S, Job, estimated_seconds, jobs_of, make_plan, runs_by_row
 from intnacl.paper.tables import Column, Row
-from intnacl.runs.config import resolve
+from intnacl.runs.resolve import resolve
 
 
 def test_milestones_go_on_from_each_other() -> None:

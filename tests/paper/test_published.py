@@ -4,7 +4,8 @@ import pytest
 
 from intnacl.paper import published
 from intnacl.paper.published import choices, departures
-from intnacl.runs.config import RunConfig, resolve
+from intnacl.runs.config import RunConfig
+from intnacl.runs.resolve import resolve
 
 CIFAR = {"dataset": "cifar100"}
 TINY = resolve({"dataset": "tinyimagenet", "loss.weight": "one"}, preset="intcl")

@@ -29,7 +29,7 @@ from intnacl.paper.report import (
     write_report,
 )
 from intnacl.paper.run_names import canonical
-from intnacl.runs.config import resolve
+from intnacl.runs.resolve import resolve
 
 HOSTILE = (
     "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'`|*_$x^2$\\input{x}%&{{7*7}}<<7*7>>"

@@ -10,7 +10,8 @@ from grids import SMALL
 
 from intnacl.paper import run_names as naming
 from intnacl.paper.run_names import canonical, run_name, training_key
-from intnacl.runs.config import RunConfig, flatten, resolve, to_dict
+from intnacl.runs.config import RunConfig, flatten, to_dict
+from intnacl.runs.resolve import resolve
 
 
 def test_a_name_is_readable_and_ends_in_a_hash() -> None:

@@ -9,7 +9,7 @@ from grids import grid_file
 from intnacl.errors import InputError
 from intnacl.paper.plan import make_plan
 from intnacl.paper.tables import Column, Row, Table, read_grid
-from intnacl.runs.config import resolve
+from intnacl.runs.resolve import resolve
 
 ROW = '[[tables.rows]]\nlabel = "r"\n[[tables.columns]]\nlabel = "c"\n'
 TABLE = f'[[tables]]\nname = "t"\n{ROW}'

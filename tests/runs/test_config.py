@@ -13,7 +13,8 @@ import torch
 from intnacl.data.augmentations import RECIPES as AUGMENTATIONS
 from intnacl.errors import InputError
 from intnacl.losses.integrated import PRESETS, LossConfig
-from intnacl.runs.config import FREE, RECIPES, SETTINGS, RunConfig, differences, from_dict, resolve, to_dict
+from intnacl.runs.config import FREE, SETTINGS, RunConfig, differences, from_dict, to_dict
+from intnacl.runs.resolve import RECIPES, resolve
 
 WEIGHT = {"weight": "relative"}  # of every recipe
 
@@ -192,7 +193,7 @@ def test_a_seed_beyond_64_bits_is_named() -> None:
 def test_a_file_is_utf_8_whatever_the_locale(tmp_path: Path) -> None:
     file = toml(tmp_path, 'dataset = "folder:Bücher"\n')
     code = (
-        "from pathlib import Path; from intnacl.runs.config import resolve; "
+        "from pathlib import Path; from intnacl.runs.resolve import resolve; "
         f"print(ascii(resolve(file=Path({str(file)!r})).dataset))"
     )
     plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}

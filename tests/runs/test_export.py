@@ -10,9 +10,9 @@ import intnacl
 from intnacl.errors import InputError
 from intnacl.models.encoders import build_model
 from intnacl.models.weights import save_encoder
-from intnacl.runs.config import resolve
 from intnacl.runs.export import check_close, export_run
 from intnacl.runs.pretrain import open_folder
+from intnacl.runs.resolve import resolve
 from tiny_run import measured
 
 

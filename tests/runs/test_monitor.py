@@ -9,8 +9,9 @@ import torch
 from intnacl.data import load
 from intnacl.errors import InputWarning
 from intnacl.evaluation.knn import KnnMonitor
-from intnacl.runs.config import RunConfig, resolve
+from intnacl.runs.config import RunConfig
 from intnacl.runs.monitor import build_monitor
+from intnacl.runs.resolve import resolve
 from intnacl.training.ranks import Ranks
 
 CPU = torch.device("cpu")

@@ -9,8 +9,8 @@ import torch
 from intnacl.errors import InputError
 from intnacl.evaluation.features import extract
 from intnacl.models.encoders import build_model
-from intnacl.runs.config import resolve
 from intnacl.runs.opened import load_labelled, open_subject, pair
+from intnacl.runs.resolve import resolve
 from tiny_run import CPU, config, trained, write_images
 
 

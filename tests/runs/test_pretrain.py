@@ -18,8 +18,9 @@ from PIL import Image
 from intnacl.data import load
 from intnacl.errors import InputError, InputWarning
 from intnacl.models.weights import from_pretrained
-from intnacl.runs.config import RunConfig, resolve
+from intnacl.runs.config import RunConfig
 from intnacl.runs.pretrain import build_objective, default_folder, open_folder, pretrain, read_config
+from intnacl.runs.resolve import resolve
 from intnacl.training import checkpoint as checkpoints
 from intnacl.training.journal import Journal
 from intnacl.training.objectives import Contrastive, Objective, Supervised

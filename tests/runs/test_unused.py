@@ -1,8 +1,8 @@
 import pytest
 
 from intnacl.errors import InputWarning
-from intnacl.runs.config import resolve
-from intnacl.runs.unused import unused, warn_of_unused
+from intnacl.runs.config import unused
+from intnacl.runs.resolve import resolve, warn_of_unused
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import pytest
 
 from intnacl.errors import InputError
-from intnacl.runs.config import resolve
+from intnacl.runs.resolve import resolve
 
 
 @pytest.mark.parametrize(

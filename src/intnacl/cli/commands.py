@@ -13,10 +13,10 @@ from intnacl.console import print_table
 from intnacl.errors import InputError
 from intnacl.files import make_folder, write_json
 from intnacl.models.weights import ENCODER
-from intnacl.runs.config import RunConfig, resolve
+from intnacl.runs.config import RunConfig
 from intnacl.runs.measurements import file_name
 from intnacl.runs.pretrain import default_folder, loss_name, pretrain
-from intnacl.runs.unused import warn_of_unused
+from intnacl.runs.resolve import resolve, warn_of_unused
 from intnacl.training.ranks import Ranks, pick_device, ranks
 from intnacl.training.stop import Stop
 

@@ -103,7 +103,7 @@ def show_dataset(
     from intnacl.errors import check_count
     from intnacl.files import disk_errors
     from intnacl.plots.gallery import MOST, draw_gallery, view_columns
-    from intnacl.runs.config import resolve
+    from intnacl.runs.resolve import resolve
 
     check_count("rows", rows, 1, MOST)
     named = {} if augment is None else {"augment": augment}

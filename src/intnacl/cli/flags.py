@@ -8,13 +8,14 @@ from typing import Annotated, Any, get_args
 from cyclopts import Parameter, Token, convert
 
 from intnacl.errors import InputError
-from intnacl.runs.values import number
 
 MANY = Parameter(consume_multiple=1, negative=(), show_default=False)  # --seeds 0 1 2: one or more
 
 
 def _numbers(kind: Any, tokens: Sequence[Token]) -> Any:
     """One float or a tuple of them, as the flag's type says."""
+    from intnacl.runs.config import number
+
     numbers = tuple(number(token.value) for token in tokens)
     return numbers[0] if kind is float else numbers
 

@@ -12,7 +12,7 @@ from intnacl.errors import InputError
 from intnacl.models.batchnorm import stacked
 from intnacl.models.encoders import ContrastiveModel, Encoder, build_model
 from intnacl.models.weights import from_pretrained, read_header
-from intnacl.runs.config import resolve
+from intnacl.runs.resolve import resolve
 
 
 def adversarial_columns(network: nn.Module, anchors: Tensor, eps: float) -> dict[str, Tensor]:

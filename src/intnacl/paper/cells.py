@@ -17,8 +17,9 @@ from intnacl.paper.attempts import failure, read_result, run_folder
 from intnacl.paper.run_names import run_name
 from intnacl.paper.tables import Column, Row
 from intnacl.runs.compare import mean_and_deviation
-from intnacl.runs.config import FREE, RunConfig, flatten, from_dict, resolve, to_dict
+from intnacl.runs.config import FREE, RunConfig, flatten, from_dict, to_dict
 from intnacl.runs.pretrain import RESULT
+from intnacl.runs.resolve import resolve
 
 Result = Mapping[str, Any]
 

@@ -18,7 +18,8 @@ from intnacl.paper.grid import BESIDE, CENTRAL, CIFAR, LAMBDAS, loss, mixnca
 from intnacl.paper.published import TRIALS
 from intnacl.paper.run_names import canonical
 from intnacl.paper.tables import Column, Settings
-from intnacl.runs.config import RunConfig, resolve
+from intnacl.runs.config import RunConfig
+from intnacl.runs.resolve import resolve
 
 LOSSES: dict[str, Settings] = {
     **{row.label: row.settings for row in (*CENTRAL, *BESIDE)},

@@ -17,7 +17,8 @@ from intnacl.data.datasets import DATASETS
 from intnacl.errors import InputError, check_choice
 from intnacl.paper.run_names import canonical, run_name, training_key
 from intnacl.paper.tables import Column, Row, Table
-from intnacl.runs.config import RunConfig, resolve
+from intnacl.runs.config import RunConfig
+from intnacl.runs.resolve import resolve
 
 # Costs measured on one H200 (bf16, CUDA graphs), for images of 32×32 and ResNet-18.
 STEP_S = 5.5e-3  # an update with 256 images, two views of each; in proportion to the views and to their area

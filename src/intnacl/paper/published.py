@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 
 from intnacl.data.datasets import DATASETS
 from intnacl.paper.run_names import canonical
-from intnacl.runs.config import FREE, RunConfig, flatten, resolve, to_dict
+from intnacl.runs.config import FREE, RunConfig, flatten, to_dict
+from intnacl.runs.resolve import resolve
 
 TRIALS = 5
 EPS = 0.002

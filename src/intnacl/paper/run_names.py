@@ -9,8 +9,8 @@ from typing import Any
 from intnacl.data.augmentations import AugmentConfig
 from intnacl.evaluation.probe import ProbeConfig
 from intnacl.losses.integrated import LossConfig
-from intnacl.runs.config import FREE, EvaluationConfig, RunConfig, flatten, resolve, to_dict
-from intnacl.runs.unused import unused
+from intnacl.runs.config import FREE, EvaluationConfig, RunConfig, flatten, to_dict, unused
+from intnacl.runs.resolve import resolve
 
 DEFAULTS = 2  # raise when a setting's default changes: runs with the old one must not be taken for new
 

@@ -23,8 +23,8 @@ from typing import Any
 
 from intnacl.errors import InputError, check_choice
 from intnacl.losses.integrated import PRESETS
-from intnacl.runs.config import DECIDED, flatten, read_toml
-from intnacl.runs.values import typed
+from intnacl.runs.config import flatten, typed
+from intnacl.runs.resolve import DECIDED, read_toml
 
 Settings = Mapping[str, Any]
 METRICS = ("clean", "fgsm", "pgd", "pgd_tuned", "autoattack", "minutes")

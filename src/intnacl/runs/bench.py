@@ -15,8 +15,8 @@ import torch
 
 from intnacl.data.datasets import Dataset
 from intnacl.errors import InputError
-from intnacl.runs.config import resolve
 from intnacl.runs.pretrain import build_objective
+from intnacl.runs.resolve import resolve
 from intnacl.training.cuda_graph import record
 from intnacl.training.ranks import Ranks
 from intnacl.training.step import TrainStep

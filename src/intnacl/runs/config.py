@@ -1,31 +1,24 @@
-"""A run's configuration: the owners' dataclasses side by side, and the ways to change them.
+"""A run's configuration: the settings of every part side by side, and how they are written and read.
 
-Layers, each over the one before: the recipe of the data set, a TOML file (its preset, then its other
-settings), the preset of the command line, flags. Unknown keys and ill-typed values are errors that name the
-nearest key. What is written to `config.json` is what runs.
+`config.json` holds all of them. A setting has a dotted name, such as `train.lr`, under which the command line
+and files give it; unknown names and ill-typed values are errors that name the nearest setting.
 """
 
 import json
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import Field, asdict, dataclass, field, fields, replace
 from difflib import get_close_matches
-from pathlib import Path
-from typing import Any
-
-import torch
+from types import NoneType
+from typing import Any, get_args, get_origin
 
 from intnacl.attacks.training_view import AdversaryConfig
 from intnacl.data.augmentations import RECIPES as AUGMENTATIONS
 from intnacl.data.augmentations import AugmentConfig
-from intnacl.data.datasets import check_name
 from intnacl.data.draws import check_seed
 from intnacl.errors import InputError, Settings, check_choice, one_of, setting
 from intnacl.evaluation.probe import ProbeConfig
-from intnacl.losses.integrated import PRESETS, LossConfig
+from intnacl.losses.integrated import LossConfig
 from intnacl.models.encoders import EncoderConfig
-from intnacl.runs.values import typed
-from intnacl.training.optimizers import OptimizerConfig
 from intnacl.training.settings import TrainConfig
 
 
@@ -90,86 +83,6 @@ SETTINGS: Mapping[str, Field[Any]] = dict(_dotted(RunConfig))  # by dotted name;
 FREE = frozenset(key for key, one in SETTINGS.items() if one.metadata.get("free"))
 FLAGS = {key: one.name for key, one in SETTINGS.items() if one.metadata.get("flag")}  # their names as flags
 
-# How the recipes read what the paper leaves open, so that its figures come out (docs/reproduction.md).
-# Weight: ŵ itself is about 5, so that mixed views hardly count, and IntNaCl ends 2.3 points below the paper.
-WEIGHT = {"loss.weight": "relative"}
-# Head: the paper cites SimCLR's and HCL's, which have batch norm; without it MIXNCA ends 1.3 points below the
-# paper clean and 2.5 under FGSM. Linear layer: after 1000 epochs, raw features at 3e-4 end up to 2 points
-# below clean and 7 under FGSM.
-READING = {**WEIGHT, "encoder.head": "hcl", "probe.normalize": True, "probe.lr": 1e-3}
-# Overrides of the defaults.
-RECIPES: dict[str, dict[str, Any]] = {
-    "paper": READING,
-    "tinyimagenet": {**READING, "train.batch_size": 128, "probe.epochs": 200},
-    "digits": {
-        **WEIGHT,
-        # 8×8 grey digits on a CPU: no mirror images, gentler crops, a small net, a larger rate.
-        "augment.crop_scale": (0.4, 1.0),
-        "augment.flip_p": 0.0,
-        "augment.strength": 0.5,
-        "augment.grayscale_p": 0.0,
-        "encoder.name": "small",
-        "train.epochs": 60,
-        "train.lr": 1e-3,
-        "probe.solver": "lbfgs",
-        # About 1/N, scikit-learn's C = 1. Without it the layer separates the training digits for good, its
-        # softmax saturates in float32, and input gradients vanish exactly: attacks would overrate the model.
-        "probe.l2": 1e-3,
-        "evaluation.eps": (0.02, 0.05, 0.1),
-        # The paper's ten steps of 0.01 are made for eps 0.002: at these radii they are too few.
-        "evaluation.attacks": ("fgsm", "pgd", "pgd_tuned"),
-    },
-}
-RECIPE_OF = {"digits": "digits", "tinyimagenet": "tinyimagenet"}  # "paper" for all other data sets
-DECIDED = {f"loss.{name}" for row in PRESETS.values() for name in row}  # settings that presets are about
-
-
-def resolve(
-    overrides: Mapping[str, Any] | None = None,
-    *,
-    file: Path | None = None,
-    preset: str | None = None,
-    recipe: str | None = None,
-    device: torch.device | None = None,
-) -> RunConfig:
-    """The configuration of recipe, file, preset and overrides (dotted keys, strings or values)."""
-    given = dict(overrides or {})
-    from_file = dict(flatten(read_toml(file, "config file"))) if file else {}
-    if "tables" in from_file:
-        raise InputError(f"config file {file} is a grid of tables: give it to `intnacl reproduce --config`.")
-    file_preset, file_recipe = (from_file.pop(name, None) for name in ("preset", "recipe"))
-    given_recipe = given.pop("recipe", None)
-    if preset is not None:  # over the file: what presets decide, this one does
-        from_file = {key: value for key, value in from_file.items() if key not in DECIDED}
-    preset = preset or file_preset or "simclr"
-    dataset = given.get("dataset", from_file.get("dataset", RunConfig.dataset))
-    recipe = recipe or given_recipe or file_recipe or RECIPE_OF.get(str(dataset), "paper")
-    check_choice("recipe", recipe, RECIPES)
-    check_choice("preset", preset, PRESETS)
-    loss = {f"loss.{k}": v for k, v in PRESETS[preset].items()}
-    base = _override(RunConfig(recipe=recipe), RECIPES[recipe])
-    config = _override(_override(base, loss | from_file), given)
-    config = config if _same_recipe(base, config) else replace(config, recipe="custom")
-    for name in (config.dataset, *config.evaluation.transfer):
-        check_name(name)
-    return replace(config, train=config.train.on(device)) if device else config
-
-
-def _same_recipe(base: RunConfig, config: RunConfig) -> bool:
-    parts = all(getattr(config, part) == getattr(base, part) for part in ("augment", "encoder", "adversary"))
-    names = [f.name for f in fields(OptimizerConfig)]
-    return parts and all(getattr(config.train, name) == getattr(base.train, name) for name in names)
-
-
-def read_toml(path: Path, what: str) -> dict[str, Any]:
-    """The content of a TOML file; `what` it is called in errors."""
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8-sig"))  # Windows marks the text's beginning
-    except OSError as error:
-        raise InputError(f"{what} {path}: {error.strerror}.") from error
-    except ValueError as error:  # bad syntax, or no text at all
-        raise InputError(f"{what} {path} is no TOML: {error}.") from error
-
 
 def to_dict(config: RunConfig) -> dict[str, Any]:
     """Plain values, as in `config.json`."""
@@ -179,29 +92,25 @@ def to_dict(config: RunConfig) -> dict[str, Any]:
 
 def from_dict(values: Mapping[str, Any]) -> RunConfig:
     """The configuration that `to_dict` wrote."""
-    return _override(RunConfig(), dict(flatten(values)))
+    return override(RunConfig(), dict(flatten(values)))
 
 
 def differences(old: RunConfig, new: RunConfig) -> list[str]:
     """Settings that make two runs different, as lines `key: old -> new`."""
     a, b = dict(flatten(to_dict(old))), dict(flatten(to_dict(new)))
-    keys = sorted((a.keys() | b.keys()) - FREE)
-    return [f"{key}: {a.get(key)!r} -> {b.get(key)!r}" for key in keys if a.get(key) != b.get(key)]
+    return [f"{key}: {a[key]!r} -> {b[key]!r}" for key in sorted(a.keys() - FREE) if a[key] != b[key]]
 
 
-def _check_setting(key: str) -> None:
-    """Raise unless `key` is a setting; suggest all settings that a key without its part may mean, as lr."""
-    if key in SETTINGS:
-        return
-    last = {name: name.rpartition(".")[2] for name in SETTINGS}
-    near = get_close_matches(key, last.values(), n=1)
-    meant = [repr(name) for name in last if near and last[name] == near[0]]
-    if meant and "." not in key:
-        raise InputError(f"setting={key!r} is unknown; did you mean {' or '.join(meant)}?")
-    check_choice("setting", key, SETTINGS)
+def flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Nested values as dotted keys."""
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            yield from flatten(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
 
 
-def _override(config: RunConfig, changes: Mapping[str, Any]) -> RunConfig:
+def override(config: RunConfig, changes: Mapping[str, Any]) -> RunConfig:
     """The configuration with dotted keys changed; each part is built, and so checked, once."""
     parts: dict[str, dict[str, Any]] = {}
     for key, value in changes.items():
@@ -217,10 +126,86 @@ def _override(config: RunConfig, changes: Mapping[str, Any]) -> RunConfig:
     return replace(config, **built, **top)
 
 
-def flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Nested values as dotted keys."""
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            yield from flatten(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
+def _check_setting(key: str) -> None:
+    """Raise unless `key` is a setting; suggest all settings that a key without its part may mean, as lr."""
+    if key in SETTINGS:
+        return
+    last = {name: name.rpartition(".")[2] for name in SETTINGS}
+    near = get_close_matches(key, last.values(), n=1)
+    meant = [repr(name) for name in last if near and last[name] == near[0]]
+    if meant and "." not in key:
+        raise InputError(f"setting={key!r} is unknown; did you mean {' or '.join(meant)}?")
+    check_choice("setting", key, SETTINGS)
+
+
+def typed(value: Any, wanted: Any, key: str) -> Any:
+    """A value of a file, or the text of a command line, as the field's type `wanted`."""
+    if NoneType in get_args(wanted):
+        if value is None or (isinstance(value, str) and value.lower() == "none"):
+            return None
+        (wanted,) = (kind for kind in get_args(wanted) if kind is not NoneType)
+    several = get_origin(wanted) is tuple
+    kinds = get_args(wanted) if several else (wanted,)
+    any_number = kinds[-1] is Ellipsis
+    try:
+        if not several:
+            return _scalar(value, wanted)
+        is_text = isinstance(value, str)
+        items = [item.strip() for item in value.split(",") if item.strip()] if is_text else value
+        if not any_number and len(items) != len(kinds):
+            raise ValueError
+        return tuple(_scalar(item, kinds[0]) for item in items)
+    except (ValueError, TypeError, OverflowError):
+        noun = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}[kinds[0]]
+        if several:
+            count = "a list" if any_number else f"a list of {len(kinds)}"
+            form = "with commas between and no brackets" if isinstance(value, str) else "in brackets"
+            noun = f"{count}, each {noun}, {form}"
+        raise InputError(f"{key}={value!r} is not {noun}.") from None
+
+
+def _scalar(value: Any, kind: type) -> Any:
+    """One value as a bool, int, float or str; raises where it is not one."""
+    if kind is bool:
+        truths = {"true": True, "1": True, "false": False, "0": False}
+        if str(value).lower() not in truths:
+            raise ValueError
+        return truths[str(value).lower()]
+    if isinstance(value, bool) or (kind is str and not isinstance(value, str)):
+        raise TypeError
+    if kind is int and isinstance(value, float) and value != int(value):
+        raise TypeError
+    return number(value) if kind is float and isinstance(value, str) else kind(value)
+
+
+def number(text: str) -> float:
+    """A number as people write it: 0.002, 1e-3, or 8/255 as radii of attacks are given."""
+    above, slash, below = text.partition("/")
+    try:
+        return float(above) / float(below) if slash else float(text)
+    except (ValueError, ZeroDivisionError):
+        raise ValueError(f"{text!r} is not a number such as 0.002, 1e-3 or 8/255.") from None
+
+
+def unused(config: RunConfig) -> dict[str, str]:
+    """Dotted name of each setting of loss and views that a run does not use -> the settings that use it."""
+    loss_settings = [key for key in SETTINGS if key.startswith("loss.")]
+    adversary = [key for key in SETTINGS if key.startswith("adversary.")]
+    if config.objective == "supervised":
+        return dict.fromkeys((*loss_settings, *adversary, "augment.mix_of"), "objective=contrastive")
+    loss, m = config.loss, "loss.num_positives above 1"
+    several, robust, estimators = loss.num_positives > 1, loss.alpha > 0, {loss.negatives}
+    if robust:
+        estimators |= {loss.robust_negatives or loss.negatives, config.adversary.negatives}
+    mixed = ("loss.lam", "loss.mix_negatives", "augment.mix_of")
+    by_weight = "loss.weight=loss and loss.alpha above 0"
+    rules = (
+        (several, ("loss.nacl",), m),
+        (several and loss.nacl == "nca", ("loss.denominator",), f"loss.nacl=nca and {m}"),
+        (several and loss.nacl == "mixnca", mixed, f"loss.nacl=mixnca and {m}"),
+        (robust, ("loss.robust_negatives", "loss.weight", *adversary), "loss.alpha above 0"),
+        (robust and loss.weight == "loss", ("loss.detach_weight",), by_weight),
+        (estimators != {"g0"}, ("loss.tau_plus",), "loss.negatives=g1 or g2"),
+        ("g2" in estimators, ("loss.beta",), "loss.negatives=g2"),
+    )
+    return {name: need for used, names, need in rules if not used for name in names}
