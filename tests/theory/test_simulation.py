@@ -1,6 +1,8 @@
-"""Measured deviations against the bounds, on mixtures where the unbiased loss is known."""
+"""The known mixture: Lemma B.3 on its exact losses, and draws from it below the bounds."""
 
 import math
+from itertools import product
+from typing import Any
 
 import pytest
 import torch
@@ -10,37 +12,121 @@ from intnacl.theory import simulation
 from intnacl.theory.bounds import (
     deviation_tail,
     largest_loss,
+    negatives_for_supervision,
     proved_debiasing_gap,
     proved_deviation_tail,
     uniform_deviation,
 )
-from intnacl.theory.mixture import Mixture, random_mixture, unbiased_loss
-from intnacl.theory.rademacher import complexity
-from intnacl.theory.simulation import MOST_POSITIVES, Setting, deviations, estimate, feature_class, loss_class
+from intnacl.theory.simulation import (
+    MOST_POSITIVES,
+    Mixture,
+    Setting,
+    complexity,
+    deviations,
+    estimate,
+    feature_class,
+    loss_class,
+    mean_classifier_loss,
+    random_mixture,
+    supervised_loss,
+    unbiased_loss,
+)
+from intnacl.theory.sweep import exclusive_or, two_classes
 
+RANDOM = [
+    random_mixture(K, P, 4, spread, seed=seed)
+    for K, P, spread, seed in product((2, 3, 5), (1, 3), (0.3, 1.0, 3.0), (0, 1))
+]
 MIXTURE = random_mixture(4, 8, 6, 1.0, seed=0)
 # A class at each end of a line: kernels take their extreme values, and E h⁻ = e⁻¹: the hardest case there is.
 EXTREME = Mixture(features=torch.tensor([[[1.0]], [[-1.0]]]))
+BOTH = pytest.mark.parametrize("mixture", [MIXTURE, EXTREME], ids=["random", "extreme"])
+
+
+def test_first_half_the_best_classifier_beats_the_means() -> None:
+    for mixture in RANDOM:
+        assert supervised_loss(mixture) <= mean_classifier_loss(mixture) + 1e-7
+
+
+def test_second_half_for_one_positive() -> None:
+    for mixture in RANDOM:
+        K = mixture.classes
+        losses = [unbiased_loss(mixture, N) for N in (K - 1, K, 4 * K)]
+        assert mean_classifier_loss(mixture) <= losses[0] + 1e-12
+        assert losses == sorted(losses), "N = K − 1 gives the smallest loss"
+
+
+def test_second_half_needs_the_negatives() -> None:
+    collapsed = random_mixture(5, 1, 4, 0.0, seed=0)  # one point a class: at N = K − 1 nearly L_Sup^μ
+    assert unbiased_loss(collapsed, 3) < mean_classifier_loss(collapsed)
+
+
+def test_second_half_fails_for_several_positives() -> None:
+    """N = K − 1 = 1. On exclusive or, not even the best classifier is below the loss of two positives."""
+    assert mean_classifier_loss(two_classes()) == pytest.approx(0.393, abs=5e-4)
+    losses = [unbiased_loss(two_classes(), 1, M) for M in (1, 2, 4, 8)]
+    assert losses == pytest.approx([0.444, 0.383, 0.348, 0.333], abs=5e-4)
+    assert supervised_loss(two_classes()) < 1e-6  # linearly separable: L_Sup ≤ L_Unbiased still holds here
+    assert supervised_loss(exclusive_or()) == pytest.approx(math.log(2))
+    losses = [unbiased_loss(exclusive_or(), 1, M) for M in (1, 2, 8)]
+    assert losses == pytest.approx([0.8133, 0.6564, 0.5267], abs=5e-5)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.5])
+@pytest.mark.parametrize("M", [1, 2, 6])
+def test_second_half_for_any_m_with_more_negatives(M: int, temperature: float) -> None:
+    for mixture in (exclusive_or(), two_classes(), *RANDOM):
+        mixture = Mixture(features=mixture.features, temperature=temperature)
+        N = negatives_for_supervision(mixture.classes, M, temperature)
+        assert mean_classifier_loss(mixture) <= unbiased_loss(mixture, N, M) + 1e-12
+        assert mean_classifier_loss(mixture) <= unbiased_loss(mixture, M * N, M, "N") + 1e-12
 
 
 @pytest.mark.parametrize("denominator", ["N", "MN"])
+def test_more_positives_never_raise_the_loss(denominator: str) -> None:
+    for mixture in (random_mixture(3, 4, 4, 1.0, seed=0), two_classes(), exclusive_or()):
+        losses = [unbiased_loss(mixture, 5, M, denominator) for M in range(1, 7)]
+        assert losses == sorted(losses, reverse=True)
+
+
+def test_many_positives_tend_to_the_mean_kernel() -> None:
+    mixture = random_mixture(3, 2, 4, 0.5, seed=0)
+    limit = torch.log1p(5 * mixture.negative_X / mixture.own_XP.mean(1)).mean().item()
+    gaps = [unbiased_loss(mixture, 5, M) - limit for M in (1, 10, 100)]
+    assert gaps[0] > 5 * gaps[1] > 25 * gaps[2] > 0
+
+
+@pytest.mark.parametrize("M", [1, 2, 3])
+def test_enumeration_equals_loops(M: int) -> None:
+    mixture = random_mixture(3, 2, 4, 1.0, seed=1)
+    for factor, denominator in ((M * 7, "MN"), (7, "N")):
+        losses = []
+        for k, p in product(range(3), range(2)):
+            row = mixture.kernel_XKP[2 * k + p]
+            negative = sum(float(row[c].mean()) for c in range(3) if c != k) / 2
+            for chosen in product(range(2), repeat=M):
+                own = sum(float(row[k, j]) for j in chosen)
+                losses.append(-math.log(own / (own + factor * negative)))
+        expected = sum(losses) / len(losses)
+        assert unbiased_loss(mixture, 7, M, denominator) == pytest.approx(expected, rel=1e-12)
+
+
+@BOTH
+@pytest.mark.parametrize("denominator", ["N", "MN"])
 @pytest.mark.parametrize("M", [1, 4])
 @pytest.mark.parametrize(("n", "m"), [(4, 1), (32, 1), (256, 64)])
-@pytest.mark.parametrize("mixture", [MIXTURE, EXTREME], ids=["random", "extreme"])
 def test_deviation_is_below_the_bound(mixture: Mixture, n: int, m: int, M: int, denominator: str) -> None:
     delta = deviations(mixture, Setting(N=16, M=M, n=n, m=m, denominator=denominator), 4000)
     bound = proved_debiasing_gap(n=n, m=m, tau_plus=1 / mixture.classes)
     assert delta.mean().abs() <= delta.abs().mean() < bound
 
 
-@pytest.mark.parametrize("mixture", [MIXTURE, EXTREME], ids=["random", "extreme"])
+@BOTH
 def test_tails_are_below_the_bounds(mixture: Mixture) -> None:
     delta = deviations(mixture, Setting(N=1000, M=1, n=400, m=400), 4000).abs()
-    tau = 1 / mixture.classes
-    for epsilon in (0.1, 0.3, 0.5, 0.7):
+    for bound, epsilon in product((proved_deviation_tail, deviation_tail), (0.1, 0.3, 0.5, 0.7)):
         measured = (delta >= epsilon).double().mean().item()
-        assert measured <= min(1.0, proved_deviation_tail(epsilon, n=400, m=400, tau_plus=tau)) + 1e-9
-        assert measured <= min(1.0, deviation_tail(epsilon, n=400, m=400, tau_plus=tau)) + 1e-9
+        assert measured <= min(1.0, bound(epsilon, n=400, m=400, tau_plus=1 / mixture.classes)) + 1e-9
 
 
 def test_the_proved_bound_is_within_a_factor_of_three_of_the_worst_case() -> None:
@@ -62,14 +148,12 @@ def test_the_plain_mean_keeps_its_bias() -> None:
 
 def test_draws_agree_with_the_exact_loss() -> None:
     """Averaged over x and x⁺, the loss with the true E h⁻ is the enumerated one, and g1 tends to it."""
-    many = deviations(MIXTURE, Setting(N=16, M=2, n=4096, m=4096), 1000)
-    assert many.abs().max() < 0.2
-    exact = unbiased_loss(MIXTURE, 16, 2)
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randint(32, (20_000,), generator=generator)
-    own = MIXTURE.own_XP[x[:, None], torch.randint(8, (20_000, 2), generator=generator)].sum(1)
+    assert deviations(MIXTURE, Setting(N=16, M=2, n=4096, m=4096), 1000).abs().max() < 0.2
+    x = torch.randint(32, (20_000,))
+    own = MIXTURE.own_XP[x[:, None], torch.randint(8, (20_000, 2))].sum(1)
     sampled = simulation.log_ratio(own, MIXTURE.negative_X[x], 32)
-    assert sampled.mean().item() == pytest.approx(exact, abs=4 * sampled.std().item() / math.sqrt(20_000))
+    error = sampled.std().item() / math.sqrt(20_000)
+    assert sampled.mean().item() == pytest.approx(unbiased_loss(MIXTURE, 16, 2), abs=4 * error)
 
 
 def test_estimate_by_hand() -> None:
@@ -78,17 +162,26 @@ def test_estimate_by_hand() -> None:
     assert estimate(u, v, "g1", 0.5, 1.0).tolist() == pytest.approx([2.0, math.exp(-1)], rel=1e-15)
 
 
-def test_chunks_do_not_change_the_number_of_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_draws_in_chunks_are_as_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(simulation, "CHUNK", 100)
     assert len(deviations(MIXTURE, Setting(n=30), 25)) == 25
 
 
+def test_complexity_of_known_classes() -> None:
+    """One function has none; sup over ±1 of σ·g is |Σσ|, of mean 1 for T = 2; all patterns fit any noise."""
+    assert complexity(torch.randn(1, 50)) == pytest.approx((0, 0), abs=1e-5)
+    measured, error = complexity(torch.tensor([[1.0, 1.0], [-1.0, -1.0]]), draws=4000)
+    assert measured == pytest.approx(1.0, abs=4 * error)
+    assert 0 < error < 0.03
+    patterns = torch.cartesian_prod(*[torch.tensor([-1.0, 1.0])] * 6)
+    assert complexity(patterns)[0] == pytest.approx(6.0)
+    values, shift = torch.randn(5, 30, dtype=torch.float64), 100 * torch.randn(30, dtype=torch.float64)
+    assert complexity(values + shift)[0] == pytest.approx(complexity(values)[0]), "a common shift counts"
+
+
 def test_complexity_of_the_losses_does_not_fall_like_one_over_m() -> None:
-    measured = {}
-    for M in (1, 16):
-        losses = loss_class(Setting(N=32, M=M, n=32, m=4), encoders=32, T=128)
-        measured[M] = complexity(losses)[0]
-    assert 1 / 16 < 0.4 < measured[16] / measured[1] < 0.9
+    losses = {M: loss_class(Setting(N=32, M=M, n=32, m=4), encoders=32, T=128) for M in (1, 16)}
+    assert 1 / 16 < 0.4 < complexity(losses[16])[0] / complexity(losses[1])[0] < 0.9
 
 
 def test_features_are_of_norm_one_and_less_complex_than_all_signs() -> None:
@@ -111,14 +204,27 @@ def test_symmetrisation_bounds_the_worst_encoder() -> None:
     assert worst.max() < uniform_deviation(rademacher=rademacher, largest=largest, T=T, delta=0.1)
 
 
-@pytest.mark.parametrize(("settings", "words"), [({"M": 0}, "M=0"), ({"estimator": "g2"}, "'g2'.*g0, g1")])
-def test_bad_settings_are_named(settings: dict[str, object], words: str) -> None:
-    with pytest.raises(InputError, match=words):
-        Setting(**settings)  # type: ignore[arg-type]
-
-
 def test_more_positives_than_are_drawn_are_refused() -> None:
     """Fewer would be summed than the factor counts."""
     assert loss_class(Setting(M=MOST_POSITIVES), encoders=2, T=4).isfinite().all()
     with pytest.raises(InputError, match="M=65: a sample has 64 positives"):
         loss_class(Setting(M=MOST_POSITIVES + 1), encoders=2, T=4)
+
+
+@pytest.mark.parametrize(
+    ("make", "settings", "words"),
+    [
+        (Mixture, {"features": torch.ones(1, 3, 2)}, r"\(1, 3, 2\).*classes ≥ 2"),
+        (Mixture, {"features": torch.full((2, 3, 2), torch.nan)}, "not finite"),
+        (Mixture, {"features": torch.ones(2, 3, 2), "temperature": 0.0}, "temperature=0.0"),
+        (unbiased_loss, {"mixture": EXTREME, "N": -1}, "N=-1"),
+        (unbiased_loss, {"mixture": EXTREME, "N": 1, "M": 0}, "M=0"),
+        (unbiased_loss, {"mixture": EXTREME, "N": 1, "denominator": "NM"}, "denominator='NM'.*MN"),
+        (Setting, {"M": 0}, "M=0"),
+        (Setting, {"estimator": "g2"}, "'g2'.*g0, g1"),
+        (complexity, {"values_FT": torch.zeros(3)}, r"\(3,\)"),
+    ],
+)
+def test_bad_settings_are_named(make: Any, settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        make(**settings)

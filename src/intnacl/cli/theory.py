@@ -119,7 +119,7 @@ def bounds(
     """
     from intnacl.files import make_folder, write_json
     from intnacl.plots.theory import draw_bounds
-    from intnacl.theory.sweep import SweepConfig, sweep
+    from intnacl.theory.sweep import VARIED, SweepConfig, sweep
 
     config = SweepConfig(
         classes=classes,
@@ -132,7 +132,7 @@ def bounds(
     )
     make_folder(out)  # before what takes time, not after it
     measured = sweep(config)
-    for name in ("n", "m", "M"):
+    for name in VARIED:
         title = f"deviation from the unbiased loss over {name}, measured and bounded"
         _print_rows(title, _chosen(measured[name], name, DEVIATION), digits=4)
     title = "inside the O(·) of Theorems B.4 and 3.1: constants unknown, only ratios count"

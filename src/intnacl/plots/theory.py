@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from sklearn.decomposition import PCA
 
 from intnacl.theory.comparison import Space
+from intnacl.theory.sweep import VARIED, Sweep
 
 INK = {"measured": "#1b6ca8", "second": "#e07b39", "paper": "#9a9a9a", "proved": "#2a2a2a", "bad": "#b3202c"}
 
@@ -32,11 +33,11 @@ def draw_spaces(
     _save(figure, path)
 
 
-def draw_bounds(measured: dict[str, Any], path: Path) -> None:
+def draw_bounds(measured: Sweep, path: Path) -> None:
     """Deviations over n, m and M, their tail, Lemma B.3 over M, and the complexity of the losses over M."""
     figure = Figure(figsize=(13, 7.6), layout="constrained")
     top, bottom = figure.subplots(2, 3)
-    for axes, name in zip(top, ("n", "m", "M"), strict=True):
+    for axes, name in zip(top, VARIED, strict=True):
         draw_deviation(axes, measured[name], name)
     figure.legend(*top[0].get_legend_handles_labels(), fontsize=8.5, loc="outside upper center", ncols=5)
     draw_tail(bottom[0], measured["tail"])

@@ -24,7 +24,7 @@ def _check(
     epsilon: float = 0.0,
     **counts: float,
 ) -> None:
-    """Raise for a probability, a size or a count outside its range."""
+    """Raise for a probability, an amount or a count outside its range."""
     if not 0 <= tau_plus < 1:
         raise InputError(f"tau_plus={tau_plus} is the share of one class: it must be 0 or more and below 1.")
     if not 0 < delta < 1:
@@ -49,7 +49,7 @@ def debiasing_gap(*, n: int, m: int, tau_plus: float) -> float:
 def proved_debiasing_gap(*, n: int, m: int, tau_plus: float, temperature: float = 1.0) -> float:
     """E Δ ≤ (e^{2/t} − 1)/2 · √(1/n + τ⁺²/m) / τ⁻: smaller than Theorem B.1 for every n, m and τ⁺.
 
-    Δ ≤ e^{1/t}|G − E h⁻|; the floor of G takes it no further from E h⁻ ≥ e^{−1/t}; and a variable between
+    Δ ≤ e^{1/t}|G − E h⁻|; the floor of G moves it no further from E h⁻ ≥ e^{−1/t}; and a variable between
     e^{−1/t} and e^{1/t} has a standard deviation of at most half that range.
     """
     _check(tau_plus=tau_plus, temperature=temperature, n=n, m=m)
@@ -76,16 +76,16 @@ def proved_deviation_tail(
 
 
 def _spread(n: int, m: int, tau_plus: float) -> float:
-    """√(1/n + τ⁺²/m) / τ⁻: how the noise of n and m points adds up in G."""
+    """√(1/n + τ⁺²/m) / τ⁻: the noise of n and m points, added up in G."""
     return math.sqrt(1 / n + tau_plus**2 / m) / (1 - tau_plus)
 
 
 def negatives_for_supervision(classes: int, positives: int = 1, temperature: float = 1.0) -> float:
     """The smallest N for which L_Sup ≤ L_Sup^μ ≤ L_Unbiased is proved, with M·N in the denominator.
 
-    K − 1 for M = 1 (Lemma B.3). For M ≥ 2 its Jensen step fails, and e^{1/(2t²)}(K − 1) suffices: the loss is
-    convex in the mean of the positives, and Hoeffding's lemma gives E e^s ≤ e^{E s + 1/(2t²)} for |s| ≤ 1/t.
-    With N·G in place of M·N·G, take M times as many.
+    K − 1 for M = 1 (Lemma B.3). For M ≥ 2 its use of Jensen's inequality fails, and e^{1/(2t²)}(K − 1)
+    suffices: the loss is convex in the mean of the positives, and Hoeffding's lemma gives
+    E e^s ≤ e^{E s + 1/(2t²)} for |s| ≤ 1/t. With N·G in place of M·N·G, take M times as many.
     """
     _check(temperature=temperature, positives=positives)
     if classes < 2:
@@ -167,9 +167,10 @@ def largest_loss(*, N: int, tau_plus: float, temperature: float = 1.0) -> float:
 
 
 def uniform_deviation(*, rademacher: float, largest: float, T: int, delta: float) -> float:
-    """2R/T + 3B √(log(4/δ)/2T): by no more does E g exceed its sample mean, for all g at once (proof of B.4).
+    """2R/T + 3B √(log(4/δ)/2T): E g exceeds its sample mean by at most this, for all g (proof of B.4).
 
-    But for probability δ/2. R is the complexity of the losses g (`rademacher.complexity`), B their `largest`.
+    It fails with probability δ/2. R is the complexity of the losses g (`simulation.complexity`) and B their
+    `largest`.
     """
     _check(delta=delta, rademacher=rademacher, largest=largest, T=T)
     return 2 * rademacher / T + 3 * largest * math.sqrt(math.log(4 / delta) / (2 * T))

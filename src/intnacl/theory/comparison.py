@@ -31,7 +31,7 @@ TABLES: dict[str, Callable[..., tuple[Array, Array]]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class ComparisonConfig:
-    """One comparison; scikit-learn and this package get the same start, iterations and tolerance."""
+    """The settings of a comparison; scikit-learn and this package share start, iterations and tolerance."""
 
     dataset: str = "digits"
     """iris, wine, breast_cancer or digits; features are standardised."""
@@ -42,9 +42,9 @@ class ComparisonConfig:
     batch_size: int | None = None
     """None: the whole set at once."""
     device: str = "auto"
-    """Of this package's NCA: auto, cpu, cuda."""
+    """The device of this package's NCA: auto, cpu, cuda."""
     seed: int = 0
-    """Of starts and batches."""
+    """Seed of starts and batches."""
 
     def __post_init__(self) -> None:
         check_choice("dataset", self.dataset, TABLES)
@@ -57,7 +57,7 @@ class ComparisonConfig:
 
 
 class Space(NamedTuple):
-    """Where a method puts the points, and how long it took to find out."""
+    """The points as a method maps them, and the time it took to learn the map."""
 
     points: Array
     """(B, D)."""
@@ -65,14 +65,14 @@ class Space(NamedTuple):
 
 
 def load_table(name: str) -> tuple[Array, Array]:
-    """Standardised features (B, F) and class indices (B,) of one of `TABLES`."""
+    """Return standardised features (B, F) and class indices (B,) of one of `TABLES`."""
     check_choice("dataset", name, TABLES)
     X_BF, y_B = TABLES[name](return_X_y=True)
     return StandardScaler().fit_transform(X_BF), y_B
 
 
 def learn_spaces(X_BF: Array, y_B: Array, config: ComparisonConfig) -> dict[str, Space]:
-    """Each method's space of the same points."""
+    """Learn each method's space of the same points."""
     D, seed, steps = config.n_components, config.seed, config.max_iter
     if X_BF.shape[1] < D:
         raise InputError(f"n_components={D} exceeds the {X_BF.shape[1]} features of {config.dataset}.")
@@ -88,17 +88,16 @@ def learn_spaces(X_BF: Array, y_B: Array, config: ComparisonConfig) -> dict[str,
         "NCA, total variation": NCA(D, objective="tv", **ours),
         "NCA, KL": NCA(D, objective="kl", **ours),
     }
-    return {"input": Space(X_BF, 0.0)} | {name: _fit(method, X_BF, y_B) for name, method in methods.items()}
-
-
-def _fit(method: Any, X_BF: Array, y_B: Array) -> Space:
-    start = time.perf_counter()
-    z_BD = method.fit(X_BF, y_B).transform(X_BF)
-    return Space(np.asarray(z_BD), time.perf_counter() - start)
+    spaces = {"input": Space(X_BF, 0.0)}
+    for name, method in methods.items():
+        start = time.perf_counter()
+        z_BD = method.fit(X_BF, y_B).transform(X_BF)
+        spaces[name] = Space(np.asarray(z_BD), time.perf_counter() - start)
+    return spaces
 
 
 def measure(spaces: dict[str, Space], y_B: Array) -> dict[str, dict[str, float]]:
-    """Leave-one-out accuracy of 1 and 5 neighbours in each space, in percent, and seconds."""
+    """Return the leave-one-out accuracy of 1 and 5 neighbours in each space, in percent, and its seconds."""
     labels_B = torch.as_tensor(y_B)
     return {
         name: {

@@ -8,8 +8,6 @@ matrix A or any torch module; the whole set takes L-BFGS, minibatches take Adam.
 Shapes: B points, F input features, D components.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from copy import deepcopy
 from typing import Any, Self
 
@@ -18,6 +16,8 @@ import numpy.typing as npt
 import torch
 from scipy.optimize import minimize
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.decomposition import PCA
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
@@ -26,9 +26,33 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from intnacl.errors import InputError, check_choice
 from intnacl.theory.neighbours import OBJECTIVES, leave_one_out_accuracy, neighbour_loss
-from intnacl.theory.starts import STARTS
 
 Array = npt.NDArray[Any]
+INITS = ("auto", "lda", "pca", "identity", "random")
+
+
+def initial_map(init: str, X_BF: Array, y_B: Array, D: int, rng: np.random.RandomState) -> Array:
+    """Return the matrix A, (D, F), from which learning starts: it matters, as there are many minima.
+
+    "auto" takes discriminants if the data have D of them, else principal components, else the identity.
+    """
+    B, F = X_BF.shape
+    if init == "auto":
+        if min(F, len(np.unique(y_B)) - 1) >= D:
+            discriminants_DF = initial_map("lda", X_BF, y_B, D, rng)
+            if len(discriminants_DF) == D:  # classes whose means coincide leave fewer
+                return discriminants_DF
+        init = "pca" if min(B, F) > D else "identity"
+    start_DF: Array
+    if init == "lda":
+        start_DF = LinearDiscriminantAnalysis(n_components=D).fit(X_BF, y_B).scalings_.T[:D]
+    elif init == "pca":
+        start_DF = PCA(D, random_state=rng).fit(X_BF).components_
+    elif init == "identity":
+        start_DF = np.eye(D, F)
+    else:
+        start_DF = rng.standard_normal((D, F)) / np.sqrt(F)
+    return start_DF
 
 
 class NCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
@@ -44,7 +68,7 @@ class NCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
             neighbours are the other points of its batch.
         max_iter: L-BFGS iterations, or epochs of Adam.
         tol: L-BFGS stops when the loss falls by less than this, or the summed gradient is smaller.
-        learning_rate: Adam's in the first epoch; it falls linearly to nought.
+        learning_rate: Adam's in the first epoch; it falls linearly to zero.
         n_neighbors: Neighbours that vote in `score`.
         device: "auto" (a GPU if there is one), "cpu", "cuda", …
         random_state: Seed or generator of starts, batches, and whatever the encoder draws.
@@ -100,23 +124,27 @@ class NCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
         x_BF = self._tensor(X_BF)
         self.encoder_ = self._start(X_BF, labels_B, rng).to(x_BF)
         c_B = torch.as_tensor(labels_B, device=x_BF.device)
-        learn = self._lbfgs if self.batch_size is None else self._adam
-        with _torch_seed(rng, x_BF.device):
+        # Whatever torch draws here comes from a seed that `rng` gives; its own generator is left as it was.
+        with torch.random.fork_rng([x_BF.device] if x_BF.device.type == "cuda" else []):
+            torch.manual_seed(rng.randint(2**31))
             self._n_features_out = self._components(x_BF)
-            self.loss_, self.n_iter_ = learn(x_BF, c_B, rng)
+            if self.batch_size is None:
+                self.loss_, self.n_iter_ = self._lbfgs(x_BF, c_B)
+            else:
+                self.loss_, self.n_iter_ = self._adam(x_BF, c_B, rng, min(self.batch_size, len(x_BF)))
         if self.encoder is None:
             self.components_ = next(self.encoder_.parameters()).detach().cpu().numpy()
         return self
 
     def transform(self, X: npt.ArrayLike) -> Array:
-        """The learned map of points X (B, F): (B, D)."""
+        """Map points X (B, F) into the learned space: (B, D)."""
         check_is_fitted(self)
         X_BF = validate_data(self, X, dtype=(np.float64, np.float32), reset=False)
         z_BD: Array = self._embed(self._tensor(X_BF)).cpu().numpy()
         return z_BD.astype(X_BF.dtype, copy=False)
 
     def score(self, X: npt.ArrayLike, y: npt.ArrayLike) -> float:
-        """Leave-one-out accuracy of `n_neighbors` nearest neighbours among the points X themselves."""
+        """Return the leave-one-out accuracy of `n_neighbors` nearest neighbours among the points X."""
         check_is_fitted(self)
         X_BF, y_B = validate_data(self, X, y, dtype=(np.float64, np.float32), reset=False)
         if len(X_BF) <= self.n_neighbors:
@@ -128,9 +156,9 @@ class NCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
         return leave_one_out_accuracy(self._embed(self._tensor(X_BF)).cpu(), labels_B, self.n_neighbors)
 
     def _check(self, X_BF: Array, labels_B: Array) -> None:
-        """Raise for settings that this data cannot serve."""
+        """Raise for settings that do not suit this data."""
         check_choice("objective", self.objective, OBJECTIVES)
-        check_choice("init", self.init, STARTS)
+        check_choice("init", self.init, INITS)
         B, F = X_BF.shape
         if len(self.classes_) < 2:
             raise InputError(
@@ -158,7 +186,7 @@ class NCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
                 f"batch_size={self.batch_size} leaves a point without neighbours; take 2 or more, or None."
             )
         if self.encoder is not None and not isinstance(self.encoder, nn.Module):
-            raise InputError(f"encoder={self.encoder!r} is no torch module.")
+            raise InputError(f"encoder={self.encoder!r} is not a torch module.")
         if self.encoder is not None and not any(weight.requires_grad for weight in self.encoder.parameters()):
             raise InputError(f"encoder={self.encoder} has no weights to learn.")
         if self.max_iter < 1:
@@ -176,18 +204,18 @@ class NCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
     def _start(self, X_BF: Array, labels_B: Array, rng: np.random.RandomState) -> nn.Module:
         if self.encoder is not None:
             return deepcopy(self.encoder)
-        start_DF = STARTS[self.init](X_BF, labels_B, self.n_components or X_BF.shape[1], rng)
+        start_DF = initial_map(self.init, X_BF, labels_B, self.n_components or X_BF.shape[1], rng)
         D, F = start_DF.shape
         if self.n_components not in (None, D):
             raise InputError(
                 f"init={self.init!r} finds {D} directions, n_components={self.n_components}: take 'pca'."
             )
-        linear = nn.Linear(F, D, bias=False, device="meta")  # which draws nothing from torch's generator
+        linear = nn.Linear(F, D, bias=False, device="meta")  # draws nothing from torch's generator
         linear.weight = nn.Parameter(torch.as_tensor(start_DF.copy()))
         return linear
 
     def _components(self, x_BF: Tensor) -> int:
-        """Columns of the map's output, from one point, which also gives lazy layers their sizes."""
+        """Map one point, which also gives lazy layers their sizes, and return the columns of the output."""
         try:
             shape = tuple(self._embed(x_BF[:1]).shape)
         except RuntimeError as error:
@@ -203,54 +231,45 @@ class NCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
         z_BD: Tensor = self.encoder_.eval()(x_BF.to(weight.device, weight.dtype))
         return z_BD
 
-    def _loss(self, x_BF: Tensor, c_B: Tensor) -> Tensor:
-        return neighbour_loss(self.encoder_(x_BF), c_B, self.objective)
-
-    def _lbfgs(self, x_BF: Tensor, c_B: Tensor, rng: np.random.RandomState) -> tuple[float, int]:
-        """SciPy's L-BFGS on the flattened weights: about one evaluation an iteration."""
+    def _lbfgs(self, x_BF: Tensor, c_B: Tensor) -> tuple[float, int]:
+        """Minimise by SciPy's L-BFGS on the flattened weights: about one evaluation an iteration."""
         weights = [weight for weight in self.encoder_.train().parameters() if weight.requires_grad]
 
-        def _loss_and_gradient(flat: Array) -> tuple[float, Array]:
+        def loss_and_gradient(flat: Array) -> tuple[float, Array]:
             vector_to_parameters(torch.as_tensor(flat).to(weights[0]), weights)
-            loss = self._loss(x_BF, c_B)
+            loss = neighbour_loss(self.encoder_(x_BF), c_B, self.objective)
             gradient = parameters_to_vector(torch.autograd.grad(loss, weights))
             return loss.item(), gradient.double().cpu().numpy()
 
         start = parameters_to_vector(weights).detach().double().cpu().numpy()
         # The loss is a mean: with its tolerance divided by B, the gradient's rule is that of the sum.
         options = {"maxiter": self.max_iter, "ftol": self.tol, "gtol": self.tol / len(x_BF)}
-        best = minimize(_loss_and_gradient, start, jac=True, method="L-BFGS-B", options=options)
+        best = minimize(loss_and_gradient, start, jac=True, method="L-BFGS-B", options=options)
         vector_to_parameters(torch.as_tensor(best.x).to(weights[0]), weights)
         return float(best.fun), max(1, int(best.nit))
 
-    def _adam(self, x_BF: Tensor, c_B: Tensor, rng: np.random.RandomState) -> tuple[float, int]:
+    def _adam(
+        self, x_BF: Tensor, c_B: Tensor, rng: np.random.RandomState, batch_size: int
+    ) -> tuple[float, int]:
+        """Minimise by Adam on shuffled batches."""
         optimiser = torch.optim.Adam(self.encoder_.train().parameters(), self.learning_rate)
-        losses, size = [x_BF.new_zeros(())], min(self.batch_size or 2, len(x_BF))
+        losses: list[Tensor] = []
         for epoch in range(self.max_iter):
             # At a constant rate the noise of small batches undoes what the first epochs learned.
             optimiser.param_groups[0]["lr"] = self.learning_rate * (1 - epoch / self.max_iter)
+            losses = []
             order_B = torch.as_tensor(rng.permutation(len(x_BF)), device=x_BF.device)
-            batches = [rows for rows in torch.split(order_B, size) if len(rows) > 1]
-            losses = [self._adam_step(optimiser, x_BF[rows], c_B[rows]) for rows in batches]
+            for rows in torch.split(order_B, batch_size):
+                if len(rows) > 1:
+                    loss = neighbour_loss(self.encoder_(x_BF[rows]), c_B[rows], self.objective)
+                    optimiser.zero_grad()
+                    loss.backward()  # type: ignore[no-untyped-call]
+                    optimiser.step()
+                    losses.append(loss.detach())
         return torch.stack(losses).mean().item(), self.max_iter
-
-    def _adam_step(self, optimiser: torch.optim.Optimizer, x_BF: Tensor, c_B: Tensor) -> Tensor:
-        optimiser.zero_grad()
-        loss = self._loss(x_BF, c_B)
-        loss.backward()  # type: ignore[no-untyped-call]
-        optimiser.step()
-        return loss.detach()
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.target_tags.required = True
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
-
-
-@contextmanager
-def _torch_seed(rng: np.random.RandomState, device: torch.device) -> Iterator[None]:
-    """Torch draws from a seed that `rng` gives, and goes on afterwards as if nothing had been drawn."""
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        torch.manual_seed(rng.randint(2**31))
-        yield

@@ -38,17 +38,17 @@ def neighbour_logits(z_RD: Tensor, z_BD: Tensor, first_row: int) -> Tensor:
 
 
 def _centred(z_BD: Tensor) -> Tensor:
-    """The same distances around the origin: squares of far coordinates would drown them in float32."""
+    """Centre the points, which keeps distances: squares of large coordinates would swallow them."""
     return z_BD - z_BD.mean(0)
 
 
 def _wide(z_BD: Tensor) -> Tensor:
-    """In float32 or better, for products without autocast: distances of eight bits are no distances."""
+    """Return the points in float32 or better: a half-precision number is too coarse for distances."""
     return z_BD.float() if z_BD.dtype in (torch.float16, torch.bfloat16) else z_BD
 
 
 def _softmax(logits_RB: Tensor) -> tuple[Tensor, Tensor]:
-    """Softmax and log-sum-exp of each row from one pass of exponentials; a row of −∞ alone gives NaN."""
+    """Return softmax and log-sum-exp of each row by one pass of exponentials; a row of only −∞ gives NaN."""
     p_RB = logits_RB.softmax(1)
     return p_RB, logits_RB.amax(1) - p_RB.amax(1).log()
 
@@ -77,7 +77,7 @@ OBJECTIVES: dict[str, Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]] = {"kl"
 
 
 def _tiles(z_BD: Tensor, elements: int | None = None) -> Iterator[tuple[int, int]]:
-    """First row of each tile, and the row after its last; by default as many rows as suit the device."""
+    """Yield the first row of each tile and the row after its last; by default as many as suit the device."""
     elements = elements or TILE_ELEMENTS.get(z_BD.device.type, TILE_ELEMENTS["cpu"])
     rows = max(1, elements // len(z_BD))
     for first in range(0, len(z_BD), rows):
@@ -91,7 +91,7 @@ class _NeighbourLoss(torch.autograd.Function):
     def forward(
         ctx: FunctionCtx, z_BD: Tensor, labels_B: Tensor, objective: str, elements: int | None
     ) -> Tensor:
-        """The mean loss; its gradient is made on the way."""
+        """Return the mean loss, and keep its gradient, which is computed on the way."""
         given_BD, z_BD = z_BD, _centred(z_BD)
         lonely_B = labels_B.bincount()[labels_B] < 2
         total, grad_BD = z_BD.new_zeros(()), torch.zeros_like(z_BD)
@@ -102,7 +102,7 @@ class _NeighbourLoss(torch.autograd.Function):
             total += loss_R.masked_fill(lonely_R, 0.0).sum()
             if lonely_R.any():
                 slope_RB.masked_fill_(lonely_R[:, None], 0.0)
-            # −‖z_i−z_j‖² moves z_i by 2(z_j−z_i) and z_j by 2(z_i−z_j); a row's slopes add up to nought.
+            # −‖z_i−z_j‖² moves z_i by 2(z_j−z_i) and z_j by 2(z_i−z_j); a row's slopes add up to zero.
             grad_BD[first:last] += slope_RB @ z_BD
             grad_BD.addmm_(slope_RB.T, z_RD).addcmul_(slope_RB.sum(0)[:, None], z_BD, value=-1)
         count = (~lonely_B).sum().clamp(min=1).to(z_BD)  # as an integer it would divide in float32
@@ -112,7 +112,7 @@ class _NeighbourLoss(torch.autograd.Function):
     @staticmethod
     @refuse_double_backward
     def backward(ctx: FunctionCtx, *grad_outputs: Tensor) -> tuple[Tensor, None, None, None]:
-        """Scale the gradient."""
+        """Scale the stored gradient."""
         grad_BD, _ = ctx.saved_tensors  # type: ignore[attr-defined]
         return grad_outputs[0] * grad_BD, None, None, None
 
@@ -137,7 +137,7 @@ def neighbour_loss(z_BD: Tensor, labels_B: Tensor, objective: str = "kl", tile: 
 
 @torch.no_grad()
 def leave_one_out_accuracy(z_BD: Tensor, labels_B: Tensor, neighbours: int = 1) -> float:
-    """Share of points whose nearest `neighbours` vote for their class; a tie goes to the lowest class."""
+    """Return the share of points whose `neighbours` nearest vote for their class; ties go to the lowest."""
     if not 1 <= neighbours < len(z_BD):
         raise InputError(
             f"neighbours={neighbours} must lie in 1…{len(z_BD) - 1}: {len(z_BD)} points leave no more."

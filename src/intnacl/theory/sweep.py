@@ -1,12 +1,13 @@
 """The theory's inequalities measured over n, m, M and ε on one synthetic mixture: numbers, ready to plot.
 
-Every list holds one dict a setting. Measured: `gap` = |mean of the deviations|, the left side of Theorem B.1,
-and `spread` = mean Δ, which its proof bounds. Bounds: `paper` as stated, `proved` as in docs/theory.md.
+A list of rows holds one dict for each setting. Measured: `gap` = |mean of the deviations|, the left side of
+Theorem B.1, and `spread` = mean Δ, which its proof bounds. Bounds: `paper` as stated, `proved`
+as in docs/theory.md.
 """
 
 import math
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, Literal, TypedDict
 
 import torch
 
@@ -20,17 +21,21 @@ from intnacl.theory.bounds import (
     proved_debiasing_gap,
     proved_deviation_tail,
 )
-from intnacl.theory.mixture import (
+from intnacl.theory.simulation import (
     Mixture,
+    Setting,
+    complexity,
+    deviations,
+    feature_class,
+    loss_class,
     mean_classifier_loss,
     random_mixture,
     supervised_loss,
     unbiased_loss,
 )
-from intnacl.theory.rademacher import complexity
-from intnacl.theory.simulation import Setting, deviations, feature_class, loss_class
 
 Rows = list[dict[str, float]]
+VARIED: tuple[Literal["n", "m", "M"], ...] = ("n", "m", "M")
 # The class of functions whose complexity is measured: random linear encoders on T anchors.
 ENCODERS, ANCHORS = 64, 256
 POSITIVES = (1, 2, 4, 8, 16)  # M, where varied
@@ -45,7 +50,7 @@ class SweepConfig:
     points: int = 16
     """Points of a class."""
     dimensions: int = 8
-    """Of the features."""
+    """Dimensions of the features."""
     spread: float = 0.8
     """Noise around a class centre, in units of the centre's own entries."""
     N: int = 32
@@ -57,9 +62,9 @@ class SweepConfig:
     delta: float = 0.05
     """Probability with which Theorems 3.1 and B.4 may fail."""
     draws: int = 4000
-    """Draws a setting."""
+    """Draws for each setting."""
     seed: int = 0
-    """Of the mixture and the draws."""
+    """Seed of the mixture and the draws."""
 
     def __post_init__(self) -> None:
         for name, least in (("classes", 2), ("points", 1), ("dimensions", 1), ("draws", 2)):
@@ -72,32 +77,79 @@ class SweepConfig:
             raise InputError(f"spread={self.spread} is an amount of noise: take 0 or more.")
 
 
+class Sweep(TypedDict):
+    """All measurements of a sweep; a row's `value` is what varies in its list."""
+
+    n: Rows
+    m: Rows
+    M: Rows
+    """Deviations from the unbiased loss."""
+    tail: Rows
+    """P(Δ ≥ ε) over ε."""
+    lemma: dict[str, Rows]
+    """Lemma B.3 over M, for each of two mixtures."""
+    complexity: Rows
+    """Rademacher complexity of the losses over M, with both denominators."""
+    order: Rows
+    """The terms inside the O(·) of Theorems B.4 and 3.1 over M."""
+
+
 def exclusive_or() -> Mixture:
-    """Two classes at opposite ends of two axes: no linear classifier beats log 2."""
+    """Place two classes at opposite ends of two axes: no linear classifier beats log 2."""
     return Mixture(features=torch.tensor([[[1.0, 0.0], [-1.0, 0.0]], [[0.0, 1.0], [0.0, -1.0]]]))
 
 
 def two_classes() -> Mixture:
-    """Features at ±1.3 in one class, at π in the other: linearly separable."""
+    """Place one class at ±1.3 on the circle, the other at π: linearly separable."""
     angles_KP = torch.tensor([[1.3, -1.3], [math.pi, math.pi]], dtype=torch.float64)
     return Mixture(features=torch.stack([angles_KP.cos(), angles_KP.sin()], dim=-1))
 
 
-def sweep(config: SweepConfig) -> dict[str, Any]:
-    """All measurements: deviations over n, m and M, their tail; Lemma B.3, complexity, O(·) terms over M."""
+def sweep(config: SweepConfig) -> Sweep:
+    """Measure the deviations and their tail, Lemma B.3, the complexity of the losses, and the O(·) terms."""
     mixture = random_mixture(
         config.classes, config.points, config.dimensions, config.spread, seed=config.seed
     )
     base = Setting(N=config.N, n=config.n, m=config.m)
     powers = [4, 16, 64, 256, 1024]
+
+    delta_S = deviations(mixture, base, config.draws, seed=config.seed).abs()
+    where: dict[str, Any] = {"n": base.n, "m": base.m, "tau_plus": 1 / config.classes}
+    tail = [
+        {
+            "value": epsilon,
+            "measured": (delta_S >= epsilon).double().mean().item(),
+            "paper": min(1.0, deviation_tail(epsilon, **where)),
+            "proved": min(1.0, proved_deviation_tail(epsilon, **where)),
+        }
+        for epsilon in (0.02 * step for step in range(1, 76))
+    ]
+
+    complexities: Rows = []
+    for M in POSITIVES:
+        row: dict[str, float] = {"value": M}
+        for denominator in ("MN", "N"):
+            setting = Setting(N=config.N, M=M, n=32, m=4, denominator=denominator)
+            losses_FT = loss_class(setting, encoders=ENCODERS, T=ANCHORS, seed=config.seed)
+            row[denominator], row[f"{denominator}_error"] = complexity(losses_FT)
+        complexities.append(row)
+
+    # Inside O(·), with R_S(F) measured: only ratios between rows say anything.
+    R, _ = complexity(feature_class(encoders=ENCODERS, T=ANCHORS, seed=config.seed))
+    order: Rows = []
+    for M in POSITIVES:
+        shared: dict[str, Any] = {"N": config.N, "M": M, "T": ANCHORS, "delta": config.delta, "rademacher": R}
+        debiased, plain = generalisation_debiased(**shared, **where), generalisation_nca(**shared)
+        order.append({"value": M} | asdict(debiased) | {"debiased": debiased.total, "plain": plain.total})
+
     return {
         "n": [_deviation(mixture, replace(base, n=n), config) | {"value": n} for n in powers],
         "m": [_deviation(mixture, replace(base, m=m), config) | {"value": m} for m in [1, *powers]],
         "M": [_deviation(mixture, replace(base, M=M), config) | {"value": M} for M in POSITIVES],
-        "tail": _tail(mixture, base, config),
+        "tail": tail,
         "lemma": {"two classes": _lemma(two_classes()), "exclusive or": _lemma(exclusive_or())},
-        "complexity": _complexities(config),
-        "order": _orders(config),
+        "complexity": complexities,
+        "order": order,
     }
 
 
@@ -115,20 +167,6 @@ def _deviation(mixture: Mixture, setting: Setting, config: SweepConfig) -> dict[
     }
 
 
-def _tail(mixture: Mixture, setting: Setting, config: SweepConfig) -> Rows:
-    delta_S = deviations(mixture, setting, config.draws, seed=config.seed).abs()
-    where: dict[str, Any] = {"n": setting.n, "m": setting.m, "tau_plus": 1 / config.classes}
-    return [
-        {
-            "value": epsilon,
-            "measured": (delta_S >= epsilon).double().mean().item(),
-            "paper": min(1.0, deviation_tail(epsilon, **where)),
-            "proved": min(1.0, proved_deviation_tail(epsilon, **where)),
-        }
-        for epsilon in (0.02 * step for step in range(1, 76))
-    ]
-
-
 def _lemma(mixture: Mixture) -> Rows:
     fixed = {"sup": supervised_loss(mixture), "sup_mean": mean_classifier_loss(mixture)}
     K = mixture.classes
@@ -138,41 +176,6 @@ def _lemma(mixture: Mixture) -> Rows:
             "value": M,
             "unbiased": unbiased_loss(mixture, K - 1, M),
             "unbiased_enough": unbiased_loss(mixture, negatives_for_supervision(K, M), M),
-        }
-        for M in POSITIVES
-    ]
-
-
-def _complexities(config: SweepConfig) -> Rows:
-    base = Setting(N=config.N, n=32, m=4)
-    rows = []
-    for M in POSITIVES:
-        row: dict[str, float] = {"value": M}
-        for denominator in ("MN", "N"):
-            losses_FT = loss_class(
-                replace(base, M=M, denominator=denominator), encoders=ENCODERS, T=ANCHORS, seed=config.seed
-            )
-            row[denominator], row[f"{denominator}_error"] = complexity(losses_FT)
-        rows.append(row)
-    return rows
-
-
-def _orders(config: SweepConfig) -> Rows:
-    """What stands inside the O(·) of Theorems B.4 and 3.1, with R_S(F) measured: for ratios alone."""
-    features = feature_class(encoders=ENCODERS, T=ANCHORS, seed=config.seed)
-    shared: dict[str, Any] = {
-        "N": config.N,
-        "T": ANCHORS,
-        "delta": config.delta,
-        "rademacher": complexity(features)[0],
-    }
-    debiased: dict[str, Any] = {"n": config.n, "m": config.m, "tau_plus": 1 / config.classes}
-    return [
-        {
-            "value": M,
-            **asdict(bound := generalisation_debiased(**shared, **debiased, M=M)),
-            "debiased": bound.total,
-            "plain": generalisation_nca(**shared, M=M).total,
         }
         for M in POSITIVES
     ]
