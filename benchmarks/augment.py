@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from intnacl.data.augment import augment
-from intnacl.data.augmentations import RECIPES, AugmentConfig
+from intnacl.data.augmentations import AUGMENTATIONS, AugmentConfig
 
 View = Callable[[], object]  # makes a batch of views
 Burst = Callable[[], float]  # makes batches for a while; returns views a second
@@ -219,7 +219,7 @@ def parse() -> argparse.Namespace:
 def main() -> None:
     args = parse()
     torch.set_num_threads(args.threads)
-    config = RECIPES[args.recipe]
+    config = AUGMENTATIONS[args.recipe]
     print(f"views a second, {args.size}x{args.size}, recipe {args.recipe}\n{hardware(args)}\n{versions()}")
     for batch in args.batch_sizes:
         images = torch.randint(

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from intnacl.data import load
 from intnacl.data.augment import augment
-from intnacl.data.augmentations import RECIPES, AugmentConfig
+from intnacl.data.augmentations import AUGMENTATIONS, AugmentConfig
 
 Summary = dict[str, Tensor]
 
@@ -82,7 +82,7 @@ def main() -> None:
     args = parser.parse_args()
 
     images = load(args.dataset, split="train", root=args.root).images[: args.images]
-    config = RECIPES[args.recipe]
+    config = AUGMENTATIONS[args.recipe]
     theirs = [summary(torchvision_run(images, config, seed, args.pil)) for seed in range(args.runs)]
     ours = [summary(our_run(images, config, seed)) for seed in range(args.runs)]
     print(f"{len(images)} images of {args.dataset}, recipe {args.recipe}, {args.runs} runs; mean, largest")

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from intnacl.attacks.named import named_attack
 from intnacl.data.augment import augment
-from intnacl.data.augmentations import RECIPES, AugmentConfig
+from intnacl.data.augmentations import AUGMENTATIONS, AugmentConfig
 from intnacl.evaluation import probe, robustness
 from intnacl.evaluation.features import extract_pair
 from intnacl.evaluation.precision import exact_float32
@@ -70,7 +70,10 @@ def problems(
     for name, config in SETTINGS.items():
         config = replace(config, epochs=epochs or config.epochs)
         yield name, config, probe.fit(features, train.labels, test_features, test.labels, config)
-    for name, recipe in {"the run's": subject.config.augment, "crop and flip": RECIPES["crop_flip"]}.items():
+    for name, recipe in {
+        "the run's": subject.config.augment,
+        "crop and flip": AUGMENTATIONS["crop_flip"],
+    }.items():
         features = augmented_features(subject, train.images, recipe)
         config = ProbeConfig(epochs=epochs or 1000 // PASSES)
         labels = train.labels.repeat(PASSES)

@@ -12,7 +12,7 @@ from intnacl.losses.nacl import mix_rows
 from intnacl.losses.negatives import Pair, log_estimate
 from intnacl.losses.robust import adversarial_weight, robust_rows
 from intnacl.losses.similarity import log_mean_negatives
-from intnacl.plots.theory import INK, draw_bounds, draw_lemma, draw_spaces
+from intnacl.plots.theory import INK, draw_bounds, draw_lemma, draw_spaces, save_theory
 from intnacl.theory.comparison import ComparisonConfig, learn_spaces, load_table, measure
 from intnacl.theory.neighbours import neighbour_logits
 from intnacl.theory.sweep import SweepConfig, exclusive_or, sweep, two_classes
@@ -25,7 +25,7 @@ def step_nca() -> None:
     """Step 0: supervised NCA on the digits."""
     X, y = load_table("digits")
     spaces = learn_spaces(X, y, ComparisonConfig(device="cpu"))
-    draw_spaces(spaces, measure(spaces, y), y, IMAGES / "theory-0-nca.png")
+    save_theory(draw_spaces(spaces, measure(spaces, y), y), IMAGES / "theory-0-nca.png")
 
 
 def step_sphere() -> None:
@@ -152,7 +152,7 @@ def step_robust() -> None:
 def step_bounds() -> None:
     """Step 7: the inequalities, measured; step 8: Lemma B.3 on two counterexamples."""
     measured = sweep(SweepConfig())
-    draw_bounds(measured, IMAGES / "theory-7-bounds.png")
+    save_theory(draw_bounds(measured), IMAGES / "theory-7-bounds.png")
     figure = Figure(figsize=(13, 3.4), layout="constrained")
     axes = figure.subplots(1, 4)
     for k, (name, mixture) in enumerate(

@@ -8,10 +8,12 @@ from torch import Tensor
 
 from command_line import intnacl
 from intnacl.cli import app
+from intnacl.cli.datasets import trained_encoder
 from intnacl.errors import InputError
 from intnacl.plots import gallery
 from intnacl.runs.resolve import resolve
-from intnacl.training.objectives import AdversaryConfig
+from intnacl.training.objectives import AdversaryConfig, Contrastive
+from tiny_run import trained
 
 
 def test_datasets_lists_names_sizes_and_the_place_of_files(tmp_path: Path) -> None:
@@ -31,7 +33,8 @@ def test_datasets_show_draws_and_tells_the_checksum(tmp_path: Path) -> None:
 def columns_of(monkeypatch: pytest.MonkeyPatch, *words: str) -> dict[str, Tensor]:
     """What `datasets show` draws."""
     drawn: list[dict[str, Tensor]] = []
-    monkeypatch.setattr(gallery, "draw_gallery", lambda columns, captions, out: drawn.append(columns))
+    monkeypatch.setattr(gallery, "draw_gallery", lambda columns, captions: drawn.append(columns))
+    monkeypatch.setattr(gallery, "save_gallery", lambda figure, out: None)
     app(["datasets", "show", "digits", *words], result_action="return_value")
     return drawn[0]
 
@@ -42,6 +45,29 @@ def test_datasets_show_has_the_adversarial_view_of_training(monkeypatch: pytest.
     change = (columns["adversarial"] - columns["anchor"]).abs().amax()
     assert change.item() == pytest.approx(AdversaryConfig().eps, abs=1e-6)
     assert "adversarial" not in columns_of(monkeypatch, "--rows", "4", "--eps", "0")
+
+
+def test_the_untrained_adversarial_view_is_that_of_the_first_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ("--rows", "6", "--augment", "paper", "--seed", "3")
+    config = resolve({"dataset": "digits", "augment": "paper", "seed": 3}, preset="adv")
+    columns = columns_of(monkeypatch, *words, "--eps", str(config.adversary.eps))
+    objective = Contrastive(
+        config.loss, config.encoder, config.augment, config.adversary, image_size=8, seed=3
+    )
+    seen: list[Tensor] = []
+    objective.parts.embed = lambda x: seen.append(x) or objective.model(x)
+    objective(columns["original"], None, torch.arange(6), torch.tensor(0))
+    torch.testing.assert_close(columns["adversarial"], seen[0][-6:], rtol=0, atol=1e-6)
+
+
+def test_a_trained_encoder_makes_views_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = trained(tmp_path).folder
+    words = ("--rows", "6", "--eps", "0.1")
+    own, untrained = columns_of(monkeypatch, *words, "--run", str(folder)), columns_of(monkeypatch, *words)
+    assert torch.equal(own["anchor"], untrained["anchor"])
+    assert (own["adversarial"] != untrained["adversarial"]).any()
+    with pytest.raises(InputError, match=r"was trained on 8×8 images, but these have side 32: .*--size 8"):
+        trained_encoder(folder, 32)
 
 
 def test_datasets_show_draws_the_views_that_training_takes(monkeypatch: pytest.MonkeyPatch) -> None:

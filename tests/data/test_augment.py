@@ -9,7 +9,7 @@ from scipy.stats import ks_2samp
 
 from intnacl.data import draws
 from intnacl.data.augment import BRIGHTNESS, CONTRAST, HUE, SATURATION, TRIES, UNIFORMS, apply, augment, draw
-from intnacl.data.augmentations import RECIPES
+from intnacl.data.augmentations import AUGMENTATIONS
 from intnacl.errors import InputError
 
 T = pytest.importorskip("torchvision.transforms.v2")
@@ -48,7 +48,7 @@ def patches():
 
 @pytest.mark.parametrize(("height", "width"), [(32, 32), (20, 45)])
 def test_crop_boxes_are_distributed_as_torchvisions(height, width):
-    config = RECIPES["paper"]
+    config = AUGMENTATIONS["paper"]
     params = drawn(config, height=height, width=width)
     theirs = crops(config.crop_scale, config.crop_ratio, height, width)
     for ours, column in zip((params.top, params.left, params.height, params.width), theirs.T, strict=True):
@@ -64,7 +64,7 @@ def test_crop_boxes_are_distributed_as_torchvisions(height, width):
 
 
 def test_the_first_crop_that_fits_is_taken():
-    config = replace(RECIPES["paper"], crop_scale=(0.2, 0.5))  # every one fits
+    config = replace(AUGMENTATIONS["paper"], crop_scale=(0.2, 0.5))  # every one fits
     first, other = torch.rand(2, 20, UNIFORMS)
     other[:, :2], other[:, 2 * TRIES :] = first[:, :2], first[:, 2 * TRIES :]
     boxes = zip(draw(config, first, 32, 32)[:4], draw(config, other, 32, 32)[:4], strict=True)
@@ -73,7 +73,7 @@ def test_the_first_crop_that_fits_is_taken():
 
 @pytest.mark.parametrize(("height", "width"), [(8, 64), (64, 8), (9, 10)])
 def test_the_fallback_is_torchvisions_central_crop(height, width):
-    config = replace(RECIPES["paper"], crop_scale=(1.0, 1.0))
+    config = replace(AUGMENTATIONS["paper"], crop_scale=(1.0, 1.0))
     config = replace(config, crop_ratio=(1.3, 1.4)) if height == 9 else config
     params = drawn(config, 3, height, width)
     expected = crops(config.crop_scale, config.crop_ratio, height, width, 1)[0]
@@ -82,13 +82,13 @@ def test_the_fallback_is_torchvisions_central_crop(height, width):
 
 
 def test_no_crop_is_the_whole_image_whatever_its_shape():
-    params = drawn(RECIPES["none"], 3, 8, 64)
+    params = drawn(AUGMENTATIONS["none"], 3, 8, 64)
     assert [value.tolist() for value in params[:4]] == [[0] * 3, [0] * 3, [8] * 3, [64] * 3]
 
 
 @pytest.mark.parametrize("strength", [0.5, 1.0, 1.5])
 def test_jitter_is_distributed_as_torchvisions(strength):
-    params = drawn(replace(RECIPES["paper"], strength=strength, jitter_p=1.0))
+    params = drawn(replace(AUGMENTATIONS["paper"], strength=strength, jitter_p=1.0))
     jitter = T.ColorJitter(*(strength * value for value in (0.8, 0.8, 0.8, 0.2)))
     theirs = [jitter.make_params([]) for _ in range(COUNT)]
     names = ("brightness_factor", "contrast_factor", "saturation_factor", "hue_factor")
@@ -99,7 +99,7 @@ def test_jitter_is_distributed_as_torchvisions(strength):
 
 
 def test_all_24_orders_are_equally_likely():
-    stage = drawn(RECIPES["paper"], 24_000).stage
+    stage = drawn(AUGMENTATIONS["paper"], 24_000).stage
     orders, counts = stage.unique(dim=0, return_counts=True)
     assert len(orders) == 24
     assert (orders.sort(dim=1).values == torch.arange(4)).all()
@@ -107,7 +107,7 @@ def test_all_24_orders_are_equally_likely():
 
 
 def test_probabilities():
-    config = replace(RECIPES["simclr"], flip_p=0.3, solarize_p=0.1)
+    config = replace(AUGMENTATIONS["simclr"], flip_p=0.3, solarize_p=0.1)
     params = drawn(config, 20_000)
     jittered = (params.factors != torch.tensor([1.0, 1.0, 1.0, 0.0])).any(1)
     happened = (params.flip, jittered, params.grayscale, params.blur, params.solarize)
@@ -118,7 +118,7 @@ def test_probabilities():
 
 
 def test_one_operation_less_leaves_the_draws_of_the_others():
-    full, less = drawn(RECIPES["paper"]), drawn(RECIPES["crop_flip"])
+    full, less = drawn(AUGMENTATIONS["paper"]), drawn(AUGMENTATIONS["crop_flip"])
     assert torch.equal(full.width, less.width)
     assert torch.equal(full.flip, less.flip)
 
@@ -144,7 +144,7 @@ def by_torchvision(image, config, params, i, size):
 
 @pytest.mark.parametrize("size", [(32, 32), (24, 40)])
 def test_a_recipe_equals_torchvisions_operations_on_the_same_parameters(patches, size):
-    config = replace(RECIPES["simclr"], strength=1.0)
+    config = replace(AUGMENTATIONS["simclr"], strength=1.0)
     x = F.to_dtype(patches[:200], torch.float32, scale=True)
     params = drawn(config, 200)
     theirs = torch.stack([by_torchvision(image, config, params, i, size) for i, image in enumerate(x)])
@@ -154,9 +154,9 @@ def test_a_recipe_equals_torchvisions_operations_on_the_same_parameters(patches,
 
 
 def test_solarise_is_last(patches):
-    config = replace(RECIPES["crop_flip"], solarize_p=1.0)
+    config = replace(AUGMENTATIONS["crop_flip"], solarize_p=1.0)
     params = drawn(config, 100)
-    expected = F.solarize(apply(patches[:100], params, RECIPES["crop_flip"]), 0.5)
+    expected = F.solarize(apply(patches[:100], params, AUGMENTATIONS["crop_flip"]), 0.5)
     assert torch.equal(apply(patches[:100], params, config), expected)
 
 
@@ -189,7 +189,7 @@ def test_the_whole_recipe_agrees_with_torchvision_in_distribution(patches):
     transform, weaker = pipeline(1.0), pipeline(0.5)
     theirs = [torch.stack([transform(p) for p in patches]) for _ in range(3)]
     rows = torch.arange(len(patches))
-    ours = [augment(patches, RECIPES["paper"], seed=0, step=s, view=0, rows=rows) for s in range(3)]
+    ours = [augment(patches, AUGMENTATIONS["paper"], seed=0, step=s, view=0, rows=rows) for s in range(3)]
     other = torch.stack([weaker(p) for p in patches])
     for a, b in zip(statistics(torch.cat(ours)).T, statistics(torch.cat(theirs)).T, strict=True):
         assert ks_2samp(a, b).pvalue > 0.01
@@ -200,23 +200,23 @@ def test_the_whole_recipe_agrees_with_torchvision_in_distribution(patches):
 
 
 def test_none_changes_nothing_but_the_type(patches):
-    out = augment(patches, RECIPES["none"], seed=0, step=0, view=0, rows=torch.arange(len(patches)))
+    out = augment(patches, AUGMENTATIONS["none"], seed=0, step=0, view=0, rows=torch.arange(len(patches)))
     assert torch.equal(out, patches.float() / 255)
     assert out.is_contiguous(memory_format=torch.channels_last)
 
 
 def test_flip_alone_mirrors(patches):
     out = augment(
-        patches, replace(RECIPES["none"], flip_p=1.0), seed=0, step=0, view=0, rows=torch.arange(600)
+        patches, replace(AUGMENTATIONS["none"], flip_p=1.0), seed=0, step=0, view=0, rows=torch.arange(600)
     )
     assert torch.equal(out, patches.flip(3).float() / 255)
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("recipe", AUGMENTATIONS)
 def test_bf16_is_the_rounded_float32(patches, recipe):
     key = {"seed": 0, "step": 0, "view": 0, "rows": torch.arange(600)}
-    full = augment(patches, RECIPES[recipe], **key)
-    half = augment(patches, RECIPES[recipe], dtype=torch.bfloat16, **key)
+    full = augment(patches, AUGMENTATIONS[recipe], **key)
+    half = augment(patches, AUGMENTATIONS[recipe], dtype=torch.bfloat16, **key)
     assert half.dtype == torch.bfloat16
     assert torch.equal(half, full.bfloat16())
     assert full.min() >= 0
@@ -226,12 +226,12 @@ def test_bf16_is_the_rounded_float32(patches, recipe):
 def test_autocast_around_it_changes_nothing(patches):
     key = {"seed": 0, "step": 0, "view": 0, "rows": torch.arange(600)}
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        inside = augment(patches, RECIPES["simclr"], **key)
-    assert torch.equal(inside, augment(patches, RECIPES["simclr"], **key))
+        inside = augment(patches, AUGMENTATIONS["simclr"], **key)
+    assert torch.equal(inside, augment(patches, AUGMENTATIONS["simclr"], **key))
 
 
 def test_a_kernel_wider_than_the_image_is_refused(patches):
-    config = replace(RECIPES["simclr"], blur_kernel=65)
+    config = replace(AUGMENTATIONS["simclr"], blur_kernel=65)
     with pytest.raises(InputError, match=r"blur_kernel=65 .*32x32.*at most 63"):
         augment(patches, config, seed=0, step=0, view=0, rows=torch.arange(600))
 
@@ -240,14 +240,14 @@ def test_a_kernel_wider_than_the_image_is_refused(patches):
 def test_one_graph(patches, recipe):
     compiled = torch.compile(augment, fullgraph=True, backend="aot_eager")
     key = {"seed": 0, "step": torch.tensor(3), "view": 1, "rows": torch.arange(64)}
-    expected = augment(patches[:64], RECIPES[recipe], **key)
-    assert torch.allclose(compiled(patches[:64], RECIPES[recipe], **key), expected, atol=1e-5)
+    expected = augment(patches[:64], AUGMENTATIONS[recipe], **key)
+    assert torch.allclose(compiled(patches[:64], AUGMENTATIONS[recipe], **key), expected, atol=1e-5)
 
 
 @pytest.mark.filterwarnings("default")  # the compiler has its own
 def test_compiled_code_agrees_and_draws_by_the_step(patches):
     compiled = torch.compile(augment, fullgraph=True)
-    config = replace(RECIPES["simclr"], solarize_p=0.2)
+    config = replace(AUGMENTATIONS["simclr"], solarize_p=0.2)
     for step in (0, 1):
         key = {"seed": 0, "step": torch.tensor(step), "view": 0, "rows": torch.arange(64)}
         out, expected = compiled(patches[:64], config, **key), augment(patches[:64], config, **key)
@@ -258,7 +258,7 @@ def test_compiled_code_agrees_and_draws_by_the_step(patches):
 
 def test_gradients_reach_the_image(patches):
     x = (patches[:16].float() / 255).requires_grad_()
-    augment(x, RECIPES["simclr"], seed=0, step=0, view=0, rows=torch.arange(16)).sum().backward()
+    augment(x, AUGMENTATIONS["simclr"], seed=0, step=0, view=0, rows=torch.arange(16)).sum().backward()
     assert x.grad.isfinite().all()
     assert (x.grad.flatten(1).abs().sum(1) > 0).all()
 
@@ -267,11 +267,11 @@ def test_gradients_reach_the_image(patches):
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype:UserWarning")
 def test_gpu_agrees_without_waiting_for_the_host(patches):
     key = {"seed": 0, "view": 0}
-    expected = augment(patches, RECIPES["simclr"], step=3, rows=torch.arange(600), **key)
+    expected = augment(patches, AUGMENTATIONS["simclr"], step=3, rows=torch.arange(600), **key)
     images, rows, step = patches.cuda(), torch.arange(600).cuda(), torch.tensor(3).cuda()
     torch.cuda.set_sync_debug_mode("error")
     try:
-        out = augment(images, RECIPES["simclr"], step=step, rows=rows, **key)
+        out = augment(images, AUGMENTATIONS["simclr"], step=step, rows=rows, **key)
     finally:
         torch.cuda.set_sync_debug_mode("default")
     same = ((out.cpu() - expected).abs().flatten(1).amax(1) < 1e-3).float().mean()
@@ -287,7 +287,14 @@ def test_what_is_no_rgb_batch_is_named(shape, dtype):
     with pytest.raises(
         InputError, match=r"images are torch\..*expected \(batch, 3, height, width\), uint8 or"
     ):
-        augment(torch.ones(shape, dtype=dtype), RECIPES["none"], seed=0, step=0, view=0, rows=torch.arange(4))
+        augment(
+            torch.ones(shape, dtype=dtype),
+            AUGMENTATIONS["none"],
+            seed=0,
+            step=0,
+            view=0,
+            rows=torch.arange(4),
+        )
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -296,19 +303,19 @@ def test_a_captured_graph_draws_anew_at_every_replay(patches):
     step = torch.zeros((), dtype=torch.int64, device="cuda")
     key = {"seed": 0, "step": step, "view": 0, "rows": rows}
     with torch.cuda.stream(torch.cuda.Stream()):
-        augment(images, RECIPES["paper"], **key)
+        augment(images, AUGMENTATIONS["paper"], **key)
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        out = augment(images, RECIPES["paper"], **key)
+        out = augment(images, AUGMENTATIONS["paper"], **key)
     for number in (1, 2):
         step.fill_(number)
         graph.replay()
-        assert torch.allclose(out, augment(images, RECIPES["paper"], **key), atol=1e-5)
+        assert torch.allclose(out, augment(images, AUGMENTATIONS["paper"], **key), atol=1e-5)
 
 
 @pytest.mark.parametrize("ratio", [(50.0, 50.0), (0.02, 0.02), (1e300, 1e300)])
 def test_a_ratio_that_no_box_in_the_image_has_still_leaves_a_pixel(ratio):
-    params = drawn(replace(RECIPES["paper"], crop_ratio=ratio), 4, 8, 8)
+    params = drawn(replace(AUGMENTATIONS["paper"], crop_ratio=ratio), 4, 8, 8)
     assert params.height.min() >= 1
     assert params.width.min() >= 1

@@ -1,19 +1,19 @@
 import pytest
 
-from intnacl.data.augmentations import RECIPES, AugmentConfig
+from intnacl.data.augmentations import AUGMENTATIONS, AugmentConfig
 from intnacl.errors import InputError
 
 
 def test_the_paper_recipe_is_the_default_and_does_not_blur():
-    assert RECIPES["paper"] == AugmentConfig()
-    assert RECIPES["paper"].blur_p == 0
-    assert RECIPES["simclr"].blur_p == 0.5
+    assert AUGMENTATIONS["paper"] == AugmentConfig()
+    assert AUGMENTATIONS["paper"].blur_p == 0
+    assert AUGMENTATIONS["simclr"].blur_p == 0.5
 
 
 def test_strength_multiplies_the_four_jitters():
     assert AugmentConfig(strength=0.5).factors == (0.4, 0.4, 0.4, 0.1)
     assert not AugmentConfig(strength=0.0).jitters
-    assert not RECIPES["crop_flip"].jitters
+    assert not AUGMENTATIONS["crop_flip"].jitters
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from intnacl.data.cifar import load_cifar10, load_cifar100, unpickle
-from intnacl.data.images import Request
+from intnacl.data.images import LoadRequest
 from intnacl.errors import InputError
 
 RECONSTRUCT = np.empty(0).__reduce__()[0]
@@ -64,8 +64,8 @@ def cifar100(tmp_path: Path) -> Path:
     return folder
 
 
-def request(folder: Path, split: str = "train") -> Request:
-    return Request(split=split, root=folder, download=False)
+def request(folder: Path, split: str = "train") -> LoadRequest:
+    return LoadRequest(split=split, root=folder, download=False)
 
 
 def test_cifar100_pixels_labels_and_classes(cifar100: Path) -> None:

@@ -7,11 +7,11 @@ import torch
 from sklearn.datasets import load_digits as load_embedded
 
 from intnacl.data.digits import in_test, load_digits
-from intnacl.data.images import Request
+from intnacl.data.images import LoadRequest
 
 
-def request(split: str) -> Request:
-    return Request(split=split, root=Path("nowhere"))
+def request(split: str) -> LoadRequest:
+    return LoadRequest(split=split, root=Path("nowhere"))
 
 
 def test_splits_share_out_every_digit() -> None:

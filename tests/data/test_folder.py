@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from intnacl.data.folder import load_folder
-from intnacl.data.images import ImageSet, Request, decode
+from intnacl.data.images import ImageSet, LoadRequest, decode
 from intnacl.errors import InputError
 
 Encode = Callable[..., bytes]
@@ -21,7 +21,7 @@ def put(path: Path, data: bytes) -> None:
 
 
 def get(path: Path, split: str = "train", size: int | None = 8) -> ImageSet:
-    return load_folder(Request(split=split, root=path.parent / "root", path=path, size=size))
+    return load_folder(LoadRequest(split=split, root=path.parent / "root", path=path, size=size))
 
 
 @pytest.fixture

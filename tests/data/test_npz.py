@@ -7,7 +7,7 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from intnacl.data.images import ImageSet, Request
+from intnacl.data.images import ImageSet, LoadRequest
 from intnacl.data.npz import load_npz
 from intnacl.errors import InputError
 
@@ -17,7 +17,7 @@ def pixels(*shape: int) -> npt.NDArray[np.uint8]:
 
 
 def get(path: Path, split: str = "train") -> ImageSet:
-    return load_npz(Request(split=split, root=path, path=path))
+    return load_npz(LoadRequest(split=split, root=path, path=path))
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from intnacl.data.images import ImageSet, Request, decode
+from intnacl.data.images import ImageSet, LoadRequest, decode
 from intnacl.data.parquet import find_files, load_parquet
 from intnacl.errors import InputError
 
@@ -36,7 +36,7 @@ def structs(image: Encode, *seeds: int) -> list[dict[str, Any]]:
 
 
 def get(path: Path, split: str = "train", root: Path | None = None) -> ImageSet:
-    return load_parquet(Request(split=split, root=root or path.parent / "root", path=path, size=8))
+    return load_parquet(LoadRequest(split=split, root=root or path.parent / "root", path=path, size=8))
 
 
 def test_one_file(tmp_path: Path, image: Encode) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from intnacl.data.images import ImageSet, Request, decode
+from intnacl.data.images import ImageSet, LoadRequest, decode
 from intnacl.data.tinyimagenet import load_tinyimagenet
 from intnacl.errors import InputError
 
@@ -39,7 +39,7 @@ def folder(tmp_path: Path, image: Encode) -> Path:
 
 
 def get(folder: Path, split: str = "train") -> ImageSet:
-    return load_tinyimagenet(Request(split=split, root=folder.parent))
+    return load_tinyimagenet(LoadRequest(split=split, root=folder.parent))
 
 
 def test_train_follows_wnids(folder: Path, image: Encode) -> None:
@@ -64,7 +64,7 @@ def test_the_test_split_is_the_annotated_validation(folder: Path, image: Encode)
 
 
 def test_the_folder_itself_will_do_as_root(folder: Path) -> None:
-    assert len(load_tinyimagenet(Request(split="train", root=folder)).images) == 4
+    assert len(load_tinyimagenet(LoadRequest(split="train", root=folder)).images) == 4
 
 
 def test_a_changed_annotation_is_seen(folder: Path) -> None:
@@ -95,7 +95,7 @@ def test_a_missing_set_says_what_to_put_where(tmp_path: Path) -> None:
     with pytest.raises(
         InputError, match=r"unzip .*tiny-imagenet-200\.zip there, so that .*wnids\.txt exists"
     ):
-        load_tinyimagenet(Request(split="train", root=tmp_path))
+        load_tinyimagenet(LoadRequest(split="train", root=tmp_path))
 
 
 @pytest.mark.parametrize(

@@ -5,12 +5,12 @@ import torch
 
 from intnacl.data import views
 from intnacl.data.augment import augment
-from intnacl.data.augmentations import RECIPES
+from intnacl.data.augmentations import AUGMENTATIONS
 from intnacl.data.batches import batch_indices, rank_rows
 from intnacl.data.views import make_views, mix
 from intnacl.errors import InputError
 
-CONFIG = RECIPES["simclr"]
+CONFIG = AUGMENTATIONS["simclr"]
 
 
 @pytest.fixture

@@ -14,8 +14,7 @@ from intnacl.paper.cells import FilledTable, read_cells
 from intnacl.paper.figures import DRAWERS, curves, draw, plain
 from intnacl.paper.grid import PAPER, pick
 from intnacl.paper.plan import make_plan
-from intnacl.plots.drawings import INK
-from intnacl.plots.evaluation import COLORS
+from intnacl.plots.style import COLORS, PAGE_INK
 
 NAMES = ("figure1", "figure_lambda", "figure_eps", "figure_runtime")
 
@@ -39,7 +38,7 @@ def test_rows_are_labelled_directly(views: dict[str, FilledTable], name: str) ->
 @pytest.mark.parametrize("name", NAMES)
 def test_text_takes_the_colour_of_the_page(views: dict[str, FilledTable], name: str) -> None:
     svg, _ = draw(views[name])
-    assert INK not in svg
+    assert PAGE_INK not in svg
     assert "currentColor" in svg
     assert not re.findall(r"(?:fill|stroke): #(?:000000|ffffff)", svg.split("<defs>")[0])
 

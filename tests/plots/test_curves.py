@@ -1,65 +1,104 @@
-"""Learning curves: drawn from the log alone."""
+"""Curves show the figures they were given."""
 
-import json
-from pathlib import Path
+import subprocess
+import sys
 
 import pytest
-from matplotlib.figure import Figure
+from matplotlib.axes import Axes
 
-from intnacl.plots.curves import draw_curves
-
-
-def draw(folder: Path, rows: list[dict], monkeypatch: pytest.MonkeyPatch) -> Figure:
-    kept = []
-    save = Figure.savefig
-    monkeypatch.setattr(Figure, "savefig", lambda f, *a, **k: (kept.append(f), save(f, *a, **k)))
-    (folder / "log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    draw_curves(folder / "log.jsonl", folder / "curves.png")
-    assert (folder / "curves.png").read_bytes().startswith(b"\x89PNG")
-    return kept[0]
+from intnacl.plots.curves import draw_comparison, draw_learning, draw_probe, draw_robustness
 
 
-def rows(**terms: float) -> list[dict]:
+def records(epochs: int = 3, **terms: float) -> list[dict[str, float]]:
     shared = {"lr": 0.1, "images_per_s": 1.0, "seconds": 1.0}
-    return [{"epoch": e, "step": e, **{k: v / e for k, v in terms.items()}, **shared} for e in (1, 2, 3)]
+    return [
+        {"epoch": e, "step": e, **{k: v / e for k, v in terms.items()}, **shared}
+        for e in range(1, epochs + 1)
+    ]
 
 
-def test_terms_and_accuracy_are_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    log = rows(nacl=4.0, robust=2.0, loss=6.0)
-    log[1]["knn"], log[2]["knn"] = 50.0, 60.0
-    left, right = draw(tmp_path, log, monkeypatch).axes
-    lines = {line.get_label(): list(line.get_ydata()) for line in left.lines}
-    assert lines == {"nacl": [4.0, 2.0, 4 / 3], "robust": [2.0, 1.0, 2 / 3], "loss": [6.0, 3.0, 2.0]}
-    assert list(right.lines[0].get_xdata()) == [2, 3]
-    assert list(right.lines[0].get_ydata()) == [50.0, 60.0]
+def lines(axes: Axes) -> dict[str, list[tuple[float, float]]]:
+    """Label -> points."""
+    return {str(line.get_label()): [tuple(p) for p in line.get_xydata().tolist()] for line in axes.lines}
 
 
-def test_unused_terms_and_an_accuracy_that_was_not_watched_are_left_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_learning_shows_the_terms_of_the_loss_beside_accuracies_in_percent() -> None:
+    log = records(nacl=4.0, robust=2.0, loss=6.0)
+    log[1]["knn"], log[2]["knn"] = 0.0, 60.0  # not measured after the first epoch
+    left, right = draw_learning(log).axes
+    assert lines(left) == {
+        "nacl": [(1, 4), (2, 2), (3, 4 / 3)],
+        "robust": [(1, 2), (2, 1), (3, 2 / 3)],
+        "loss": [(1, 6), (2, 3), (3, 2)],
+    }
+    assert lines(right) == {"kNN, test images": [(2, 0), (3, 60)]}
+    _, right = draw_learning(records(accuracy=90.0, loss=2.0)).axes
+    assert list(lines(right)) == ["accuracy, training"]
+    (alone,) = draw_learning(records(nacl=4.0, robust=0.0, loss=4.0)).axes
+    assert list(lines(alone)) == ["loss"]  # its only term would lie below it, unseen
+
+
+def test_a_single_epoch_is_one_visible_point_at_a_whole_number() -> None:
+    for axes in draw_learning(records(1, accuracy=90.0, loss=2.0)).axes:
+        low, high = axes.get_xlim()
+        assert [tick for tick in axes.get_xticks() if low <= tick <= high] == [1]
+        assert all(line.get_marker() == "o" for line in axes.lines)
+
+
+def test_probe_curves_show_every_epoch_and_name_best_and_last() -> None:
+    (axes,) = draw_probe({"simclr": [10.0, 30.0, 20.0], "intnacl": [15.0, 25.0, 40.0]}).axes
+    curves = [line.get_xydata().tolist() for line in axes.lines if len(line.get_xdata()) > 1]
+    assert curves == [[[1, 10], [2, 30], [3, 20]], [[1, 15], [2, 25], [3, 40]]]
+    first, _ = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert first == "simclr: last 20.00, best 30.00 (epoch 2)"
+    (axes,) = draw_probe({"simclr": [float(i) for i in range(20)]}).axes
+    assert all(tick == int(tick) for tick in axes.get_xticks())
+
+
+def test_names_in_legends_are_no_formulas_and_in_fonts_that_have_their_letters(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    (axis,) = draw(tmp_path, rows(nacl=4.0, robust=0.0, loss=4.0), monkeypatch).axes
-    assert [line.get_label() for line in axis.lines] == ["loss"]  # the only term would lie below it, unseen
+    monkeypatch.setattr("intnacl.plots.curves.font_families", lambda texts: [f"font of {texts[0]}"])
+    (text,) = draw_probe({"folder:$a_$蓝": [50.0]}).axes[0].get_legend().get_texts()
+    assert text.get_fontfamily() == [f"font of {text.get_text()}"]
+    assert not text.get_parse_math()
 
 
-def test_an_accuracy_of_zero_is_a_curve_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _, right = draw(tmp_path, rows(knn=0.0, loss=4.0), monkeypatch).axes
-    assert [line.get_label() for line in right.lines] == ["kNN, test images"]
+def test_robustness_curves_start_at_the_clean_accuracy_and_are_sorted() -> None:
+    rows = [
+        {"name": name, "eps": eps, "accuracy": accuracy, "clean": 90.0, "images": 64}
+        for name, eps, accuracy in [
+            ("fgsm", 0.02, 40.0), ("fgsm", 0.01, 60.0), ("pgd", 0.01, 55.0), ("worst_case", 0.01, 54.0),
+        ]
+    ]  # fmt: skip
+    some = {"name": "autoattack", "eps": 0.01, "accuracy": 50.0, "clean": 87.5, "images": 8}
+    (axes,) = draw_robustness([*rows, some]).axes
+    assert lines(axes) == {
+        "FGSM": [(0, 90), (0.01, 60), (0.02, 40)],
+        "PGD": [(0, 90), (0.01, 55)],
+        "worst case": [(0, 90), (0.01, 54)],
+        "AutoAttack, 8 images": [(0, 87.5), (0.01, 50)],
+    }
+    fgsm, pgd, worst, _ = axes.lines
+    assert fgsm.get_linestyle() != pgd.get_linestyle()
+    assert worst.get_zorder() < pgd.get_zorder()
 
 
-def test_accuracies_in_percent_do_not_share_the_axis_of_the_loss(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    left, right = draw(tmp_path, rows(accuracy=90.0, loss=2.0), monkeypatch).axes
-    assert [line.get_label() for line in left.lines] == ["loss"]
-    assert [line.get_label() for line in right.lines] == ["accuracy, training"]
+def test_losses_are_compared_in_a_panel_for_each_attack() -> None:
+    curves = {"a": [(0.0, 81.0, 1.0), (0.1, 40.0, 2.0)], "$b_": [(0.0, 81.2, 0.0), (0.1, 40.2, 0.0)]}
+    figure = draw_comparison({"FGSM": curves, "PGD": {"a": curves["a"]}}, "from_$5_to_$10")
+    left, right = figure.axes
+    assert (left.get_title(), right.get_title()) == ("FGSM", "PGD")
+    assert [bars.has_yerr for bars in left.containers] == [True, False]
+    assert left.lines[0].get_xydata().tolist() == [[0, 81], [0.1, 40]]
+    figure.draw_without_rendering()
+    first, second = left.texts
+    assert (first.get_text(), second.get_text()) == ("a", "$b_")
+    assert not first.get_window_extent().overlaps(second.get_window_extent())
 
 
-def test_a_single_epoch_is_not_cut_into_fractions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for axis in draw(tmp_path, rows(accuracy=90.0, loss=2.0)[:1], monkeypatch).axes:
-        low, high = axis.get_xlim()
-        assert [tick for tick in axis.get_xticks() if low <= tick <= high] == [1]
-
-
-def test_a_single_epoch_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for axis in draw(tmp_path, rows(accuracy=90.0, loss=2.0)[:1], monkeypatch).axes:
-        assert all(line.get_marker() == "o" for line in axis.lines)  # a line of one point draws nothing
+@pytest.mark.parametrize("module", ["intnacl.plots.curves", "intnacl.plots.gallery"])
+def test_import_needs_no_matplotlib(module: str) -> None:
+    heavy = "{'matplotlib', 'pyautoattack', 'sklearn'}"
+    code = f"import sys; import {module}; assert not {heavy} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)

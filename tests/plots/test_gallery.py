@@ -1,20 +1,39 @@
-"""The grid: every image where it belongs, and a file that shows them."""
+"""Grids: every image where it belongs, and views that are those of training."""
 
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from matplotlib.colors import to_hex
 from PIL import Image
+from torch import Tensor
 
-from intnacl.data.augmentations import RECIPES
+from digits_model import held_out, trained_model
+from intnacl.attacks import adversarial_view
+from intnacl.attacks.named import named_attack
+from intnacl.data.augmentations import AUGMENTATIONS
 from intnacl.errors import InputError
-from intnacl.plots.gallery import draw_gallery, tile, view_columns
+from intnacl.evaluation.robustness import examples
+from intnacl.plots.gallery import (
+    adversarial_columns,
+    draw_examples,
+    draw_gallery,
+    nearest,
+    save_gallery,
+    tile,
+    view_columns,
+)
 
 
-def flat(*values: int) -> torch.Tensor:
+def flat(*values: int) -> Tensor:
     """One uniform 4×4 image a value."""
     return torch.tensor(values, dtype=torch.uint8)[:, None, None, None].expand(-1, 3, 4, 4)
+
+
+def saved(path: Path, columns: dict[str, Tensor], captions: list[str]) -> np.ndarray:
+    save_gallery(draw_gallery(columns, captions), path)
+    return np.asarray(Image.open(path).convert("RGB"))
 
 
 def test_tiles_stand_in_their_row_and_column() -> None:
@@ -25,74 +44,98 @@ def test_tiles_stand_in_their_row_and_column() -> None:
     assert (canvas[:, 4] == 255).all()
 
 
-def test_the_file_shows_each_colour(tmp_path: Path) -> None:
+def test_the_file_shows_each_color(tmp_path: Path) -> None:
     red = torch.tensor([1.0, 0.0, 0.0])[None, :, None, None].expand(2, 3, 4, 4)
     blue = (red.flip(1) * 255).to(torch.uint8)
-    draw_gallery({"red": red, "blue": blue}, ["first", "second"], tmp_path / "new" / "grid.png")
-    pixels = np.asarray(Image.open(tmp_path / "new" / "grid.png").convert("RGB"))
-    reds, blues = ((pixels == colour).all(-1) for colour in ([255, 0, 0], [0, 0, 255]))
+    pixels = saved(tmp_path / "grid.png", {"red": red, "blue": blue}, ["first", "second"])
+    reds, blues = ((pixels == color).all(-1) for color in ([255, 0, 0], [0, 0, 255]))
     assert reds.sum() == pytest.approx(blues.sum(), rel=0.05)
     assert reds.sum() > 10_000
     assert reds.nonzero()[1].max() < blues.nonzero()[1].min()  # red is the left column
     assert ((pixels < 50).all(-1)).sum() > 100  # titles and captions in black
 
 
-def test_long_captions_are_not_cut_off(tmp_path: Path) -> None:
-    draw_gallery({"original": flat(200)}, ["a very long name of a class indeed"], tmp_path / "grid.png")
-    pixels = np.asarray(Image.open(tmp_path / "grid.png").convert("L"))
+def test_captions_are_not_cut_off_and_no_formulas(tmp_path: Path) -> None:
+    pixels = saved(tmp_path / "grid.png", {"original": flat(200)}, ["a name of a class from_$5_to_$10"])
     assert (pixels[:, 0] == 255).all()
     assert (pixels[0] == 255).all()
     assert pixels.shape[1] > 2 * pixels.shape[0]
 
 
-def test_a_caption_with_dollars_is_no_formula(tmp_path: Path) -> None:
-    draw_gallery({"original": flat(200)}, ["from_$5_to_$10"], tmp_path / "grid.png")
-    assert (tmp_path / "grid.png").exists()
-
-
 def test_captions_are_in_fonts_that_have_their_letters(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sizes = []
+    widths = []
     for family in ("DejaVu Sans", "DejaVu Sans Mono"):
-        monkeypatch.setattr("intnacl.plots.gallery.families", lambda texts, family=family: [family])
-        draw_gallery({"image": flat(1)}, ["iiiiiiiiiiii"], tmp_path / "grid.png")
-        sizes.append(np.asarray(Image.open(tmp_path / "grid.png")).shape[1])
-    assert sizes[0] < sizes[1]
+        monkeypatch.setattr("intnacl.plots.gallery.font_families", lambda texts, family=family: [family])
+        widths.append(saved(tmp_path / "grid.png", {"image": flat(1)}, ["iiiiiiiiiiii"]).shape[1])
+    assert widths[0] < widths[1]
 
 
 def test_columns_are_what_training_sees() -> None:
     images = torch.randint(0, 256, (5, 3, 8, 8), dtype=torch.uint8)
-    columns = view_columns(images, RECIPES["paper"], seed=3, extra=1, mixed=2, lam=0.25)
+    columns = view_columns(images, AUGMENTATIONS["paper"], seed=3, extra=1, mixed=2, lam=0.25)
     assert list(columns) == ["original", "anchor", "positive", "extra 1", "mixed 1", "mixed 2"]
     anchor = columns["anchor"]
     torch.testing.assert_close(columns["mixed 2"], 0.25 * anchor + 0.75 * anchor.roll(2, 0))
     assert not torch.equal(anchor, columns["positive"])
 
 
-def test_without_augmentation_the_views_are_the_originals() -> None:
-    images = torch.randint(0, 256, (3, 3, 8, 8), dtype=torch.uint8)
-    columns = view_columns(images, RECIPES["none"], extra=0, mixed=0)
-    torch.testing.assert_close(columns["anchor"] * 255, images.float(), atol=1e-3, rtol=0)
-
-
-def test_wrong_wishes_are_named(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"grid\.txt' is no image: end its name in one of \.png"):
-        draw_gallery({"red": flat(1)}, ["a"], tmp_path / "grid.txt")
-    with pytest.raises(InputError, match="extra=-1 must be a whole number from 0 to 250"):
-        view_columns(flat(1, 2, 3), RECIPES["paper"], extra=-1)
-
-
-@pytest.mark.parametrize("seed", [2**63, -(2**63) - 1, 10**30])
-def test_a_seed_that_no_draw_takes_is_refused(seed: int) -> None:
-    with pytest.raises(InputError, match=f"seed={seed} is out of range: it must fit into 64 bits"):
-        view_columns(flat(10, 20, 30), RECIPES["none"], seed=seed)
-
-
 @pytest.mark.parametrize(
-    ("rows", "wanted", "named"),
-    [(3, {"extra": 2**31}, "extra=2147483648"), (3, {"extra": 2**64}, "extra="), (300, {}, "rows=300")],
+    ("rows", "wanted", "message"),
+    [
+        (3, {"extra": -1}, "extra=-1 must be a whole number from 0 to 250"),
+        (3, {"extra": 2**64}, "extra=.* must be a whole number from 0 to 250"),
+        (300, {}, "rows=300 must be a whole number from 0 to 250"),
+        (3, {"seed": 2**63}, f"seed={2**63} is out of range: it must fit into 64 bits"),
+        (3, {"seed": -(2**63) - 1}, "is out of range: it must fit into 64 bits"),
+    ],
 )
-def test_more_than_a_drawing_can_hold_is_refused(rows: int, wanted: dict[str, int], named: str) -> None:
-    with pytest.raises(InputError, match=f"{named}.* must be a whole number from 0 to 250"):
-        view_columns(flat(*[0] * rows), RECIPES["none"], **wanted)
+def test_wrong_counts_and_seeds_are_refused(rows: int, wanted: dict[str, int], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        view_columns(flat(*[0] * rows), AUGMENTATIONS["none"], **wanted)
+
+
+def test_the_change_of_an_adversarial_view_is_shown_around_grey() -> None:
+    images = held_out(6)[0] / 255
+    columns = adversarial_columns(trained_model(), images, 0.1)
+    views, change = columns.values()
+    assert list(columns) == ["adversarial", "change × 5"]
+    assert torch.equal(views, adversarial_view(trained_model(), images, 0.1))
+    assert (views - images).abs().amax() == pytest.approx(0.1, abs=1e-6)
+    torch.testing.assert_close(change, 0.5 + 5 * (views - images))
+    with pytest.raises(InputError, match="one image has no adversarial view"):
+        adversarial_columns(trained_model(), images[:1], 0.1)
+
+
+def test_neighbours_are_those_of_the_largest_cosine_and_never_the_image_itself() -> None:
+    features = torch.tensor([[1.0, 0.0], [9.0, 1.0], [0.0, 1.0], [1.0, 1.0]])
+    assert nearest(features, torch.tensor([0, 2]), 2).tolist() == [[1, 3], [3, 1]]
+    assert nearest(features, torch.tensor([0]), 9).shape == (1, 3)
+
+
+def test_examples_show_images_perturbations_and_predictions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("intnacl.plots.gallery.font_families", lambda texts: [f"font of {texts[0]}"])
+    images, labels = held_out(5)
+    found = examples(trained_model(), images, labels, named_attack("fgsm", 0.2))
+    assert (found["predicted_adversarial"] != labels).any()
+    figure = draw_examples(found, [f"$digit_{i}" for i in range(10)], title="")
+    assert len(figure.axes) == 15
+    clean, perturbation, attacked = (figure.axes[row * 5] for row in range(3))
+    shown = [torch.from_numpy(axes.images[0].get_array().data) for axes in (clean, perturbation, attacked)]
+    torch.testing.assert_close(shown[0], found["clean"][0].permute(1, 2, 0))
+    torch.testing.assert_close(shown[2], found["adversarial"][0].permute(1, 2, 0))
+    assert shown[1].min() >= 0
+    assert 0.9 < shown[1].max() <= 1
+    assert perturbation.get_ylabel().startswith("perturbation")
+    for axes, guess, label in zip(figure.axes[10:], found["predicted_adversarial"], labels, strict=True):
+        assert axes.get_title() == f"$digit_{guess}" + "*" * bool(guess != label)
+        assert (to_hex(axes.title.get_color()) == "#c00000") == bool(guess != label)
+        assert axes.title.get_fontfamily() == [f"font of $digit_{guess}"]
+    figure.draw_without_rendering()  # dollars are no formulas
+
+
+def test_no_perturbation_is_plain_grey() -> None:
+    found = examples(trained_model(), *held_out(2), named_attack("fgsm", 0.0))
+    figure = draw_examples(found, "0123456789", title="")
+    assert (figure.axes[2].images[0].get_array() == 0.5).all()

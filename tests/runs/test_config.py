@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from intnacl.data.augmentations import RECIPES as AUGMENTATIONS
+from intnacl.data.augmentations import AUGMENTATIONS
 from intnacl.errors import InputError
 from intnacl.losses.integrated import PRESETS, LossConfig
 from intnacl.runs.config import FREE, SETTINGS, RunConfig, differences, from_dict, to_dict

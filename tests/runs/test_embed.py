@@ -10,8 +10,8 @@ from PIL import Image
 from intnacl.data import load
 from intnacl.errors import InputError
 from intnacl.evaluation.features import extract
+from intnacl.plots.gallery import NEIGHBOURS, SHOWN
 from intnacl.runs.commands import embed_command
-from intnacl.runs.embed import NEIGHBOURS, SHOWN, neighbours
 from tiny_run import trained
 
 
@@ -59,12 +59,6 @@ def test_one_image_has_no_neighbours_to_draw(tmp_path: Path) -> None:
     embed_command(subject.folder, f"folder:{tmp_path / 'one'}", "train", out, "cpu", tmp_path)
     assert out.exists()
     assert not out.with_suffix(".png").exists()
-
-
-def test_neighbours_are_those_of_the_largest_cosine_and_never_the_image_itself() -> None:
-    features = torch.tensor([[1.0, 0.0], [9.0, 1.0], [0.0, 1.0], [1.0, 1.0]])
-    assert neighbours(features, torch.tensor([0, 2]), 2).tolist() == [[1, 3], [3, 1]]
-    assert neighbours(features, torch.tensor([0]), 9).shape == (1, 3)
 
 
 def test_an_output_that_is_no_archive_is_refused_before_any_work(tmp_path: Path) -> None:

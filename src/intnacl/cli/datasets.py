@@ -1,11 +1,14 @@
 """`intnacl datasets`: what can be loaded, and how it looks."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App
 
 from intnacl.cli.flags import FRACTIONS
+
+if TYPE_CHECKING:
+    from intnacl.models.encoders import ContrastiveModel, Encoder
 
 datasets = App(name="datasets")
 
@@ -98,11 +101,9 @@ def show_dataset(
     seed
         Seed of the views, and of that encoder.
     """
-    from intnacl.cli.previews import adversarial_columns, trained_encoder, untrained_model
     from intnacl.data import load
     from intnacl.errors import check_count
-    from intnacl.files import disk_errors
-    from intnacl.plots.gallery import MOST, draw_gallery, view_columns
+    from intnacl.plots.gallery import MOST, adversarial_columns, draw_gallery, save_gallery, view_columns
     from intnacl.runs.resolve import resolve
 
     check_count("rows", rows, 1, MOST)
@@ -115,7 +116,29 @@ def show_dataset(
         side = dataset.images.shape[-1]
         network = trained_encoder(run, side) if run else untrained_model(name, side, seed)
         columns |= adversarial_columns(network, columns["anchor"], eps)
-    with disk_errors(out):
-        draw_gallery(columns, dataset.captions(chosen), out)
+    save_gallery(draw_gallery(columns, dataset.captions(chosen)), out)
     print(dataset.summary())
     print(f"written: {out}")
+
+
+def untrained_model(dataset: str, image_size: int, seed: int) -> "ContrastiveModel":
+    """Return the model with which training on this data set begins."""
+    from intnacl.models.encoders import build_model
+    from intnacl.runs.resolve import resolve
+
+    config = resolve({"dataset": dataset}).encoder
+    return build_model(config, image_size=image_size, adversarial=True, seed=seed)
+
+
+def trained_encoder(run: Path, image_size: int) -> "Encoder":
+    """Return the encoder of a finished run, for images of the size that it was trained on."""
+    from intnacl.errors import InputError
+    from intnacl.models.weights import from_pretrained, read_header
+
+    encoder, wanted = from_pretrained(run), int(read_header(run)["image_size"])
+    if wanted != image_size:
+        raise InputError(
+            f"{run} was trained on {wanted}×{wanted} images, but these have side {image_size}: take the "
+            f"run's data set, or --size {wanted} for your own images."
+        )
+    return encoder

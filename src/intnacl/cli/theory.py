@@ -53,7 +53,7 @@ def nca(
         Folder for the results.
     """
     from intnacl.files import make_folder, write_json
-    from intnacl.plots.theory import draw_spaces
+    from intnacl.plots.theory import draw_spaces, save_theory
     from intnacl.theory.comparison import ComparisonConfig, learn_spaces, load_table, measure
 
     config = ComparisonConfig(
@@ -69,7 +69,7 @@ def nca(
     spaces = learn_spaces(X, y, config)
     figures = measure(spaces, y)
     _print_rows(f"{dataset}: {len(X)} points, leave-one-out", figures)
-    draw_spaces(spaces, figures, y, out / "nca.png")
+    save_theory(draw_spaces(spaces, figures, y), out / "nca.png")
     write_json(out / "nca.json", {"config": asdict(config), "spaces": figures})
     print(f"written: {out / 'nca.json'}, {out / 'nca.png'}")
 
@@ -118,7 +118,7 @@ def bounds(
         Folder for the results.
     """
     from intnacl.files import make_folder, write_json
-    from intnacl.plots.theory import draw_bounds
+    from intnacl.plots.theory import draw_bounds, save_theory
     from intnacl.theory.sweep import VARIED, SweepConfig, sweep
 
     config = SweepConfig(
@@ -137,7 +137,7 @@ def bounds(
         _print_rows(title, _chosen(measured[name], name, DEVIATION), digits=4)
     title = "inside the O(·) of Theorems B.4 and 3.1: constants unknown, only ratios count"
     _print_rows(title, _chosen(measured["order"], "M", ORDER), digits=4)
-    draw_bounds(measured, out / "bounds.png")
+    save_theory(draw_bounds(measured), out / "bounds.png")
     write_json(out / "bounds.json", {"config": asdict(config), **measured})
     print(f"written: {out / 'bounds.json'}, {out / 'bounds.png'}")
 

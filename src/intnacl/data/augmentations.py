@@ -67,7 +67,7 @@ class AugmentConfig(Settings):
         return self.jitter_p > 0 and max(self.factors) > 0
 
 
-RECIPES: dict[str, AugmentConfig] = {
+AUGMENTATIONS: dict[str, AugmentConfig] = {
     "paper": AugmentConfig(),
     "simclr": AugmentConfig(strength=0.5, blur_p=0.5),
     "crop_flip": AugmentConfig(jitter_p=0.0, grayscale_p=0.0),

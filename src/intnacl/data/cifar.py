@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 
 from intnacl.data.download import Archive, unpacked
-from intnacl.data.images import ImageSet, Request
+from intnacl.data.images import ImageSet, LoadRequest
 from intnacl.errors import InputError
 
 PIXELS = 3 * 32 * 32
@@ -57,17 +57,17 @@ CIFAR = {
 }
 
 
-def load_cifar10(request: Request) -> ImageSet:
+def load_cifar10(request: LoadRequest) -> ImageSet:
     """60,000 images of 10 classes, 50,000 of them for training."""
     return load_cifar(CIFAR["cifar10"], request)
 
 
-def load_cifar100(request: Request) -> ImageSet:
+def load_cifar100(request: LoadRequest) -> ImageSet:
     """60,000 images of 100 classes (the fine labels), 50,000 of them for training."""
     return load_cifar(CIFAR["cifar100"], request)
 
 
-def load_cifar(layout: Layout, request: Request) -> ImageSet:
+def load_cifar(layout: Layout, request: LoadRequest) -> ImageSet:
     """Read every batch of the split."""
     folder = unpacked(layout.archive, request.root, download=request.download)
     classes = _read_classes(folder / layout.meta, layout.classes_key)

@@ -22,7 +22,7 @@ from intnacl.data.cache import default_root
 from intnacl.data.cifar import load_cifar10, load_cifar100
 from intnacl.data.digits import load_digits
 from intnacl.data.folder import load_folder
-from intnacl.data.images import ImageSet, Request, printable
+from intnacl.data.images import ImageSet, LoadRequest, printable
 from intnacl.data.npz import load_npz
 from intnacl.data.parquet import load_parquet
 from intnacl.data.tinyimagenet import load_tinyimagenet
@@ -99,7 +99,7 @@ class Dataset(ImageSet):
 class Entry:
     """A kind of data set: its loader, and what `intnacl datasets` lists of it."""
 
-    load: Callable[[Request], ImageSet]
+    load: Callable[[LoadRequest], ImageSet]
     counts: tuple[int, int] | None = None
     """Images for training and for testing; None: any."""
     side: int | None = None
@@ -210,7 +210,7 @@ def load(
     kind, _, path = name.partition(":")
     if size is not None and (not isinstance(size, Integral) or size < 1):
         raise InputError(f"size={size!r} is no image's side: give 1 or more, such as 32.")
-    request = Request(
+    request = LoadRequest(
         split=split,
         root=_at_home(root) if root is not None else default_root(),
         path=_at_home(path) if path else None,
@@ -220,7 +220,7 @@ def load(
     return _checked(name, request, DATASETS[kind].load(request), strict)
 
 
-def _checked(name: str, request: Request, loaded: ImageSet, strict: bool) -> Dataset:
+def _checked(name: str, request: LoadRequest, loaded: ImageSet, strict: bool) -> Dataset:
     height, width = loaded.images.shape[2:]
     if request.size is not None and (height, width) != (request.size, request.size):
         raise InputError(

@@ -3,13 +3,13 @@
 import numpy as np
 import torch
 
-from intnacl.data.images import ImageSet, Request
+from intnacl.data.images import ImageSet, LoadRequest
 
 CLASSES = tuple("0123456789")
 TEST_EVERY = 5  # of each class every fifth image is for testing
 
 
-def load_digits(request: Request) -> ImageSet:
+def load_digits(request: LoadRequest) -> ImageSet:
     """Grey levels 0…16 scaled to 0…255 and given three channels; the split is fixed and stratified."""
     from sklearn.datasets import load_digits as load_embedded
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from intnacl.data.cache import Source, cached
-from intnacl.data.images import SUFFIXES, ImageSet, Item, Request, decode_all, is_image, printable
+from intnacl.data.images import SUFFIXES, ImageSet, Item, LoadRequest, decode_all, is_image, printable
 from intnacl.errors import InputError
 
 DEFAULT_SIZE = 32
@@ -18,7 +18,7 @@ TRAIN_ALONE = "`intnacl pretrain` and `intnacl embed` do with a train split alon
 SPLITS = {"train": ("train", "training"), "test": ("test", "testing", "val", "valid", "validation")}
 
 
-def load_folder(request: Request) -> ImageSet:
+def load_folder(request: LoadRequest) -> ImageSet:
     """Decode the split's images to squares of `size` (shorter side, then the centre), through the cache."""
     assert request.path is not None
     folder, classes = find_split(request.path, request.split)

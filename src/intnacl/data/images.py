@@ -29,7 +29,7 @@ SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", "
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class LoadRequest:
     """What a loader is asked for: `path` follows the colon of `folder:PATH`, `size` None is the set's own."""
 
     split: str

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from intnacl.data.images import ImageSet, Request, numbered_classes
+from intnacl.data.images import ImageSet, LoadRequest, numbered_classes
 from intnacl.errors import InputError
 
 REMEDY = (
@@ -25,7 +25,7 @@ REMEDY = (
 )
 
 
-def load_npz(request: Request) -> ImageSet:
+def load_npz(request: LoadRequest) -> ImageSet:
     """Read the split's arrays; nothing is unpickled."""
     assert request.path is not None
     places = _places(request.path)

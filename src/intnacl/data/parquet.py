@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from intnacl.data.cache import Source, cached
-from intnacl.data.images import ImageSet, Item, Request, decode_all, numbered_classes
+from intnacl.data.images import ImageSet, Item, LoadRequest, decode_all, numbered_classes
 from intnacl.errors import InputError, missing_extra
 
 DEFAULT_SIZE = 32
@@ -21,7 +21,7 @@ PREFIXES = {"train": ("train",), "test": ("test", "val")}
 ROWS = 512  # rows read at a time
 
 
-def load_parquet(request: Request) -> ImageSet:
+def load_parquet(request: LoadRequest) -> ImageSet:
     """Decode the split's images to squares of `size` (shorter side, then the centre), through the cache."""
     assert request.path is not None
     files = find_files(request.path, request.split)

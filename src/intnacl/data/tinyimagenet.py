@@ -6,7 +6,7 @@ Its own test images have no labels, so the split `test` is the official validati
 from pathlib import Path
 
 from intnacl.data.cache import Source, cached
-from intnacl.data.images import ImageSet, Item, Request, decode_all, is_image
+from intnacl.data.images import ImageSet, Item, LoadRequest, decode_all, is_image
 from intnacl.errors import InputError
 
 FOLDER = "tiny-imagenet-200"
@@ -14,7 +14,7 @@ URL = f"http://cs231n.stanford.edu/{FOLDER}.zip"
 SIZE = 64
 
 
-def load_tinyimagenet(request: Request) -> ImageSet:
+def load_tinyimagenet(request: LoadRequest) -> ImageSet:
     """Decode once into the cache; classes in the order of `wnids.txt`, by their first name in `words.txt`."""
     folder = _folder(request.root)
     wnids = _lines(folder / "wnids.txt")

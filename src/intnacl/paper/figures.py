@@ -10,9 +10,7 @@ from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 from intnacl.paper.cells import FilledTable
-from intnacl.plots.drawings import INKED, inline_svg
-from intnacl.plots.evaluation import COLORS, MARKERS
-from intnacl.plots.labels import end_labels
+from intnacl.plots.style import COLORS, INKED, MARKERS, end_labels, inline_svg
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -1,52 +1,134 @@
-"""Learning curves of a run: the terms of the loss, and beside them accuracies where there are any."""
+"""Curves: the training of a run, its probes, accuracy over the radius of attacks, and losses side by side."""
 
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from intnacl.training.journal import TIMES, informative, records
+from intnacl.attacks.named import ATTACK_NAMES
+from intnacl.plots.style import COLORS, MARKERS, end_labels, font_families, open_axes
+from intnacl.training.journal import TIMES, informative
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 NOT_DRAWN = {"epoch", "step", "lr", *TIMES}
 PERCENT = {"knn": "kNN, test images", "accuracy": "accuracy, training"}
+LINES = ("-", "--", ":", "-.")
+Curve = Sequence[tuple[float, float, float]]
+"""(eps, mean accuracy, its standard deviation), by rising eps; a deviation of 0 is not drawn."""
 
 
-def draw_curves(log: Path, out: Path) -> None:
-    """Draw `log.jsonl` as a figure."""
-    learning_curves(log).savefig(out, dpi=140)
+def draw_learning(records: Sequence[Mapping[str, Any]]) -> "Figure":
+    """Draw the terms of the loss over epochs and, beside them, accuracies where there are any.
 
-
-def learning_curves(log: Path) -> "Figure":
-    """The figure of `log.jsonl`."""
+    Args:
+        records: those of a run's log, one for each epoch.
+    """
     from matplotlib.figure import Figure
 
-    rows = [informative(record) for record in records(log)]
-    names = dict.fromkeys(name for row in rows for name in row if name not in NOT_DRAWN)
-    percent = [name for name in names if name in PERCENT]
-    figure = Figure(figsize=(9 if percent else 5, 3.6), layout="constrained")
-    axes = figure.subplots(1, 2 if percent else 1, squeeze=False)[0]
+    rows = [informative(dict(record)) for record in records]
+    names = [name for name in dict.fromkeys(name for row in rows for name in row) if name not in NOT_DRAWN]
+    accuracies = [name for name in names if name in PERCENT]
+    titles = ["training loss and its terms", "accuracy, percent"][: 2 if accuracies else 1]
+    figure = Figure(figsize=(9 if accuracies else 5, 3.6), layout="constrained")
+    panels = figure.subplots(1, len(titles), squeeze=False)[0]
     for name in names:
-        if name not in PERCENT:
-            _plot(axes[0], rows, name, name, marker="o" if len(rows) == 1 else None)
-    axes[0].set(xlabel="epoch", title="training loss and its terms")
-    for name in percent:
-        _plot(axes[1], rows, name, PERCENT[name], marker="o", markersize=3)
-        axes[1].set(xlabel="epoch", title="accuracy, percent")
-    for axis in axes:
-        axis.spines[["top", "right"]].set_visible(False)
-        axis.grid(alpha=0.3)
-        axis.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)  # whole epochs
-        if axis.lines:  # below, where no line can run through it
-            place = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.18), "ncols": len(axis.lines)}
-            axis.legend(frameon=False, **place)
+        axes = panels[1] if name in PERCENT else panels[0]
+        style: dict[str, Any] = {"marker": "o" if len(rows) == 1 else None}
+        if name in PERCENT:
+            style = {"marker": "o", "markersize": 3}
+        points = [(row["epoch"], row[name]) for row in rows if name in row]
+        line = axes.plot(*zip(*points, strict=True), label=PERCENT.get(name, name), **style)[0]
+        last = {"xytext": (0, 4), "textcoords": "offset points", "ha": "right", "color": line.get_color()}
+        axes.annotate(f"{points[-1][1]:.4g}", points[-1], **last)
+    for axes, title in zip(panels, titles, strict=True):
+        axes.set(xlabel="epoch", title=title)
+        open_axes(axes)
+        axes.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)  # whole epochs
+        if axes.lines:  # below, where no line can run through it
+            place = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.18), "ncols": len(axes.lines)}
+            axes.legend(frameon=False, **place)
     return figure
 
 
-def _plot(axis: Any, rows: list[dict[str, Any]], name: str, label: str, **style: Any) -> None:
-    points = [(row["epoch"], row[name]) for row in rows if name in row]
-    line = axis.plot(*zip(*points, strict=True), label=label, **style)[0]
-    axis.annotate(
-        f"{points[-1][1]:.4g}", points[-1], xytext=(0, 4), textcoords="offset points", ha="right",
-        color=line.get_color(),
-    )  # fmt: skip
+def draw_probe(curves: Mapping[str, Sequence[float]]) -> "Figure":
+    """Draw test accuracy after each probe epoch, one line per name; a ring marks the best, a dot the last."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6, 4), layout="constrained")
+    axes = figure.add_subplot(xlabel="probe epoch", ylabel="test accuracy (%)")
+    for i, (name, accuracies) in enumerate(curves.items()):
+        color, epochs = COLORS[i % len(COLORS)], range(1, len(accuracies) + 1)
+        best = list(accuracies).index(max(accuracies)) + 1
+        label = f"{name}: last {accuracies[-1]:.2f}, best {accuracies[best - 1]:.2f} (epoch {best})"
+        axes.plot(epochs, accuracies, color=color, linewidth=1.2, label=label)
+        axes.plot(len(accuracies), accuracies[-1], "o", color=color, markersize=5)
+        axes.plot(best, accuracies[best - 1], "o", color=color, markersize=8, fillstyle="none")
+    axes.locator_params(axis="x", integer=True, min_n_ticks=1)  # whole epochs
+    open_axes(axes)
+    _legend(axes)
+    return figure
+
+
+def draw_robustness(attacks: Sequence[Mapping[str, Any]]) -> "Figure":
+    """Draw accuracy over eps, a line for each attack, from rows of `robustness.evaluate`.
+
+    A curve begins at the clean accuracy of its own images.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6.5, 4.2), layout="constrained")
+    axes = figure.add_subplot(xlabel="eps (pixels in [0, 1])", ylabel="accuracy (%)")
+    curves: dict[tuple[str, int], list[Mapping[str, Any]]] = {}
+    for row in attacks:
+        curves.setdefault((row["name"], row["images"]), []).append(row)
+    most = max((images for _, images in curves), default=0)
+    for i, ((name, images), rows) in enumerate(curves.items()):
+        points = [(0.0, rows[0]["clean"]), *sorted((row["eps"], row["accuracy"]) for row in rows)]
+        style: dict[str, Any] = {"marker": MARKERS[i % len(MARKERS)], "linestyle": LINES[i % len(LINES)]}
+        if name == "worst_case":  # a broad band below the attack that it mostly is
+            style = {"linewidth": 7, "alpha": 0.35, "zorder": 1}
+        fewer = f", {images:,} images" if images < most else ""
+        label = f"{ATTACK_NAMES.get(name, name)}{fewer}"
+        color = COLORS[i % len(COLORS)]
+        axes.plot(*zip(*points, strict=True), color=color, markersize=4, label=label, **style)
+    axes.set_ylim(bottom=0)
+    axes.set_xlim(left=0)
+    open_axes(axes)
+    _legend(axes)
+    return figure
+
+
+def draw_comparison(panels: Mapping[str, Mapping[str, Curve]], title: str) -> "Figure":
+    """Draw accuracy over eps: a panel for each attack, in it a line for each loss, labelled at its end.
+
+    Args:
+        panels: name of the attack -> name of the loss -> its curve.
+        title: of the whole figure.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(4.1 * len(panels) + 0.8, 4.2), layout="constrained")
+    grid = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+    for axes, (attack, curves) in zip(grid, panels.items(), strict=True):
+        ends = []
+        for i, (label, curve) in enumerate(curves.items()):
+            eps, means, deviations = zip(*curve, strict=True)
+            color, marker = COLORS[i % len(COLORS)], MARKERS[i % len(MARKERS)]
+            bars = deviations if any(deviations) else None
+            axes.errorbar(eps, means, yerr=bars, color=color, marker=marker, capsize=3, clip_on=False)
+            ends.append((eps[-1], means[-1], label, color))
+        axes.set(xlabel="eps (pixels in [0, 1])", title=attack, ylim=(0, 101))
+        axes.set_xlim(left=0)
+        end_labels(axes, ends)
+        open_axes(axes)
+    grid[0].set_ylabel("accuracy (%)")
+    figure.suptitle(title, parse_math=False)
+    return figure
+
+
+def _legend(axes: "Axes") -> None:
+    """Add a legend whose names may hold dollars and letters of any script."""
+    for text in axes.legend(fontsize=8, frameon=False).get_texts():
+        text.set_parse_math(False)
+        text.set_fontfamily(font_families([text.get_text()]))

@@ -1,32 +1,43 @@
-"""A labelled grid: one row an image, one titled column for the originals and for each of their views.
+"""Grids of images: training views, adversarial views, attacked images, nearest neighbours.
 
-Shapes: R rows, C columns, 3 channels, H and W an image's rows and columns.
+Shapes: R rows, C columns, 3 channels, H and W an image's rows and columns; N images, F features.
 """
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional
 
+from intnacl.attacks.training_view import adversarial_view
 from intnacl.data.augmentations import AugmentConfig
+from intnacl.data.datasets import Dataset
 from intnacl.data.draws import check_seed
 from intnacl.data.views import make_views
 from intnacl.errors import InputError, check_count
-from intnacl.plots.fonts import families
+from intnacl.models.batchnorm import stacked
+from intnacl.plots.style import RIGHT, WRONG, font_families, save_figure
 
-FORMATS = (".png", ".jpg", ".pdf", ".svg")
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 CELL_INCHES = 1.1
 MOST = 250  # rows, or views of a kind: matplotlib draws at most 2¹⁶ pixels along a side
 GAP = 1 / 16  # between images, as a part of their side
+SHOWN, NEIGHBOURS = 8, 6  # rows of the picture of neighbours, and neighbours in each
 
 
-def draw_gallery(columns: Mapping[str, Tensor], captions: Sequence[str], path: Path) -> None:
-    """Draw title -> images (R,3,H,W), uint8 or float in [0,1], with a caption for each row, to `path`."""
+def draw_gallery(columns: Mapping[str, Tensor], captions: Sequence[str]) -> "Figure":
+    """Draw a labelled grid: a titled column for each entry, a captioned row for each image.
+
+    Args:
+        columns: title -> images (R, 3, H, W), uint8 or float in [0, 1].
+        captions: one for each row.
+    """
     from matplotlib.figure import Figure
 
-    if path.suffix.lower() not in FORMATS:
-        raise InputError(f"out={str(path)!r} is no image: end its name in one of {', '.join(FORMATS)}.")
     stacked_CR = torch.stack([_uint8(images) for images in columns.values()])
     assert stacked_CR.shape[1] == len(captions), (stacked_CR.shape, len(captions))
     canvas, xs, ys = tile(stacked_CR)
@@ -34,32 +45,22 @@ def draw_gallery(columns: Mapping[str, Tensor], captions: Sequence[str], path: P
     axes = figure.add_axes((0, 0, 1, 1))
     axes.imshow(canvas.permute(1, 2, 0).numpy(), interpolation="nearest")
     axes.set_xticks(xs, list(columns), fontsize=9)
-    axes.set_yticks(ys, list(captions), fontsize=9, fontfamily=families(captions), parse_math=False)
+    axes.set_yticks(ys, list(captions), fontsize=9, fontfamily=font_families(captions), parse_math=False)
     axes.tick_params(length=0, top=False, labeltop=True, bottom=False, labelbottom=False)
     axes.spines[:].set_visible(False)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150, bbox_inches="tight")  # makes room for the longest caption
+    return figure
 
 
-def view_columns(
-    images: Tensor, config: AugmentConfig, *, seed: int = 0, extra: int = 1, mixed: int = 2, lam: float = 0.5
-) -> dict[str, Tensor]:
-    """Title -> images: the originals (R,3,H,W) and what a training step would see of them."""
-    check_seed("seed", seed)
-    for name, count in (("rows", len(images)), ("extra", extra), ("mixed", mixed)):
-        check_count(name, count, 0, MOST)
-    rows = torch.arange(len(images))
-    views = make_views(images, config, seed=seed, step=0, rows=rows, extra=extra, mixed=mixed, lam=lam)
-    columns = {"original": images, "anchor": views.plain[0], "positive": views.plain[1]}
-    columns |= {f"extra {j}": view for j, view in enumerate(views.extra, start=1)}
-    return columns | {f"mixed {j}": view for j, view in enumerate(views.mixed, start=1)}
+def save_gallery(figure: "Figure", path: Path) -> None:
+    """Save a grid with room for its longest caption."""
+    save_figure(figure, path, dpi=150, bbox_inches="tight")
 
 
 def tile(images: Tensor) -> tuple[Tensor, list[float], list[float]]:
     """Lay (C,R,3,H,W) out on white: the canvas (3, …, …), and the centres of its columns and rows."""
     columns, rows, _, height, width = images.shape
     gap = max(1, round(GAP * max(height, width)))
-    padded = torch.nn.functional.pad(images, (0, gap, 0, gap), value=255)
+    padded = functional.pad(images, (0, gap, 0, gap), value=255)
     canvas = padded.permute(2, 1, 3, 0, 4).reshape(3, rows * (height + gap), columns * (width + gap))
     xs = [c * (width + gap) + (width - 1) / 2 for c in range(columns)]
     ys = [r * (height + gap) + (height - 1) / 2 for r in range(rows)]
@@ -71,3 +72,82 @@ def _uint8(images: Tensor) -> Tensor:
     if images.dtype == torch.uint8:
         return images
     return (images.float().clamp(0, 1) * 255).round().to(torch.uint8)
+
+
+def view_columns(
+    images: Tensor, config: AugmentConfig, *, seed: int = 0, extra: int = 1, mixed: int = 2, lam: float = 0.5
+) -> dict[str, Tensor]:
+    """Return title -> images: the originals (R, 3, H, W) and what a training step would see of them."""
+    check_seed("seed", seed)
+    for name, count in (("rows", len(images)), ("extra", extra), ("mixed", mixed)):
+        check_count(name, count, 0, MOST)
+    rows = torch.arange(len(images))
+    views = make_views(images, config, seed=seed, step=0, rows=rows, extra=extra, mixed=mixed, lam=lam)
+    columns = {"original": images, "anchor": views.plain[0], "positive": views.plain[1]}
+    columns |= {f"extra {j}": view for j, view in enumerate(views.extra, start=1)}
+    return columns | {f"mixed {j}": view for j, view in enumerate(views.mixed, start=1)}
+
+
+def adversarial_columns(network: nn.Module, anchors: Tensor, eps: float) -> dict[str, Tensor]:
+    """Return title -> images: the adversarial views of anchors (R, 3, H, W), and the changes around grey."""
+    if len(anchors) < 2:
+        raise InputError("one image has no adversarial view, which takes the others for negatives: eps=0.")
+    with stacked(network, [(1, True)]):
+        views = adversarial_view(network, anchors, eps)
+    gain = 0.5 / eps
+    return {"adversarial": views, f"change × {gain:.0f}": 0.5 + gain * (views - anchors)}
+
+
+def draw_neighbours(features_NF: Tensor, images: Dataset) -> "Figure":
+    """Draw some images, each beside its nearest neighbours by the cosine of their features."""
+    rows_R = images.spread(SHOWN)
+    near_RK = nearest(features_NF, rows_R.to(features_NF.device), NEIGHBOURS).cpu()
+    columns = {"image": images.images[rows_R]}
+    columns |= {f"nearest {k}": images.images[near_R] for k, near_R in enumerate(near_RK.T, start=1)}
+    return draw_gallery(columns, images.captions(rows_R))
+
+
+def nearest(features_NF: Tensor, rows_R: Tensor, count: int) -> Tensor:
+    """Return the `count` other images nearest by cosine to each of `rows_R`, nearest first: (R, count)."""
+    unit_NF = functional.normalize(features_NF, dim=1)
+    cosine_RN = unit_NF[rows_R] @ unit_NF.T
+    cosine_RN[torch.arange(len(rows_R)), rows_R] = -torch.inf  # an image is no neighbour of itself
+    return cosine_RN.topk(min(count, len(features_NF) - 1), dim=1).indices
+
+
+def draw_examples(found: Mapping[str, Tensor], classes: Sequence[str], *, title: str) -> "Figure":
+    """Draw rows of clean images, perturbations and attacked images, the prediction above each image.
+
+    Perturbations are shown as ½ + δ/(2·max|δ|): grey is no change. Right predictions are green, wrong ones
+    red and starred.
+
+    Args:
+        found: from `robustness.examples`.
+        classes: names of the classes.
+        title: of the whole figure.
+    """
+    from matplotlib.figure import Figure
+
+    delta = found["adversarial"] - found["clean"]
+    strength = float(delta.abs().max())
+    amplified = f"perturbation\n× {0.5 / strength:.0f}" if strength else "no perturbation"
+    rows = {
+        "clean": (found["clean"], found["predicted"]),
+        amplified: (0.5 + delta / (2 * strength or 1.0), None),
+        "attacked": (found["adversarial"], found["predicted_adversarial"]),
+    }
+    figure = Figure(figsize=(1.2 * len(delta) + 0.6, 4.6), layout="constrained")
+    grid = figure.subplots(3, len(delta), squeeze=False)
+    for axes_row, (name, (images, predicted)) in zip(grid, rows.items(), strict=True):
+        axes_row[0].set_ylabel(name)
+        for i, axes in enumerate(axes_row):
+            axes.imshow(images[i].clamp(0, 1).permute(1, 2, 0).numpy(), interpolation="nearest")
+            axes.set(xticks=[], yticks=[])
+            if predicted is not None:
+                right = bool(predicted[i] == found["labels"][i])
+                label = classes[int(predicted[i])]
+                font = {"fontsize": 9, "fontfamily": font_families([label])}
+                color = RIGHT if right else WRONG
+                axes.set_title(label if right else f"{label}*", color=color, parse_math=False, **font)
+    figure.suptitle(title)
+    return figure

@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from sklearn.decomposition import PCA
 
+from intnacl.plots.style import save_figure
 from intnacl.theory.comparison import Space
 from intnacl.theory.sweep import VARIED, Sweep
 
@@ -17,9 +18,9 @@ INK = {"measured": "#1b6ca8", "second": "#e07b39", "paper": "#9a9a9a", "proved":
 
 
 def draw_spaces(
-    spaces: dict[str, Space], accuracy: dict[str, dict[str, float]], y: npt.NDArray[Any], path: Path
-) -> None:
-    """A panel a space, by its first two principal components if it has more; colours are classes."""
+    spaces: dict[str, Space], accuracy: dict[str, dict[str, float]], y: npt.NDArray[Any]
+) -> Figure:
+    """Draw a panel for each space, colours for classes; more than two dimensions are drawn by PCA."""
     figure = Figure(figsize=(3.2 * len(spaces), 3.4), layout="constrained")
     for axes, (name, space) in zip(figure.subplots(1, len(spaces)), spaces.items(), strict=True):
         z = space.points if space.points.shape[1] <= 2 else PCA(2).fit_transform(space.points)
@@ -30,11 +31,11 @@ def draw_spaces(
             title=f"{name}{drawn}\n1-NN {accuracy[name]['1-NN']:.1f} %, 5-NN {accuracy[name]['5-NN']:.1f} %"
         )
         axes.set(xticks=[], yticks=[])
-    _save(figure, path)
+    return figure
 
 
-def draw_bounds(measured: Sweep, path: Path) -> None:
-    """Deviations over n, m and M, their tail, Lemma B.3 over M, and the complexity of the losses over M."""
+def draw_bounds(measured: Sweep) -> Figure:
+    """Draw deviations over n, m and M, their tail, Lemma B.3, and the complexity of the losses over M."""
     figure = Figure(figsize=(13, 7.6), layout="constrained")
     top, bottom = figure.subplots(2, 3)
     for axes, name in zip(top, VARIED, strict=True):
@@ -43,11 +44,11 @@ def draw_bounds(measured: Sweep, path: Path) -> None:
     draw_tail(bottom[0], measured["tail"])
     draw_lemma(bottom[1], measured["lemma"]["exclusive or"], "Lemma B.3 on exclusive or, K = 2")
     draw_complexity(bottom[2], measured["complexity"])
-    _save(figure, path)
+    return figure
 
 
 def draw_deviation(axes: Axes, rows: list[dict[str, float]], name: str) -> None:
-    """Measured |L_Unbiased − L_Debiased| and mean Δ below the bounds, on logarithmic axes."""
+    """Draw the measured |L_Unbiased − L_Debiased| and mean Δ below the bounds, on logarithmic axes."""
     x = [row["value"] for row in rows]
     _plot(axes, rows, "paper", "--", color=INK["paper"], label="Theorem B.1")
     _plot(axes, rows, "proved", "-", color=INK["proved"], label="proved bound")
@@ -63,7 +64,7 @@ def draw_deviation(axes: Axes, rows: list[dict[str, float]], name: str) -> None:
 
 
 def draw_tail(axes: Axes, rows: list[dict[str, float]]) -> None:
-    """P(Δ ≥ ε), measured and bounded."""
+    """Draw P(Δ ≥ ε), measured and bounded."""
     _plot(axes, rows, "paper", "--", color=INK["paper"], label="Lemma B.2")
     _plot(axes, rows, "proved", "-", color=INK["proved"], label="proved bound")
     _plot(axes, rows, "measured", "-", color=INK["measured"], label="measured")
@@ -72,7 +73,7 @@ def draw_tail(axes: Axes, rows: list[dict[str, float]]) -> None:
 
 
 def draw_lemma(axes: Axes, rows: list[dict[str, float]], title: str, fontsize: float = 7.5) -> None:
-    """L_Unbiased over M at N = K − 1, where it falls below the supervised losses, and at √e(K − 1)."""
+    """Draw L_Unbiased over M at N = K − 1, where it falls below the supervised losses, and at √e(K − 1)."""
     _plot(axes, rows, "unbiased", "o-", color=INK["bad"], label="L_Unbiased, N = K − 1")
     enough = "L_Unbiased, N = K − 1 (M = 1), √e (K − 1) (M ≥ 2)"
     _plot(axes, rows, "unbiased_enough", "s-", color=INK["measured"], label=enough)
@@ -84,7 +85,7 @@ def draw_lemma(axes: Axes, rows: list[dict[str, float]], title: str, fontsize: f
 
 
 def draw_complexity(axes: Axes, rows: list[dict[str, float]]) -> None:
-    """R(losses) relative to M = 1, beside the 1/M of Theorems 3.1 and B.4."""
+    """Draw R(losses) relative to M = 1, beside the 1/M of Theorems 3.1 and B.4."""
     x = [row["value"] for row in rows]
     for denominator, ink in (("MN", INK["measured"]), ("N", INK["second"])):
         values = (
@@ -102,18 +103,17 @@ def draw_complexity(axes: Axes, rows: list[dict[str, float]]) -> None:
 
 
 def _plot(axes: Axes, rows: list[dict[str, float]], key: str, style: str, **options: Any) -> None:
-    """A figure of the rows over their values."""
+    """Draw a figure of the rows over their values."""
     axes.plot([row["value"] for row in rows], [row[key] for row in rows], style, **options)
 
 
 def _powers(axes: Axes, values: list[float]) -> None:
-    """A logarithmic axis marked at the values themselves."""
+    """Make the axis logarithmic and mark it at the values themselves."""
     axes.set_xscale("log")
     axes.set_xticks(values, [f"{value:g}" for value in values])
     axes.minorticks_off()
 
 
-def _save(figure: Figure, path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # No date or version inside: equal numbers give equal bytes.
-    figure.savefig(path, dpi=110, metadata={"Software": None})
+def save_theory(figure: Figure, path: Path) -> None:
+    """Save a figure without date or version inside, so that equal numbers give equal bytes."""
+    save_figure(figure, path, dpi=110, metadata={"Software": None})

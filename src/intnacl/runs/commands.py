@@ -10,11 +10,12 @@ from intnacl.attacks.named import Attack
 from intnacl.console import print_table, print_warnings, two_decimals
 from intnacl.errors import InputError, check_choice
 from intnacl.evaluation.probe import ProbeConfig
-from intnacl.files import disk_errors
-from intnacl.plots.evaluation import draw_probe, draw_robustness
+from intnacl.plots.curves import draw_probe, draw_robustness
+from intnacl.plots.gallery import draw_neighbours, save_gallery
+from intnacl.plots.style import save_figure
 from intnacl.runs.attack import attack_warnings, plans, run_attacks, stage_name
 from intnacl.runs.config import EvaluationConfig
-from intnacl.runs.embed import draw_neighbours, write_features
+from intnacl.runs.embed import write_features
 from intnacl.runs.measurements import Part, file_name
 from intnacl.runs.opened import Subject, open_subject
 from intnacl.runs.page import attacked_images, best_rows, write_result_and_page
@@ -109,7 +110,7 @@ def embed_command(
     print(f"written: {out}")
     if len(images) > 1:
         picture = out.with_suffix(".png")
-        draw_neighbours(features_NF, images, picture)
+        save_gallery(draw_neighbours(features_NF, images), picture)
         print(f"written: {picture}")
 
 
@@ -156,6 +157,5 @@ def _draw_attacks(subject: Subject, name: str, eps: float) -> None:
 
 
 def _save(figure: "Figure", path: Path) -> None:
-    with disk_errors(path):
-        figure.savefig(path, dpi=140)
+    save_figure(figure, path)
     print(f"written: {path}")

@@ -5,23 +5,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import mean, stdev
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from intnacl.attacks.named import ATTACK_NAMES
 from intnacl.console import print_table, print_warnings
-from intnacl.files import disk_errors, write_json
-from intnacl.plots.evaluation import COLORS, MARKERS
-from intnacl.plots.labels import end_labels
+from intnacl.files import write_json
+from intnacl.plots.curves import Curve, draw_comparison
+from intnacl.plots.style import save_figure
 from intnacl.runs.config import RunConfig, from_dict
 from intnacl.runs.measure import Say, check, run
 from intnacl.runs.page import on_images
 from intnacl.runs.pretrain import RESULT, pretrain
 from intnacl.training.ranks import Ranks
 from intnacl.training.stop import Stop
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 Spread = dict[str, Any]
 """`mean`, `sd` (None for one seed) and the `values`, one for each seed."""
@@ -80,8 +76,8 @@ def write_comparison(summary: dict[str, Any], folder: Path) -> tuple[Path, Path]
     """Write its figure and its numbers; returns their paths."""
     drawing, figures = folder / "comparison.png", folder / "comparison.json"
     write_json(figures, summary)
-    with disk_errors(drawing):
-        draw_comparison(summary).savefig(drawing, dpi=140)
+    title = f"{summary['dataset']} under attack, {_over(summary)}"
+    save_figure(draw_comparison(accuracy_panels(summary), title), drawing)
     return drawing, figures
 
 
@@ -98,20 +94,19 @@ def print_comparison(summary: dict[str, Any]) -> None:
     print_warnings(summary["warnings"])
 
 
-def draw_comparison(summary: dict[str, Any]) -> "Figure":
-    """Accuracy over eps: a panel for each attack, a line for each loss, labelled where it ends."""
-    from matplotlib.figure import Figure
-
-    losses = summary["losses"]
+def accuracy_panels(summary: dict[str, Any]) -> dict[str, dict[str, Curve]]:
+    """Return attack -> loss -> accuracy over eps; without attacks, the clean accuracies alone."""
+    losses, clean = summary["losses"], summary["clean_of_attacked"]
     attacks = list(dict.fromkeys(_split(key)[0] for key in next(iter(losses.values())) if key != "clean"))
     attacks = [name for name in attacks if name != "worst_case"] or attacks or ["none"]
-    figure = Figure(figsize=(4.1 * len(attacks) + 0.8, 4.2), layout="constrained")
-    grid = figure.subplots(1, len(attacks), sharey=True, squeeze=False)[0]
-    for axes, attack in zip(grid, attacks, strict=True):
-        _panel(axes, attack, losses, summary["clean_of_attacked"])
-    grid[0].set_ylabel("accuracy (%)")
-    figure.suptitle(f"{summary['dataset']} under attack, {_over(summary)}", parse_math=False)
-    return figure
+    panels: dict[str, dict[str, Curve]] = {}
+    for attack in attacks:
+        curves = panels.setdefault(ATTACK_NAMES.get(attack, attack), {})
+        for label, figures in losses.items():
+            points = {0.0: clean[label]}
+            points |= {_split(k)[1]: v for k, v in figures.items() if k != "clean" and _split(k)[0] == attack}
+            curves[label] = [(eps, points[eps]["mean"], points[eps]["sd"] or 0.0) for eps in sorted(points)]
+    return panels
 
 
 def _over(summary: dict[str, Any]) -> str:
@@ -119,33 +114,6 @@ def _over(summary: dict[str, Any]) -> str:
     seeds = summary["seeds"]
     over = f"mean ± sd of {len(seeds)} seeds" if len(seeds) > 1 else f"seed {seeds[0]}"
     return over + (f", attacks{summary['attacked']}" if summary["attacked"] else "")
-
-
-def _panel(
-    axes: "Axes", attack: str, losses: Mapping[str, Mapping[str, Spread]], clean: Mapping[str, Spread]
-) -> None:
-    ends = []
-    for i, (label, figures) in enumerate(losses.items()):
-        points = {0.0: clean[label]}
-        points |= {_split(k)[1]: v for k, v in figures.items() if k != "clean" and _split(k)[0] == attack}
-        eps = sorted(points)
-        middle, sd = [points[e]["mean"] for e in eps], [points[e]["sd"] or 0.0 for e in eps]
-        color = COLORS[i % len(COLORS)]
-        axes.errorbar(
-            eps,
-            middle,
-            yerr=sd if any(sd) else None,
-            color=color,
-            marker=MARKERS[i % len(MARKERS)],
-            capsize=3,
-            clip_on=False,
-        )
-        ends.append((eps[-1], middle[-1], label, color))
-    axes.set(xlabel="eps (pixels in [0, 1])", title=ATTACK_NAMES.get(attack, attack), ylim=(0, 101))
-    axes.set_xlim(left=0)
-    end_labels(axes, ends)
-    axes.grid(alpha=0.3)
-    axes.spines[["top", "right"]].set_visible(False)
 
 
 def _result(folder: Path) -> dict[str, Any]:

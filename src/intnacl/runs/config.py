@@ -12,8 +12,7 @@ from types import NoneType
 from typing import Any, get_args, get_origin
 
 from intnacl.attacks.training_view import AdversaryConfig
-from intnacl.data.augmentations import RECIPES as AUGMENTATIONS
-from intnacl.data.augmentations import AugmentConfig
+from intnacl.data.augmentations import AUGMENTATIONS, AugmentConfig
 from intnacl.data.draws import check_seed
 from intnacl.errors import InputError, Settings, check_choice, one_of, setting
 from intnacl.evaluation.probe import ProbeConfig

@@ -11,15 +11,15 @@ from intnacl.errors import InputError
 from intnacl.evaluation.hcl_probe import HCL
 from intnacl.evaluation.probe import ProbeConfig
 from intnacl.files import write_file
-from intnacl.plots.curves import learning_curves
-from intnacl.plots.drawings import inline_svg
-from intnacl.plots.evaluation import draw_examples, draw_probe, draw_robustness
+from intnacl.plots.curves import draw_learning, draw_probe, draw_robustness
+from intnacl.plots.gallery import draw_examples
+from intnacl.plots.style import inline_svg
 from intnacl.runs.attack import examples
 from intnacl.runs.measurements import plain
 from intnacl.runs.opened import Subject
 from intnacl.runs.pretrain import loss_name
 from intnacl.runs.result import Measured, write_result
-from intnacl.training.journal import LOG
+from intnacl.training.journal import LOG, records
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -143,7 +143,7 @@ def _kind(row: dict[str, Any], own: ProbeConfig) -> str:
 
 def _learning(subject: Subject) -> str | None:
     log = subject.folder / LOG
-    return inline_svg(lambda: learning_curves(log), "learning curves") if log.exists() else None
+    return inline_svg(lambda: draw_learning(records(log)), "learning curves") if log.exists() else None
 
 
 def _probe_curve(curves: dict[str, list[float]]) -> str | None:

@@ -15,14 +15,15 @@ from pathlib import Path
 from intnacl.data import load
 from intnacl.data.datasets import Dataset, is_at_path
 from intnacl.errors import InputError
-from intnacl.files import disk_errors, lock, make_folder, write_file
+from intnacl.files import lock, make_folder, write_file
 from intnacl.losses.integrated import PRESETS, LossConfig
 from intnacl.models.weights import ENCODER, read_header, save_encoder
-from intnacl.plots.curves import draw_curves
+from intnacl.plots.curves import draw_learning
+from intnacl.plots.style import save_figure
 from intnacl.runs.config import RunConfig, differences, from_dict, to_dict
 from intnacl.runs.monitor import build_monitor
 from intnacl.training.checkpoint import CHECKPOINTS, saved
-from intnacl.training.journal import LOG, TENSORBOARD, Journal
+from intnacl.training.journal import LOG, TENSORBOARD, Journal, records
 from intnacl.training.objectives import Contrastive, Objective, Supervised
 from intnacl.training.ranks import Ranks, barrier
 from intnacl.training.settings import DTYPES
@@ -118,8 +119,7 @@ def _train(config: RunConfig, folder: Path, here: Ranks, stop: Stop) -> str | No
         check_data(folder, trainer.resume(), train.checksum, len(train))
         reason = trainer.run(stop, journal)
     if reason is None and here.main:
-        with disk_errors(folder / CURVES):
-            draw_curves(journal.path, folder / CURVES)
+        save_figure(draw_learning(records(journal.path)), folder / CURVES)
         size = train.images.shape[-1]
         save_encoder(objective.encoder, config.encoder, size, folder / ENCODER, data=train.checksum)
     barrier(here)  # a run is done for all when its files are
