@@ -31,9 +31,12 @@ def supervised(seed: int = 0) -> Supervised:
     return Supervised(4, EncoderConfig(name="small"), AugmentConfig(), image_size=8, seed=seed)
 
 
-@pytest.mark.parametrize("preset", PRESETS)
-def test_terms_are_the_loss_of_views_embedded_one_by_one(preset: str) -> None:
-    objective, by_hand = (contrastive(preset, loss={"lam": 0.7}) for _ in range(2))
+@pytest.mark.parametrize(
+    ("preset", "positives"), [*((preset, None) for preset in PRESETS), ("simclr", 3)], ids=str
+)
+def test_terms_are_the_loss_of_views_embedded_one_by_one(preset: str, positives: int | None) -> None:
+    several = {"num_positives": positives} if positives else {}
+    objective, by_hand = (contrastive(preset, loss={"lam": 0.7} | several) for _ in range(2))
     terms = objective.train()(images(), None, ROWS, STEP)
     model, need = by_hand.model.train(), by_hand.needed
     views = make_views(
@@ -51,12 +54,6 @@ def test_terms_are_the_loss_of_views_embedded_one_by_one(preset: str) -> None:
         torch.testing.assert_close(terms[name], expected[name], rtol=1e-4, atol=1e-5)
     for (name, buffer), other in zip(objective.model.named_buffers(), model.buffers(), strict=True):
         torch.testing.assert_close(buffer, other, rtol=1e-4, atol=1e-5, msg=name)
-
-
-def test_several_positives_of_nca_are_extra_views() -> None:
-    objective = contrastive("simclr", loss={"num_positives": 3})
-    assert objective.needed == (2, 2, 0, 0)
-    assert torch.isfinite(objective.train()(images(), None, ROWS, STEP)["loss"])
 
 
 def test_the_loss_is_a_function_of_seed_step_and_rows() -> None:
@@ -119,12 +116,6 @@ def test_the_adversary_gets_its_settings(monkeypatch: pytest.MonkeyPatch) -> Non
     assert given["criterion"].config == LossConfig(negatives="g1", **numbers)
 
 
-def test_a_supervised_layer_begins_as_the_seed_says() -> None:
-    one, same, other = (supervised(seed).model[1].weight for seed in (0, 0, 1))
-    assert torch.equal(one, same)
-    assert not torch.equal(one, other)
-
-
 def test_streams_are_no_views() -> None:
     assert len({objectives.START, STREAM}) == 2
     assert min(objectives.START, STREAM) > 1_000_000
@@ -147,13 +138,10 @@ def test_the_adversary_may_maximise_another_loss_of_the_family() -> None:
         AdversaryConfig(negatives="g3")
 
 
-def test_without_robust_term_nothing_is_attacked_and_no_second_norms_exist() -> None:
-    assert not any("adversarial" in name for name, _ in contrastive("simclr").model.named_parameters())
-    assert any("adversarial" in name for name, _ in contrastive("intcl").model.named_parameters())
-
-
-def test_the_attack_leaves_parameters_without_gradient() -> None:
+def test_the_attack_leaves_parameters_without_gradient_and_has_norms_of_its_own() -> None:
     objective = contrastive("adv").train()
+    for made, norms in ((contrastive("simclr"), False), (objective, True)):
+        assert any("adversarial" in name for name, _ in made.model.named_parameters()) == norms
     views = make_views(images(), objective.augment, seed=0, step=5, rows=ROWS)
     objective.attack(views.plain[0], ROWS, STEP)
     assert all(p.grad is None and p.requires_grad for p in objective.model.parameters())
@@ -166,7 +154,8 @@ def test_supervised_is_cross_entropy_of_augmented_images() -> None:
     logits = objective.model(augment(x, objective.augment, seed=0, step=5, view=0, rows=ROWS))
     torch.testing.assert_close(terms["loss"], torch.nn.functional.cross_entropy(logits, y))
     assert terms["accuracy"] == 100 * (logits.argmax(1) == y).float().mean()
-    assert torch.isfinite(logits).all()
+    assert torch.equal(supervised().model[1].weight, objective.model[1].weight)
+    assert not torch.equal(supervised(seed=1).model[1].weight, objective.model[1].weight)
 
 
 def compiled(part: Any) -> Any:

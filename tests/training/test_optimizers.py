@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from intnacl.errors import InputError
 from intnacl.training.optimizers import LARS, OptimizerConfig, build_optimizer, rate_at, set_rate
 
 CPU = torch.device("cpu")
@@ -35,18 +34,14 @@ def test_lars_is_its_formula(shape: tuple[int, ...], start: float) -> None:
     w = nn.Parameter(start * torch.randn(shape, dtype=torch.float64))
     grads = [torch.randn(shape, dtype=torch.float64) for _ in range(4)]
     expected = lars_in_loops(w.detach(), grads, lr=0.3, momentum=0.9, decay=0.01, adapt=len(shape) > 1)
-    optimizer = LARS([w], torch.tensor(0.3, dtype=torch.float64), 0.9, 0.01)
+    unused = nn.Parameter(torch.ones(2, 2))
+    optimizer = LARS([w, unused], torch.tensor(0.3, dtype=torch.float64), 0.9, 0.01)
     for grad in grads:
         w.grad = grad.clone()
         optimizer.step()
         assert torch.equal(w.grad, grad)
     torch.testing.assert_close(w.detach(), expected)
-
-
-def test_lars_leaves_parameters_without_gradient_alone() -> None:
-    w = nn.Parameter(torch.ones(2, 2))
-    LARS([w], 0.1, 0.9, 0.1).step()
-    assert torch.equal(w, torch.ones(2, 2))
+    assert torch.equal(unused, torch.ones(2, 2)), "it has no gradient"
 
 
 @pytest.mark.parametrize(
@@ -70,21 +65,15 @@ def test_optimisers_by_name_follow_the_rate_that_is_set(name: str, kind: str) ->
     assert not torch.equal(net.weight, before)
 
 
-def test_adam_is_the_default_with_the_papers_rate() -> None:
-    optimizer = build_optimizer(nn.Linear(2, 2), OptimizerConfig(), CPU)
-    assert isinstance(optimizer, torch.optim.Adam)
-    group = optimizer.param_groups[0]
-    assert (group["lr"].item(), group["betas"], group["weight_decay"]) == (
-        pytest.approx(3e-4),
-        (0.9, 0.999),
-        0,
-    )
-
-
-def test_frozen_parameters_are_left_out() -> None:
+def test_adam_is_the_default_with_the_papers_rate_and_leaves_out_frozen_parameters() -> None:
     net = nn.Linear(2, 2)
     net.bias.requires_grad_(False)
-    assert len(build_optimizer(net, OptimizerConfig(), CPU).param_groups[0]["params"]) == 1
+    optimizer = build_optimizer(net, OptimizerConfig(), CPU)
+    assert isinstance(optimizer, torch.optim.Adam)
+    (group,) = optimizer.param_groups
+    assert group["lr"].item() == pytest.approx(3e-4)
+    assert (group["betas"], group["weight_decay"]) == ((0.9, 0.999), 0)
+    assert [id(p) for p in group["params"]] == [id(net.weight)]
 
 
 def test_rates() -> None:
@@ -98,20 +87,3 @@ def test_rates() -> None:
     assert rate_at(cosine, 2, 8, 0) == pytest.approx(0.8 * (1 + math.sqrt(0.5)) / 2)
     assert [rate_at(cosine, s, 8, 4) for s in (0, 3, 4, 6)] == pytest.approx([0.2, 0.8, 0.8, 0.4])
     assert rate_at(cosine, 3, 4, 4) == pytest.approx(0.8)  # nothing but warm-up
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"optimizer": "adan"}, "did you mean 'adam'"),
-        ({"schedule": "cosin"}, "did you mean 'cosine'"),
-        ({"lr": -1.0}, r"train\.lr=-1\.0"),
-        ({"lr": float("nan")}, r"train\.lr=nan"),
-        ({"weight_decay": float("inf")}, r"train\.weight_decay=inf"),
-        ({"weight_decay": 1e300}, r"train\.weight_decay=1e\+300 must be a number from 0 to 3e38"),
-        ({"clip": 0.0}, r"train\.clip=0\.0 must be above 0"),
-    ],
-)
-def test_bad_settings_are_named(settings: dict, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        OptimizerConfig(**settings)

@@ -1,4 +1,4 @@
-"""Ranks: two equal one process on the joined batch; devices and lost ranks are told clearly."""
+"""Ranks: two equal one process on the joined batch; devices and lost ranks are named."""
 
 import json
 import os
@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -103,6 +104,21 @@ def test_each_rank_takes_its_own_gpu_and_a_missing_one_is_named(monkeypatch: pyt
         pick_device("cuda:1", 0)
 
 
+# ---- lost contact ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def rank_3_of_4(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This process takes itself for one of four ranks, which it never meets."""
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    monkeypatch.setenv("RANK", "3")
+    store = SimpleNamespace(set_timeout=lambda _: None)
+    monkeypatch.setattr("intnacl.training.ranks.rendezvous", lambda _: iter([(store, 3, 4)]))
+    monkeypatch.setattr("torch.distributed.PrefixStore", lambda prefix, store: store)
+    monkeypatch.setattr("torch.distributed.init_process_group", lambda *_, **__: None)
+
+
+@pytest.mark.usefixtures("rank_3_of_4")
 @pytest.mark.parametrize(
     "message",
     [
@@ -111,44 +127,38 @@ def test_each_rank_takes_its_own_gpu_and_a_missing_one_is_named(monkeypatch: pyt
         "Timed out waiting 600000ms for recv operation to complete",
     ],
 )
-def test_errors_of_the_connection_are_told_as_such(monkeypatch: pytest.MonkeyPatch, message: str) -> None:
-    among_others(monkeypatch, rank=3)
+def test_a_lost_connection_is_named(message: str) -> None:
     with pytest.raises(LostRankError, match=r"rank 3 lost contact.*--max-restarts"), ranks("cpu"):
         raise RuntimeError(message)
 
 
-def test_other_errors_of_a_rank_stay_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    among_others(monkeypatch, rank=3)
+@pytest.mark.usefixtures("rank_3_of_4")
+def test_other_errors_of_a_rank_stay_as_they_are() -> None:
     with pytest.raises(RuntimeError, match="must match the size") as caught, ranks("cpu"):
         raise RuntimeError("The size of tensor a (3) must match the size of tensor b (4)")
     assert not isinstance(caught.value, LostRankError)
     assert caught.value.__cause__ is None
 
 
-def among_others(monkeypatch: pytest.MonkeyPatch, rank: int) -> None:
-    """This process takes itself for one of four ranks, which it never meets."""
-    monkeypatch.setenv("WORLD_SIZE", "4")
-    monkeypatch.setenv("RANK", str(rank))
-    monkeypatch.setattr("intnacl.training.ranks._join", lambda backend: None)
-
-
+@pytest.mark.usefixtures("rank_3_of_4")
 def test_a_signal_while_the_group_ends_does_not_cut_the_message_short(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    among_others(monkeypatch, rank=0)
+    deadly: list[int] = []
     monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
     monkeypatch.setattr(
         "torch.distributed.destroy_process_group", lambda: os.kill(os.getpid(), signal.SIGTERM)
     )
-    deadly: list[int] = []
     former = signal.signal(signal.SIGTERM, lambda number, frame: deadly.append(number))
     try:
-        with pytest.raises(LostRankError, match="rank 0 lost contact"), ranks("cpu"):
+        with pytest.raises(LostRankError, match="rank 3 lost contact"), ranks("cpu"):
             raise RuntimeError("Connection closed by peer")
     finally:
         signal.signal(signal.SIGTERM, former)
     assert not deadly
 
+
+# ---- memory ----------------------------------------------------------------------------------------------
 
 FAULTS = """
 import resource, sys, torch

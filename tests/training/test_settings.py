@@ -1,4 +1,6 @@
-"""How a run is trained: mistakes are named, and what was left open is decided for the device."""
+"""Settings of training: mistakes are named, and what was left open is decided for the device."""
+
+from typing import Any
 
 import pytest
 import torch
@@ -16,10 +18,16 @@ from intnacl.training.settings import TrainConfig
         ({"monitor_epochs": -1}, r"train\.monitor_epochs=-1 must be 0 or more"),
         ({"save_minutes": float("nan")}, r"train\.save_minutes=nan"),
         ({"precision": "fp8"}, r"train\.precision='fp8' is unknown"),
+        ({"optimizer": "adan"}, "did you mean 'adam'"),
+        ({"schedule": "cosin"}, "did you mean 'cosine'"),
         ({"lr": -1.0}, r"train\.lr=-1\.0"),
+        ({"lr": float("nan")}, r"train\.lr=nan"),
+        ({"weight_decay": float("inf")}, r"train\.weight_decay=inf"),
+        ({"weight_decay": 1e300}, r"train\.weight_decay=1e\+300 must be a number from 0 to 3e38"),
+        ({"clip": 0.0}, r"train\.clip=0\.0 must be above 0"),
     ],
 )
-def test_bad_settings_are_named(settings: dict, message: str) -> None:
+def test_bad_settings_are_named(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         TrainConfig(**settings)
 
@@ -39,5 +47,7 @@ def test_the_usual_precision_is_one_that_the_device_computes_in(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: capability is not None)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
-    assert TrainConfig().on(torch.device(device)).precision == precision
-    assert TrainConfig(precision="fp16").on(torch.device(device)).precision == "fp16"
+    decided = TrainConfig().on(torch.device(device))
+    assert (decided.precision, decided.compile, decided.cuda_graph) == (precision, *[device == "cuda"] * 2)
+    given = TrainConfig(precision="fp16", compile=True, cuda_graph=False)
+    assert given.on(torch.device(device)) == given

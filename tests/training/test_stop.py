@@ -5,6 +5,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 from types import FrameType
 from typing import Any
 
@@ -25,17 +26,12 @@ def test_a_signal_is_noticed_and_the_former_handler_comes_back(number: int, reas
     assert signal.getsignal(number) is former
 
 
-def test_a_second_interrupt_does_not_wait() -> None:
+def test_a_second_interrupt_does_not_wait_but_sigterm_does() -> None:
     with Stop() as stop:
         os.kill(os.getpid(), signal.SIGINT)
         assert stop.due()
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
-
-
-def test_sigterm_after_an_interrupt_waits_as_ever() -> None:
-    with Stop() as stop:
-        os.kill(os.getpid(), signal.SIGINT)
         os.kill(os.getpid(), signal.SIGTERM)
         assert stop.reason == "terminate"
 
@@ -47,11 +43,13 @@ def test_work_without_steps_ends_at_once(number: int, reason: str) -> None:
             os.kill(os.getpid(), number)
             raise AssertionError("went on")
         assert stop.reason == reason
-    with Stop() as stop:
-        with stop.at_once():
-            pass
-        os.kill(os.getpid(), number)  # waits as ever
-        assert stop.due()
+    for error in (None, InputError("no")):
+        with Stop() as stop:
+            with pytest.raises(InputError) if error else nullcontext(), stop.at_once():
+                if error:
+                    raise error
+            os.kill(os.getpid(), number)  # waits as ever
+            assert stop.due()
 
 
 def test_a_second_signal_leaves_the_first_ones_cleaning_up_alone() -> None:
@@ -98,19 +96,13 @@ def test_a_signal_as_such_work_ends_stays_inside(place: int) -> None:
     assert len(lines) >= place, "the signal came"
 
 
-def test_errors_pass_through_work_that_ends_at_once() -> None:
-    with Stop() as stop:
-        with pytest.raises(InputError), stop.at_once():
-            raise InputError("no")
-        os.kill(os.getpid(), signal.SIGTERM)
-        assert stop.due()
-
-
-def test_time() -> None:
+def test_minutes_are_a_reason_and_not_negative() -> None:
     assert not Stop(60).due()
     stop = Stop(0)
     assert stop.due()
     assert stop.reason == "time"
+    with pytest.raises(InputError, match=r"max_minutes=-1 must be 0 or more"):
+        Stop(-1)
 
 
 def test_in_another_thread_signals_are_left_to_the_main_one() -> None:
@@ -153,8 +145,3 @@ def test_a_signal_during_the_decision_counts_at_the_next_one() -> None:
         assert not stop.shared(decide), "the ranks had decided to go on"
         assert stop.shared(lambda number: number)
         assert stop.reason == "terminate"
-
-
-def test_negative_minutes_are_refused() -> None:
-    with pytest.raises(InputError, match=r"max_minutes=-1 must be 0 or more"):
-        Stop(-1)

@@ -27,8 +27,8 @@ from intnacl.training.settings import TrainConfig
 from intnacl.training.step import TrainStep
 from intnacl.training.stop import Stop
 
-CHECK = 50  # steps between looks at the losses, which wait for the GPU
-PATIENCE = 10.0  # seconds after which a process on its own looks all the same, as slow steps need
+LOOK_STEPS = 50  # between looks at the losses, which wait for the GPU
+LOOK_SECONDS = 10.0  # after which a process on its own looks all the same, for the sake of slow steps
 Monitor = Callable[[nn.Module], dict[str, float]]
 
 
@@ -141,7 +141,7 @@ class Trainer:
         """Update up to the next look at the losses, at most to the epoch's end; return their terms (S, T)."""
         config, state, here = self.config, self.state, self.here
         start, begun = state.step, time.monotonic()
-        end = min(start + CHECK, (start // self.updates + 1) * self.updates)
+        end = min(start + LOOK_STEPS, (start // self.updates + 1) * self.updates)
         if config.save_steps:
             end = min(end, (start // config.save_steps + 1) * config.save_steps)
         history: list[Tensor] = []
@@ -160,7 +160,7 @@ class Trainer:
             index_kR = torch.stack([batch[self.train_step.rows] for batch in batches])
             history.append(self.train_step(index_kR, first).clone())
             state.step += 1
-            if here.world == 1 and (stop.due() or time.monotonic() - begun > PATIENCE):
+            if here.world == 1 and (stop.due() or time.monotonic() - begun > LOOK_SECONDS):
                 break
         terms_ST = mean_over_ranks(torch.stack(history), here).cpu()
         bad_S = ~terms_ST.isfinite().all(1)
