@@ -11,6 +11,7 @@ import torch
 
 from intnacl.runs import run
 from intnacl.runs.config import RunConfig
+from intnacl.runs.folder import RunFolder
 from intnacl.runs.opened import Subject, open_subject
 from intnacl.runs.pretrain import pretrain
 from intnacl.runs.resolve import resolve
@@ -39,7 +40,7 @@ def trained_original() -> Path:
     folder = Path(tempfile.mkdtemp(prefix="intnacl-tiny-")) / "run"
     atexit.register(shutil.rmtree, folder.parent, ignore_errors=True)
     with redirect_stdout(None):  # or the first test would find it in its own output
-        assert pretrain(config(), folder, HERE, Stop()) is None
+        assert pretrain(config(), RunFolder(folder), HERE, Stop()) is None
     return folder
 
 
@@ -47,7 +48,7 @@ def trained_original() -> Path:
 def measured_original() -> Path:
     folder = trained_original().with_name("measured")
     shutil.copytree(trained_original(), folder)
-    assert run(config(), folder, HERE, Stop()) is None
+    assert run(config(), RunFolder(folder), HERE, Stop()) is None
     return folder
 
 

@@ -11,7 +11,6 @@ from intnacl.paper import published, record
 from intnacl.paper.attempts import run_folder
 from intnacl.paper.plan import Job, Plan
 from intnacl.runs.config import to_dict
-from intnacl.runs.pretrain import RESULT
 
 Accuracy = Callable[[Job, str, str], float]
 
@@ -61,5 +60,5 @@ def fill(
     for job in plan.jobs:
         if not skip(job):
             folder = run_folder(results, job.name)
-            folder.mkdir(parents=True)
-            (folder / RESULT).write_text(json.dumps(result_of(job, accuracy)))
+            folder.path.mkdir(parents=True)
+            folder.result.write_text(json.dumps(result_of(job, accuracy)))

@@ -12,9 +12,9 @@ from grids import jobs
 from intnacl.errors import InputError
 from intnacl.paper import attempts
 from intnacl.paper.attempts import DIED, TRIES, attempt, failure, finished, run_folder
-from intnacl.paper.lock import hold
 from intnacl.paper.plan import Job
 from intnacl.paper.reuse import inherit
+from intnacl.runs.folder import RunFolder
 from intnacl.training.journal import records
 from intnacl.training.stop import Stop
 
@@ -24,7 +24,7 @@ def _attempt(job: Job, results: Path, session: str = "one") -> str:
 
 
 def _result(results: Path, job: Job) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((run_folder(results, job.name) / "result.json").read_text())
+    found: dict[str, Any] = json.loads(run_folder(results, job.name).result.read_text())
     return found
 
 
@@ -45,11 +45,11 @@ def test_a_run_is_done_once(tmp_path: Path) -> None:
     assert _attempt(job, tmp_path) == "finished"
     folder = run_folder(tmp_path, job.name)
     assert set(_result(tmp_path, job)["accuracy"]) == {"digits"}
-    assert not list((folder / "checkpoints").glob("step-*"))  # nothing goes on from it
-    assert "epoch 1/1" in (folder / "output.txt").read_text()
-    before = (folder / "result.json").stat().st_mtime_ns
+    assert not list(folder.checkpoints.glob("step-*"))  # nothing goes on from it
+    assert "epoch 1/1" in folder.output.read_text()
+    before = folder.result.stat().st_mtime_ns
     assert _attempt(job, tmp_path) == "finished"
-    assert (folder / "result.json").stat().st_mtime_ns == before
+    assert folder.result.stat().st_mtime_ns == before
 
 
 def test_a_milestone_equals_a_run_of_its_length(tmp_path: Path) -> None:
@@ -57,8 +57,8 @@ def test_a_milestone_equals_a_run_of_its_length(tmp_path: Path) -> None:
     assert _attempt(second, tmp_path) == "waiting"
     assert _attempt(first, tmp_path) == "finished"
     assert _attempt(second, tmp_path) == "finished"
-    assert "going on from step 2 of 6" in (run_folder(tmp_path, second.name) / "output.txt").read_text()
-    log = records(run_folder(tmp_path, second.name) / "log.jsonl")
+    assert "going on from step 2 of 6" in run_folder(tmp_path, second.name).output.read_text()
+    log = records(run_folder(tmp_path, second.name).log)
     assert [row["epoch"] for row in log] == [1, 2, 3]
     alone = tmp_path / "alone"
     assert _attempt(dataclasses.replace(second, parent=None), alone) == "finished"
@@ -72,7 +72,7 @@ def test_a_run_with_a_state_of_its_own_inherits_none(tmp_path: Path) -> None:
     for name, step in (("parent", 2), ("child", 4)):
         (tmp_path / name / "checkpoints" / f"step-{step:09d}").mkdir(parents=True)
         (tmp_path / name / "log.jsonl").write_text(name)
-    inherit(tmp_path / "parent", tmp_path / "child")
+    inherit(RunFolder(tmp_path / "parent"), RunFolder(tmp_path / "child"))
     assert (tmp_path / "child" / "log.jsonl").read_text() == "child"
     assert [path.name for path in (tmp_path / "child" / "checkpoints").iterdir()] == ["step-000000004"]
 
@@ -88,13 +88,13 @@ def test_a_state_is_copied_where_files_cannot_be_linked(
         raise OSError(errno.EPERM, "Operation not permitted")
 
     monkeypatch.setattr("os.link", _refused)
-    inherit(tmp_path / "parent", tmp_path / "child")
+    inherit(RunFolder(tmp_path / "parent"), RunFolder(tmp_path / "child"))
     assert (tmp_path / "child" / "checkpoints" / "step-000000002" / "state.json").read_text() == "{}"
 
 
 def test_a_run_that_others_hold_is_left_alone(tmp_path: Path) -> None:
     (job,) = jobs()
-    with hold(run_folder(tmp_path, job.name), "cpu"):
+    with run_folder(tmp_path, job.name).hold(device="cpu"):
         assert _attempt(job, tmp_path) == "busy"
 
 
@@ -199,9 +199,9 @@ def test_half_a_result_is_no_result(tmp_path: Path) -> None:
     folder = run_folder(tmp_path, job.name)
     whole = _result(tmp_path, job)
     for damage in ("", "{}", "[]", json.dumps({**whole, "accuracy": None})):
-        (folder / "result.json").write_text(damage)
+        folder.result.write_text(damage)
         assert not finished(tmp_path, job.name)
-    (folder / "result.json").unlink()  # killed before the end
+    folder.result.unlink()  # killed before the end
     assert _attempt(job, tmp_path) == "finished"
     assert _result(tmp_path, job)["accuracy"] == whole["accuracy"]
     assert finished(tmp_path, job.name)

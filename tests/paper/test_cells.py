@@ -12,7 +12,7 @@ from made_up import fill, result_of, shifted
 
 from intnacl.cli.flags import pairs
 from intnacl.paper import published
-from intnacl.paper.attempts import FAILURE, finished, run_folder
+from intnacl.paper.attempts import finished, run_folder
 from intnacl.paper.cells import Cell, command, figure, pooled, read_cells
 from intnacl.paper.grid import PAPER, pick
 from intnacl.paper.plan import Plan, make_plan
@@ -87,7 +87,7 @@ def test_optional_columns_are_shown_once_measured(tmp_path: Path) -> None:
     main, figure1 = read_cells(tmp_path)[0]
     assert optional not in [column.label for column in main.columns]
     assert {len(row) for row in main.cells} == {len(main.columns)}
-    path = run_folder(tmp_path, main.cells[0][0].runs["0"].name) / "result.json"
+    path = run_folder(tmp_path, main.cells[0][0].runs["0"].name).result
     result = json.loads(path.read_text())
     found = {"dataset": "cifar100", "name": "autoattack", "eps": 0.002, "images": 50, "accuracy": 12.5}
     path.write_text(json.dumps(result | {"attacks": [*result["attacks"], found]}))
@@ -132,9 +132,9 @@ def test_missing_and_failed_cells_are_told_apart(tmp_path: Path) -> None:
     names = {cell[1] for cell in plan.cells["figure1"][0]} | set(plan.cells["figure1"][1][0].values())
     fill(tmp_path, plan, shifted(), skip=lambda job: job.name in names)
     name = plan.cells["figure1"][1][0][0]
-    run_folder(tmp_path, name).mkdir()
+    run_folder(tmp_path, name).path.mkdir()
     noted = {"error": "bad", "tries": {"s": 3}, "given_up": ["s"]}
-    (run_folder(tmp_path, name) / FAILURE).write_text(json.dumps(noted))
+    run_folder(tmp_path, name).failure.write_text(json.dumps(noted))
     (view,), runs = read_cells(tmp_path)
     assert [row[0].status for row in view.cells][:3] == ["partly", "failed", "measured"]
     assert view.cells[0][0].n == 1
@@ -145,8 +145,8 @@ def test_missing_and_failed_cells_are_told_apart(tmp_path: Path) -> None:
 def test_a_run_that_will_be_tried_again_has_not_failed(tmp_path: Path) -> None:
     fill(tmp_path, plan := make_plan([table()], [0]), shifted(), skip=lambda job: True)
     folder = run_folder(tmp_path, plan.jobs[0].name)
-    folder.mkdir(parents=True)
-    (folder / FAILURE).write_text(json.dumps({"error": "bad", "tries": {"s": 1}, "given_up": []}))
+    folder.path.mkdir(parents=True)
+    folder.failure.write_text(json.dumps({"error": "bad", "tries": {"s": 1}, "given_up": []}))
     assert [run.status for run in read_cells(tmp_path)[1].values()] == ["missing"]
 
 
@@ -159,7 +159,7 @@ def test_seeds_come_in_their_order(tmp_path: Path) -> None:
 @pytest.mark.parametrize("damage", ["", "[]", "{}", '{"accuracy": 1}'])
 def test_a_damaged_result_is_a_missing_one(tmp_path: Path, damage: str) -> None:
     fill(tmp_path, plan := make_plan([table()], [0, 1]), shifted())
-    (run_folder(tmp_path, plan.jobs[0].name) / "result.json").write_text(damage)
+    run_folder(tmp_path, plan.jobs[0].name).result.write_text(damage)
     (view,), runs = read_cells(tmp_path)
     assert [run.status for run in runs.values()] == ["missing", "finished"]
     assert view.cells[0][0].status == "partly"

@@ -12,7 +12,7 @@ from grids import table
 from made_up import fill, shifted
 
 from intnacl.paper import record
-from intnacl.paper.attempts import FAILURE, run_folder
+from intnacl.paper.attempts import run_folder
 from intnacl.paper.cells import read_cells
 from intnacl.paper.grid import PAPER
 from intnacl.paper.plan import make_plan
@@ -89,8 +89,8 @@ def test_any_text_compiles(tmp_path: Path) -> None:
     plan = make_plan([odd], [0])
     record.write(tmp_path, plan, scale="paper", overrides={})
     folder = run_folder(tmp_path, plan.jobs[0].name)
-    folder.mkdir(parents=True)
+    folder.path.mkdir(parents=True)
     noted = {"error": f"{text} {'/a-long-path' * 30}", "tries": {"s": 3}, "given_up": ["s"]}
-    (folder / FAILURE).write_text(json.dumps(noted))
+    folder.failure.write_text(json.dumps(noted))
     write_report(tmp_path, tmp_path / "out")
     assert "Missing character" not in compile_pdf(tmp_path / "out")

@@ -8,22 +8,20 @@ from grids import jobs
 from made_up import result_of, shifted
 from rich.console import Console
 
-from intnacl.paper.attempts import FAILURE, run_folder
-from intnacl.paper.lock import hold
+from intnacl.paper.attempts import run_folder
 from intnacl.paper.plan import Job
 from intnacl.paper.progress import Progress, last_line, state_of
-from intnacl.runs.pretrain import RESULT
 
 
 def _fail(results: Path, job: Job, error: str, session: str = "now") -> None:
     noted = {"error": error, "tries": {session: 3}, "given_up": [session]}
-    run_folder(results, job.name).mkdir(parents=True)
-    (run_folder(results, job.name) / FAILURE).write_text(json.dumps(noted))
+    run_folder(results, job.name).path.mkdir(parents=True)
+    run_folder(results, job.name).failure.write_text(json.dumps(noted))
 
 
 def _finish(results: Path, job: Job) -> None:
-    run_folder(results, job.name).mkdir(parents=True, exist_ok=True)
-    (run_folder(results, job.name) / RESULT).write_text(json.dumps(result_of(job, shifted())))
+    run_folder(results, job.name).path.mkdir(parents=True, exist_ok=True)
+    run_folder(results, job.name).result.write_text(json.dumps(result_of(job, shifted())))
 
 
 def test_states_are_read_from_the_folders(tmp_path: Path) -> None:
@@ -32,13 +30,13 @@ def test_states_are_read_from_the_folders(tmp_path: Path) -> None:
     _fail(tmp_path, failed_before, "bad", session="before")
     _fail(tmp_path, failed, "Traceback (most recent call last):\n  ...\nRuntimeError: [red]no[/red]\n")
     folder = run_folder(tmp_path, begun.name)
-    folder.mkdir(parents=True)
-    (folder / "config.json").write_text("{}")
-    (folder / "log.jsonl").write_text('{"epoch": 1}\n')
+    folder.path.mkdir(parents=True)
+    folder.config.write_text("{}")
+    folder.log.write_text('{"epoch": 1}\n')
     states = [state_of(job, tmp_path, "now") for job in plan]
     assert [state.status for state in states] == ["finished", "failed", "begun", "waiting", "waiting"]
     assert [state.detail for state in states] == ["", "RuntimeError: [red]no[/red]", "epoch 1/1", "", ""]
-    with hold(folder, "cpu"):
+    with folder.hold(device="cpu"):
         running = state_of(begun, tmp_path, "now")
     assert running.status == "running"
     assert running.detail.startswith("epoch 1/1 · 0.0 min · ")

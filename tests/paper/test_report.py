@@ -14,7 +14,7 @@ from made_up import fill, shifted
 
 from intnacl.errors import InputError
 from intnacl.paper import published, record
-from intnacl.paper.attempts import FAILURE, run_folder
+from intnacl.paper.attempts import run_folder
 from intnacl.paper.cells import read_cells
 from intnacl.paper.grid import PAPER, pick, tables_of
 from intnacl.paper.plan import Job, make_plan
@@ -94,7 +94,7 @@ def test_every_finished_run_tells_its_seconds(tmp_path: Path, name: str) -> None
     plan = make_plan([table()], [0, 1])
     fill(tmp_path, plan, shifted(), skip=lambda job: job.config.seed == 1)
     done, missing = (job.name for job in plan.jobs)
-    path = run_folder(tmp_path, done) / "result.json"
+    path = run_folder(tmp_path, done).result
     result = json.loads(path.read_text())
     result["time_s"] = {"pretrain": 60.0, "attack digits": 1.04, "attack other": 2.2, "total": 63.24}
     result["protocol"]["hardware"] = {"gpu": "some GPU", "cpu": "some CPU"}
@@ -252,9 +252,9 @@ def test_hostile_names_and_errors_do_nothing(tmp_path: Path) -> None:
     plan = make_plan([odd], [0])
     record.write(tmp_path, plan, scale="paper", overrides={})
     folder = run_folder(tmp_path, plan.jobs[0].name)
-    folder.mkdir(parents=True)
+    folder.path.mkdir(parents=True)
     noted = {"error": HOSTILE, "tries": {"s": 3}, "given_up": ["s"]}
-    (folder / FAILURE).write_text(json.dumps(noted))
+    folder.failure.write_text(json.dumps(noted))
     out = tmp_path / "out"
     write_report(tmp_path, out)
     page = Page((out / "report.html").read_text())

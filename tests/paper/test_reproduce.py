@@ -246,9 +246,9 @@ def test_workers_that_died_are_told(capsys: Output, tmp_path: Path) -> None:
 def test_what_an_earlier_session_gave_up_is_not_this_ones_failure(capsys: Output, tmp_path: Path) -> None:
     (job,) = jobs()
     folder = run_folder(tmp_path, job.name)
-    folder.mkdir(parents=True)
+    folder.path.mkdir(parents=True)
     noted = {"error": "no data", "tries": {"earlier": 3}, "given_up": ["earlier"]}
-    (folder / "failure.json").write_text(json.dumps(noted))
+    folder.failure.write_text(json.dumps(noted))
     stop = Stop(0)
     stop.reason = "time"
     assert print_summary(new_session(tmp_path, (job,), None), stop) == 0

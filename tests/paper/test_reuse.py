@@ -10,10 +10,9 @@ import pytest
 from grids import jobs
 
 from intnacl.paper.attempts import attempt, run_folder
-from intnacl.paper.lock import hold
 from intnacl.paper.plan import Job
 from intnacl.paper.reuse import inherit
-from intnacl.runs.surroundings import SHARED
+from intnacl.runs.folder import RunFolder
 from intnacl.training.stop import Stop
 
 
@@ -21,14 +20,14 @@ def _done(job: Job, results: Path) -> tuple[dict[str, Any], str]:
     """The result of a run that is done now, and what it printed."""
     assert attempt(job, results, device="cpu", stop=Stop(), session="one") == "finished"
     folder = run_folder(results, job.name)
-    return json.loads((folder / "result.json").read_text()), (folder / "output.txt").read_text()
+    return json.loads(folder.result.read_text()), folder.output.read_text()
 
 
 def test_another_attack_is_measured_on_the_same_encoder(tmp_path: Path) -> None:
     (first,) = jobs()
     (second,) = jobs(**{"evaluation.attacks": ("fgsm", "pgd")})
     one, _ = _done(first, tmp_path)
-    (run_folder(tmp_path, first.name) / SHARED).touch()
+    run_folder(tmp_path, first.name).shared.touch()
     two, said = _done(second, tmp_path)
     assert f"takes the encoder of {first.name}" in said
     assert "epoch 1/1" not in said
@@ -68,7 +67,7 @@ def test_an_encoder_of_which_nothing_is_known_is_not_taken(tmp_path: Path, gone:
     (first,) = jobs()
     (second,) = jobs(**{"evaluation.eps": (0.02,)})
     _done(first, tmp_path)
-    (run_folder(tmp_path, first.name) / gone).unlink()
+    (run_folder(tmp_path, first.name).path / gone).unlink()
     assert "takes the encoder" not in _done(second, tmp_path)[1]
 
 
@@ -80,8 +79,8 @@ def test_an_interrupted_take_over_is_done_again(tmp_path: Path) -> None:
     folder = run_folder(tmp_path, second.name)
     _done(second, tmp_path)
     for name in ("result.json", "encoder.safetensors"):
-        (folder / name).unlink()
-    shutil.rmtree(folder / "parts")
+        (folder.path / name).unlink()
+    shutil.rmtree(folder.measurements)
     assert _done(second, tmp_path)[1].count("takes the encoder") == 2
 
 
@@ -92,10 +91,10 @@ def test_all_that_is_measured_is_taken(tmp_path: Path) -> None:
     )
     for job in (first, second):
         _done(job, tmp_path)
-    parts = {p.name for j in (first, second) for p in run_folder(tmp_path, j.name).glob("parts/*.json")}
+    parts = {p.name for j in (first, second) for p in run_folder(tmp_path, j.name).path.glob("parts/*.json")}
     _, said = _done(third, tmp_path)
     assert "takes the encoder" in said
-    assert parts <= {path.name for path in run_folder(tmp_path, third.name).glob("parts/*.json")}
+    assert parts <= {path.name for path in run_folder(tmp_path, third.name).path.glob("parts/*.json")}
 
 
 def test_a_stopped_training_is_gone_on_with(tmp_path: Path) -> None:
@@ -106,7 +105,7 @@ def test_a_stopped_training_is_gone_on_with(tmp_path: Path) -> None:
     _, said = _done(second, tmp_path)
     assert "going on from step" in said
     alone, _ = _done(second, tmp_path / "alone")
-    two = json.loads((run_folder(tmp_path, second.name) / "result.json").read_text())
+    two = json.loads(run_folder(tmp_path, second.name).result.read_text())
     assert alone["protocol"]["encoder_sha256"] == two["protocol"]["encoder_sha256"]
 
 
@@ -120,12 +119,12 @@ def test_a_longer_run_goes_on_from_any_shorter_one_that_kept_its_state(tmp_path:
 
 def test_a_state_is_not_taken_from_a_run_in_training(tmp_path: Path) -> None:
     """It may remove that state meanwhile."""
-    other, folder = tmp_path / "other", tmp_path / "folder"
-    (other / "checkpoints" / "step-000000002").mkdir(parents=True)
-    (other / "checkpoints" / "step-000000002" / "state.json").write_text("{}")
-    with hold(other, "cpu"):
+    other, folder = RunFolder(tmp_path / "other"), RunFolder(tmp_path / "folder")
+    (other.checkpoints / "step-000000002").mkdir(parents=True)
+    (other.checkpoints / "step-000000002" / "state.json").write_text("{}")
+    with other.hold(device="cpu"):
         inherit(other, folder)
-        assert not folder.exists()
-        (other / "result.json").touch()  # its worker is about to let go of it
+        assert not folder.path.exists()
+        other.result.touch()  # its worker is about to let go of it
         inherit(other, folder)
-    assert (folder / "checkpoints" / "step-000000002" / "state.json").exists()
+    assert (folder.checkpoints / "step-000000002" / "state.json").exists()

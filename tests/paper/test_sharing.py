@@ -9,30 +9,28 @@ import pytest
 import torch
 from grids import jobs
 
-from intnacl.models.weights import ENCODER
 from intnacl.paper.attempts import attempt, run_folder
 from intnacl.paper.cells import figure
-from intnacl.paper.lock import hold
 from intnacl.paper.reuse import inherit
 from intnacl.paper.sharing import device_name, mark_shared
-from intnacl.runs.surroundings import SHARED
+from intnacl.runs.folder import RunFolder
 from intnacl.training.stop import Stop
 
 
 def _marked(results: Path) -> list[str]:
-    return sorted(path.parent.name for path in results.glob(f"runs/*/{SHARED}"))
+    return sorted(path.parent.name for path in results.glob("runs/*/shared"))
 
 
 def test_a_run_beside_another_marks_both(tmp_path: Path) -> None:
     done, other, elsewhere = (run_folder(tmp_path, name) for name in ("done", "other", "elsewhere"))
-    done.mkdir(parents=True)
-    with hold(elsewhere, "cuda:1"), hold(other, "cpu"):
+    done.path.mkdir(parents=True)
+    with elsewhere.hold(device="cuda:1"), other.hold(device="cpu"):
         mark_shared(tmp_path, other)
         assert _marked(tmp_path) == []
         (job,) = jobs()
         assert attempt(job, tmp_path, device="cpu", stop=Stop(), session="one") == "finished"
     assert _marked(tmp_path) == sorted([job.name, "other"])
-    result = json.loads((run_folder(tmp_path, job.name) / "result.json").read_text())
+    result = json.loads(run_folder(tmp_path, job.name).result.read_text())
     assert result["protocol"]["hardware"]["shared"] is True
     assert figure(result, "digits", "minutes").value is None
 
@@ -43,11 +41,11 @@ def test_a_run_that_is_only_measured_keeps_its_minutes(tmp_path: Path) -> None:
     folder, other = run_folder(tmp_path, job.name), run_folder(tmp_path, "other")
     assert attempt(job, tmp_path, device="cpu", stop=Stop(), session="one") == "finished"
     (folder / "result.json").unlink()
-    with hold(other, "cpu"):
-        (other / ENCODER).touch()
+    with other.hold(device="cpu"):
+        other.encoder.touch()
         assert attempt(job, tmp_path, device="cpu", stop=Stop(), session="one") == "finished"
         assert _marked(tmp_path) == []
-        with hold(run_folder(tmp_path, "third"), "cpu"):
+        with run_folder(tmp_path, "third").hold(device="cpu"):
             mark_shared(tmp_path, run_folder(tmp_path, "third"))
     assert _marked(tmp_path) == ["third"]
 
@@ -55,7 +53,7 @@ def test_a_run_that_is_only_measured_keeps_its_minutes(tmp_path: Path) -> None:
 def test_a_run_alone_is_not_marked(tmp_path: Path) -> None:
     (job,) = jobs()
     assert attempt(job, tmp_path, device="cpu", stop=Stop(), session="one") == "finished"
-    result = json.loads((run_folder(tmp_path, job.name) / "result.json").read_text())
+    result = json.loads(run_folder(tmp_path, job.name).result.read_text())
     assert "shared" not in result["protocol"]["hardware"]
     assert figure(result, "digits", "minutes").value == pytest.approx(result["time_s"]["pretrain"] / 60)
     assert _marked(tmp_path) == []
@@ -64,16 +62,16 @@ def test_a_run_alone_is_not_marked(tmp_path: Path) -> None:
 def test_the_same_device_of_another_host_is_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     host = socket.gethostname()
     monkeypatch.setattr("socket.gethostname", lambda: f"not {host}")
-    with hold(run_folder(tmp_path, "there"), "cpu"):
+    with run_folder(tmp_path, "there").hold(device="cpu"):
         monkeypatch.undo()
-        with hold(run_folder(tmp_path, "here"), "cpu"):
+        with run_folder(tmp_path, "here").hold(device="cpu"):
             mark_shared(tmp_path, run_folder(tmp_path, "here"))
     assert _marked(tmp_path) == []
 
 
 def test_the_lock_of_an_earlier_version_is_no_neighbour(tmp_path: Path) -> None:
-    with hold(run_folder(tmp_path, "old"), "cpu"), hold(run_folder(tmp_path, "new"), "cpu"):
-        (run_folder(tmp_path, "old") / "lock").write_text('{"host": "some", "pid": 1, "since": 0}')
+    with run_folder(tmp_path, "old").hold(device="cpu"), run_folder(tmp_path, "new").hold(device="cpu"):
+        run_folder(tmp_path, "old").lock.write_text('{"host": "some", "pid": 1, "since": 0}')
         mark_shared(tmp_path, run_folder(tmp_path, "new"))
     assert _marked(tmp_path) == []
 
@@ -81,13 +79,13 @@ def test_the_lock_of_an_earlier_version_is_no_neighbour(tmp_path: Path) -> None:
 def test_a_run_that_goes_on_from_a_shared_one_is_shared(tmp_path: Path) -> None:
     """Its time has the other's in it."""
     for name, shared in (("a", True), ("b", False)):
-        (tmp_path / name / "checkpoints" / "step-000000002").mkdir(parents=True)
-        (tmp_path / name / "checkpoints" / "step-000000002" / "state.json").write_text("{}")
-        (tmp_path / f"{name}-longer").mkdir()
+        short, longer = RunFolder(tmp_path / name), RunFolder(tmp_path / f"{name}-longer")
+        (short.checkpoints / "step-000000002").mkdir(parents=True)
+        (short.checkpoints / "step-000000002" / "state.json").write_text("{}")
         if shared:
-            (tmp_path / name / SHARED).touch()
-        inherit(tmp_path / name, tmp_path / f"{name}-longer")
-        assert (tmp_path / f"{name}-longer" / SHARED).exists() == shared
+            short.shared.touch()
+        inherit(short, longer)
+        assert longer.shared.exists() == shared
 
 
 def test_a_gpu_has_one_name(monkeypatch: pytest.MonkeyPatch) -> None:

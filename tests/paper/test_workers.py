@@ -18,7 +18,6 @@ from grids import grid_file, jobs
 
 from intnacl.errors import InputError
 from intnacl.paper.attempts import TRIES, Outcome, failure, finished, run_folder
-from intnacl.paper.lock import hold
 from intnacl.paper.plan import Job
 from intnacl.paper.progress import Progress
 from intnacl.paper.workers import (
@@ -94,9 +93,9 @@ class Scripted:
 
 def give_up(session: Session, job: Job) -> None:
     folder = run_folder(session.results, job.name)
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.path.mkdir(parents=True, exist_ok=True)
     noted = {"error": "x", "tries": {}, "given_up": [session.name]}
-    (folder / "failure.json").write_text(json.dumps(noted))
+    folder.failure.write_text(json.dumps(noted))
 
 
 def test_failed_runs_are_noted_while_others_go_on(tmp_path: Path) -> None:
@@ -143,22 +142,22 @@ def test_a_run_waits_while_another_command_trains_its_encoder(tmp_path: Path) ->
         def due(self) -> bool:
             return finished(tmp_path, other.name)
 
-    with hold(run_folder(tmp_path, first.name), "elsewhere") as mine:
+    with run_folder(tmp_path, first.name).hold(device="elsewhere") as mine:
         assert mine
         run_here(session, Until())
-        assert not run_folder(tmp_path, twin.name).exists()
+        assert not run_folder(tmp_path, twin.name).path.exists()
     run_here(session)
     assert session.open_jobs() == []
-    assert "takes the encoder of" in (run_folder(tmp_path, twin.name) / "output.txt").read_text()
+    assert "takes the encoder of" in run_folder(tmp_path, twin.name).output.read_text()
 
 
 @pytest.mark.parametrize("how", ["trained", "given up"])
 def test_nobody_waits_for_an_encoder_that_is_there_or_will_not_come(tmp_path: Path, how: str) -> None:
     (first,), (twin,) = jobs(), jobs(**{"probe.max_iter": 5})
     session, folder = new_session(tmp_path, [first, twin], None), run_folder(tmp_path, first.name)
-    folder.mkdir(parents=True)
+    folder.path.mkdir(parents=True)
     if how == "trained":
-        (folder / "encoder.safetensors").touch()
+        folder.encoder.touch()
     else:
         give_up(session, first)
     assert session.free_jobs(session.open_jobs()) == ([first, twin] if how == "trained" else [twin])
@@ -418,5 +417,5 @@ def test_all_runs_are_done_on_ray_though_a_worker_is_killed(cluster: Any, tmp_pa
     thread.join()
     assert killed[0] != os.getpid()
     assert [finished(tmp_path, job.name) for job in plan] == [True] * 4
-    going_on = run_folder(tmp_path, plan[-1].name) / "output.txt"
+    going_on = run_folder(tmp_path, plan[-1].name).output
     assert "going on from step 2 of 4" in going_on.read_text()

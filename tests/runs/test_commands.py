@@ -10,6 +10,7 @@ from intnacl.errors import InputError
 from intnacl.evaluation import robustness
 from intnacl.runs import run
 from intnacl.runs.commands import attack_command, knn_command, probe_command
+from intnacl.runs.folder import RunFolder
 from intnacl.training.stop import Stop
 from tiny_run import HERE, config, measured, trained, write_images
 
@@ -65,7 +66,7 @@ def test_a_measurement_on_other_images_says_what_the_result_leaves_out(
 ) -> None:
     name = write_images(tmp_path / "images")
     settings = {"dataset": name, "size": 8, "train.batch_size": 4, "encoder.name": "small"}
-    assert run(config(**settings), tmp_path / "run", HERE, Stop()) is None
+    assert run(config(**settings), RunFolder(tmp_path / "run"), HERE, Stop()) is None
     (tmp_path / "images" / "test" / "cat" / "0.png").unlink()
     capsys.readouterr()
     knn_command(tmp_path / "run", [], 3, "cpu")
@@ -75,7 +76,7 @@ def test_a_measurement_on_other_images_says_what_the_result_leaves_out(
     probe_command(tmp_path / "run", [], "run", None, "cpu")
     assert "warning: result.json stays as it was" in capsys.readouterr().out
     assert json.loads((tmp_path / "run" / "result.json").read_text()) == before
-    assert run(config(**settings), tmp_path / "run", HERE, Stop()) is None
+    assert run(config(**settings), RunFolder(tmp_path / "run"), HERE, Stop()) is None
     after = json.loads((tmp_path / "run" / "result.json").read_text())
     assert after["protocol"]["images"][name] == {"train": 12, "test": 11}
     assert not any("other images" in warning for warning in after["warnings"])

@@ -30,9 +30,9 @@ def write_results(folder: Path, accuracies: dict[str, list[float]]) -> None:
             result["accuracy"]["digits"]["clean"] = clean
             for row in result["attacks"]:
                 row["accuracy"] = clean * (1 - 5 * row["eps"])
-            path = run_folder(folder, label, seed)
-            path.mkdir(parents=True)
-            (path / "result.json").write_text(json.dumps(result))
+            run = run_folder(folder, label, seed)
+            run.path.mkdir(parents=True)
+            run.result.write_text(json.dumps(result))
 
 
 def test_means_deviations_and_paired_differences(tmp_path: Path) -> None:
@@ -60,7 +60,7 @@ def test_many_ranks_train_everything_before_the_main_one_measures(
     for name in ("pretrain", "run"):
         monkeypatch.setattr(
             f"intnacl.runs.compare.{name}",
-            lambda _, folder, *more, name=name: done.append(f"{name} {folder.name}"),
+            lambda _, folder, *more, name=name: done.append(f"{name} {folder.path.name}"),
         )
     here = Ranks(rank, 2, torch.device("cpu"))
     assert compare({"a": config(), "b": config()}, [0, 1], tmp_path, here, Stop(), print) is None
@@ -70,7 +70,7 @@ def test_many_ranks_train_everything_before_the_main_one_measures(
 
 def test_only_what_the_configuration_asks_is_compared_and_all_of_it(tmp_path: Path) -> None:
     write_results(tmp_path, {"a": [80.0]})
-    path = run_folder(tmp_path, "a", 0) / "result.json"
+    path = run_folder(tmp_path, "a", 0).result
     result = json.loads(path.read_text())
     result["config"]["evaluation"]["fgsm_eps"] = [0.05]
     row = next(row for row in result["attacks"] if row["name"] == "fgsm" and row["eps"] == 0.02)
@@ -106,7 +106,7 @@ def test_one_seed_shows_no_deviation(tmp_path: Path, capsys: pytest.CaptureFixtu
 def test_lines_begin_at_the_clean_accuracy_of_the_attacked_images(tmp_path: Path) -> None:
     write_results(tmp_path, {"a": [80.0, 84.0]})
     for seed, clean in ((0, 70.0), (1, 72.0)):  # the 64 of 355 that were attacked
-        path = run_folder(tmp_path, "a", seed) / "result.json"
+        path = run_folder(tmp_path, "a", seed).result
         result = json.loads(path.read_text())
         result["attacks"] = [row | {"clean": clean} for row in result["attacks"]]
         path.write_text(json.dumps(result))
@@ -119,7 +119,7 @@ def test_lines_begin_at_the_clean_accuracy_of_the_attacked_images(tmp_path: Path
 def test_without_attacks_the_clean_accuracies_are_drawn(tmp_path: Path) -> None:
     write_results(tmp_path, {"a": [80.0], "b": [90.0]})
     for label in ("a", "b"):
-        path = run_folder(tmp_path, label, 0) / "result.json"
+        path = run_folder(tmp_path, label, 0).result
         result = json.loads(path.read_text())
         result["config"]["evaluation"]["attacks"] = []
         path.write_text(json.dumps(result | {"attacks": []}))
@@ -134,7 +134,7 @@ def test_runs_have_folders_of_their_own_and_a_stop_is_passed_on(tmp_path: Path) 
     configs = {"simclr": config(**tiny)}
     assert compare(configs, [3], tmp_path, HERE, Stop(), said.append) is None
     assert said[0] == "simclr, seed 3"
-    stored = json.loads((run_folder(tmp_path, "simclr", 3) / "config.json").read_text())
+    stored = json.loads(run_folder(tmp_path, "simclr", 3).config.read_text())
     assert stored["seed"] == 3
     assert compare(configs, [3, 4], tmp_path, HERE, Stop(max_minutes=0), said.append) == "time"
-    assert not (run_folder(tmp_path, "simclr", 4) / "result.json").exists()
+    assert not run_folder(tmp_path, "simclr", 4).result.exists()

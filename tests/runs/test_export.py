@@ -11,7 +11,7 @@ from intnacl.errors import InputError
 from intnacl.models.encoders import build_model
 from intnacl.models.weights import save_encoder
 from intnacl.runs.export import check_close, export_run
-from intnacl.runs.pretrain import open_folder
+from intnacl.runs.folder import RunFolder
 from intnacl.runs.resolve import resolve
 from tiny_run import measured
 
@@ -20,7 +20,7 @@ def run_of(name: str, folder: Path, side: int = 32, **changes: str) -> torch.nn.
     """A run folder with an encoder whose batch norms have seen something; the encoder."""
     settings = {"dataset": "cifar10", "encoder.name": name, "encoder.std": (0.2, 0.25, 0.3)}
     config = resolve(settings | {f"encoder.{key}": value for key, value in changes.items()})
-    open_folder(folder, config)
+    RunFolder(folder).begin(config)
     encoder = build_model(config.encoder, image_size=side, adversarial=False, seed=0).encoder
     encoder.train()(torch.rand(8, 3, side, side))
     save_encoder(encoder, config.encoder, side, folder / "encoder.safetensors")
@@ -162,4 +162,4 @@ def test_mistakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(InputError, match=r"pip install 'intnacl\[onnx\]'"):
         export_run(folder, "onnx")
-    assert not list(folder.glob("export-*")), "a refused export leaves no folder"
+    assert not list(folder.path.glob("export-*")), "a refused export leaves no folder"

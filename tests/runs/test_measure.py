@@ -14,6 +14,7 @@ from intnacl.errors import InputError, InputWarning
 from intnacl.evaluation import knn
 from intnacl.runs import measure as pipeline
 from intnacl.runs import run
+from intnacl.runs.folder import RunFolder
 from intnacl.runs.measurements import Part
 from intnacl.runs.opened import Subject
 from intnacl.training.stop import Stop
@@ -92,12 +93,12 @@ def test_a_signal_in_the_last_stage_is_a_stop_as_in_any_other(
 def test_a_finished_run_is_left_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = trained(tmp_path).folder
     run(config(), folder, HERE, Stop())
-    before = {path: path.stat().st_ino for path in folder.rglob("*")}  # of a file that is replaced, another
+    before = {path: path.stat().st_ino for path in folder.path.rglob("*")}  # a replaced file has another
     for name in ("runs.probes.probe.fit", "runs.probes.knn.score"):
         monkeypatch.setattr(f"intnacl.{name}", None)
     monkeypatch.setattr("intnacl.runs.attack.robustness.verdicts", None)
     assert run(config(), folder, HERE, Stop()) is None
-    assert {path: path.stat().st_ino for path in folder.rglob("*")} == before
+    assert {path: path.stat().st_ino for path in folder.path.rglob("*")} == before
 
 
 def test_a_finished_run_does_not_need_its_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,7 +112,7 @@ def test_a_finished_run_does_not_need_its_images(tmp_path: Path, monkeypatch: py
 
 
 def test_a_run_stopped_in_training_is_not_measured(tmp_path: Path) -> None:
-    assert run(config(), tmp_path / "run", HERE, StopAfter(1)) == "terminate"
+    assert run(config(), RunFolder(tmp_path / "run"), HERE, StopAfter(1)) == "terminate"
     assert not (tmp_path / "run" / "parts").exists()
 
 
@@ -120,11 +121,10 @@ def test_transfer_sets_get_the_same_figures(tmp_path: Path) -> None:
 
     name = write_images(tmp_path / "images")
     settings = config(**{"evaluation.transfer": (name,), "evaluation.eps": (0.02,), "root": str(tmp_path)})
-    folder = tmp_path / "run"
-    from intnacl.runs.pretrain import open_folder
+    folder = RunFolder(tmp_path / "run")
     from tiny_run import trained_original
 
-    open_folder(folder, settings)
+    folder.begin(settings)
     shutil.copy(trained_original() / "encoder.safetensors", folder)
     assert run(settings, folder, HERE, Stop()) is None
     accuracy = json.loads((folder / "result.json").read_text())["accuracy"]
@@ -134,7 +134,7 @@ def test_transfer_sets_get_the_same_figures(tmp_path: Path) -> None:
 
 def test_the_supervised_baseline_is_measured_alike(tmp_path: Path) -> None:
     settings = config(objective="supervised", **{"train.epochs": 1, "evaluation.eps": (0.02,)})
-    assert run(settings, tmp_path / "run", HERE, Stop()) is None
+    assert run(settings, RunFolder(tmp_path / "run"), HERE, Stop()) is None
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert result["protocol"]["objective"] == "supervised"
     assert result["accuracy"]["digits"]["clean"] > 50
@@ -153,7 +153,7 @@ def test_the_supervised_baseline_is_measured_alike(tmp_path: Path) -> None:
 )
 def test_mistakes_are_found_before_training(tmp_path: Path, changes: dict[str, object], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        run(config(**changes), tmp_path / "run", HERE, Stop())
+        run(config(**changes), RunFolder(tmp_path / "run"), HERE, Stop())
     assert not (tmp_path / "run").exists()
 
 
@@ -161,8 +161,9 @@ def test_images_of_another_size_are_refused_before_training(tmp_path: Path) -> N
     images, labels = np.zeros((4, 16, 16, 3), np.uint8), np.arange(4)
     for split in ("train", "test"):
         np.savez(tmp_path / f"{split}.npz", images=images, labels=labels)
+    settings = config(**{"evaluation.transfer": (f"npz:{tmp_path}",)})
     with pytest.raises(InputError, match="has 16×16 train images, but the encoder is trained on 8×8"):
-        run(config(**{"evaluation.transfer": (f"npz:{tmp_path}",)}), tmp_path / "run", HERE, Stop())
+        run(settings, RunFolder(tmp_path / "run"), HERE, Stop())
     assert not (tmp_path / "run").exists()
 
 
@@ -178,7 +179,7 @@ def test_arrays_of_other_shapes_are_refused_before_training(
 ) -> None:
     name = write_arrays(tmp_path / "own.npz", train=train, test=test)
     with pytest.raises(InputError, match=message):
-        run(config(dataset=name), tmp_path / "run", HERE, Stop())
+        run(config(dataset=name), RunFolder(tmp_path / "run"), HERE, Stop())
     assert not (tmp_path / "run").exists()
 
 
@@ -206,7 +207,7 @@ def write_arrays(
 def test_unlabelled_images_are_refused_before_training(tmp_path: Path) -> None:
     name = write_images(tmp_path / "images", classes=())
     with pytest.raises(InputError, match="has no labels"):
-        run(config(dataset=name, root=str(tmp_path)), tmp_path / "run", HERE, Stop())
+        run(config(dataset=name, root=str(tmp_path)), RunFolder(tmp_path / "run"), HERE, Stop())
     assert not (tmp_path / "run").exists()
 
 

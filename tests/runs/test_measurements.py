@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from intnacl.runs.measurements import all_parts, file_name, measured, part_path
+from intnacl.runs.folder import RunFolder
+from intnacl.runs.measurements import all_parts, measured, part_path
 
 CPU = torch.device("cpu")
 SETTINGS = {"dataset": "digits", "encoder": "abc", "k": (1, 2)}
@@ -24,8 +25,8 @@ class Work:
 
 def test_a_part_is_measured_once_for_the_same_settings(tmp_path: Path) -> None:
     work = Work()
-    first = measured(tmp_path, "knn", SETTINGS, CPU, work)
-    again = measured(tmp_path, "knn", SETTINGS, CPU, work)
+    first = measured(RunFolder(tmp_path), "knn", SETTINGS, CPU, work)
+    again = measured(RunFolder(tmp_path), "knn", SETTINGS, CPU, work)
     assert work.calls == 1
     assert again == first
     assert first.figures == {"accuracy": 1}
@@ -35,22 +36,22 @@ def test_a_part_is_measured_once_for_the_same_settings(tmp_path: Path) -> None:
 
 def test_other_settings_are_another_part_and_overwrite_nothing(tmp_path: Path) -> None:
     work = Work()
-    measured(tmp_path, "knn", SETTINGS, CPU, work)
-    other = measured(tmp_path, "knn", SETTINGS | {"encoder": "def"}, CPU, work)
+    measured(RunFolder(tmp_path), "knn", SETTINGS, CPU, work)
+    other = measured(RunFolder(tmp_path), "knn", SETTINGS | {"encoder": "def"}, CPU, work)
     assert work.calls == 2
     assert other.figures == {"accuracy": 2}
-    assert [part.figures["accuracy"] for part in all_parts(tmp_path, "knn")] == [1, 2]
+    assert [part.figures["accuracy"] for part in all_parts(RunFolder(tmp_path), "knn")] == [1, 2]
 
 
 @pytest.mark.parametrize("damage", ["", "{", "[]", '{"kind": "knn"}'])
 def test_a_damaged_part_is_measured_again(tmp_path: Path, damage: str) -> None:
     work = Work()
-    measured(tmp_path, "knn", SETTINGS, CPU, work)
-    path = part_path(tmp_path, "knn", json.loads(json.dumps(SETTINGS)))
+    measured(RunFolder(tmp_path), "knn", SETTINGS, CPU, work)
+    path = part_path(RunFolder(tmp_path), "knn", json.loads(json.dumps(SETTINGS)))
     path.write_text(damage)
-    assert list(all_parts(tmp_path, "knn")) == []
-    assert measured(tmp_path, "knn", SETTINGS, CPU, work).figures == {"accuracy": 2}
-    assert [part.figures["accuracy"] for part in all_parts(tmp_path, "knn")] == [2]
+    assert list(all_parts(RunFolder(tmp_path), "knn")) == []
+    assert measured(RunFolder(tmp_path), "knn", SETTINGS, CPU, work).figures == {"accuracy": 2}
+    assert [part.figures["accuracy"] for part in all_parts(RunFolder(tmp_path), "knn")] == [2]
 
 
 def test_work_that_fails_leaves_nothing(tmp_path: Path) -> None:
@@ -58,19 +59,11 @@ def test_work_that_fails_leaves_nothing(tmp_path: Path) -> None:
         raise RuntimeError("no")
 
     with pytest.raises(RuntimeError, match="no"):
-        measured(tmp_path, "knn", SETTINGS, CPU, _fail)
+        measured(RunFolder(tmp_path), "knn", SETTINGS, CPU, _fail)
     assert list(tmp_path.rglob("*.json")) == []
 
 
 def test_again_measures_what_is_there(tmp_path: Path) -> None:
     work = Work()
-    measured(tmp_path, "knn", SETTINGS, CPU, work)
-    assert measured(tmp_path, "knn", SETTINGS, CPU, work, again=True).figures == {"accuracy": 2}
-
-
-def test_paths_of_data_sets_never_enter_file_names() -> None:
-    assert file_name("cifar10") == "cifar10"
-    first, second = file_name("folder:/a/b"), file_name("folder:/a_b")
-    assert first != second
-    assert "/" not in first
-    assert first.startswith("folder-")
+    measured(RunFolder(tmp_path), "knn", SETTINGS, CPU, work)
+    assert measured(RunFolder(tmp_path), "knn", SETTINGS, CPU, work, again=True).figures == {"accuracy": 2}

@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import weakref
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,8 @@ from intnacl.data import load
 from intnacl.errors import InputError, InputWarning
 from intnacl.models.weights import from_pretrained
 from intnacl.runs.config import RunConfig
-from intnacl.runs.pretrain import build_objective, default_folder, open_folder, pretrain, read_config
+from intnacl.runs.folder import RunFolder
+from intnacl.runs.pretrain import build_objective, pretrain
 from intnacl.runs.resolve import resolve
 from intnacl.training import checkpoint as checkpoints
 from intnacl.training.journal import Journal
@@ -39,7 +39,7 @@ def config(**settings: object) -> RunConfig:
 
 
 def run(folder: Path, stop: Stop | None = None, **settings: object) -> str | None:
-    return pretrain(config(**settings), folder, ALONE, stop or Stop())
+    return pretrain(config(**settings), RunFolder(folder), ALONE, stop or Stop())
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,7 @@ def test_a_finished_run_is_the_whole_record(finished: Path) -> None:
     assert {path.name for path in finished.iterdir()} == {
         "config.json", "log.jsonl", "checkpoints", "encoder.safetensors", "curves.png",
     }  # fmt: skip
-    assert read_config(finished) == config()
+    assert RunFolder(finished).read_config() == config()
     encoder = from_pretrained(finished)
     assert encoder(torch.rand(2, 3, 8, 8)).shape == (2, 128)
 
@@ -146,7 +146,7 @@ def test_a_full_disk_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
             run(folder)
     assert [path.name for path in (folder / "checkpoints").iterdir()] == ["step-000000001"]
     with monkeypatch.context() as patch:
-        patch.setattr("intnacl.runs.pretrain.draw_curves", full)
+        patch.setattr("matplotlib.figure.Figure.savefig", full)
         with pytest.raises(InputError, match=r"curves\.png could not be written: No space left on device\."):
             run(folder)
     assert run(folder) is None
@@ -175,7 +175,7 @@ def test_a_second_process_is_sent_away_and_takes_nothing_from_the_first(
     train = Trainer.run
 
     def meanwhile(*arguments: Any) -> str | None:
-        with pytest.raises(InputError, match=r"another process is training in .*run: wait .* --out"):
+        with pytest.raises(InputError, match=r"another process is working in .*run: wait .* --out"):
             run(folder)
         refused.append((folder / "config.json").exists())
         return train(*arguments)
@@ -281,18 +281,6 @@ def test_out_of_memory_says_what_to_lower(
         run(tmp_path)
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"train": {"epoch": 3}}', '{"train": {"epochs": "x"}}'])
-def test_a_damaged_config_is_named(tmp_path: Path, text: str) -> None:
-    (tmp_path / "config.json").write_text(text)
-    with pytest.raises(InputError, match=r"config\.json is damaged, or of another version"):
-        read_config(tmp_path)
-
-
-def test_a_folder_without_a_run_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"is no run folder: it has no config\.json"):
-        read_config(tmp_path)
-
-
 def test_a_mistake_before_the_first_epoch_leaves_the_folder_to_the_corrected_command(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="does not fit"):
         run(tmp_path / "run", train__batch_size=100_000)
@@ -302,10 +290,11 @@ def test_a_mistake_before_the_first_epoch_leaves_the_folder_to_the_corrected_com
 
 def test_a_mistake_takes_away_nothing_that_was_there(tmp_path: Path) -> None:
     wrong = config(train__batch_size=100_000)
-    open_folder(tmp_path, wrong)
+    folder = RunFolder(tmp_path)
+    folder.begin(wrong)
     with pytest.raises(InputError, match="does not fit"):
-        pretrain(wrong, tmp_path, ALONE, Stop())
-    assert read_config(tmp_path) == wrong
+        pretrain(wrong, folder, ALONE, Stop())
+    assert RunFolder(tmp_path).read_config() == wrong
 
 
 def test_a_run_that_fails_after_an_epoch_keeps_its_folder(
@@ -318,7 +307,7 @@ def test_a_run_that_fails_after_an_epoch_keeps_its_folder(
     monkeypatch.setattr(Trainer, "run", fail)
     with pytest.raises(DivergedError):
         run(tmp_path)
-    assert read_config(tmp_path) == config()
+    assert RunFolder(tmp_path).read_config() == config()
     assert (tmp_path / "log.jsonl").read_text()
 
 
@@ -343,22 +332,7 @@ def test_images_that_are_not_square_are_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
-def test_opening_twice_writes_once(tmp_path: Path) -> None:
-    open_folder(tmp_path / "a" / "b", config())
-    before = (tmp_path / "a" / "b" / "config.json").stat().st_mtime_ns
-    open_folder(tmp_path / "a" / "b", config())
-    assert (tmp_path / "a" / "b" / "config.json").stat().st_mtime_ns == before
-    assert json.loads((tmp_path / "a" / "b" / "config.json").read_text())["dataset"] == "digits"
-
-
 # ---- the parts -------------------------------------------------------------------------------------------
-
-
-def test_weights_of_unknown_origin_are_no_finished_run(tmp_path: Path) -> None:
-    (tmp_path / "encoder.safetensors").write_bytes(b"somebody's")
-    with pytest.raises(InputError, match=r"has an encoder\.safetensors but no config\.json"):
-        open_folder(tmp_path, config())
-    assert [path.name for path in tmp_path.iterdir()] == ["encoder.safetensors"]
 
 
 def test_objectives_by_name(tmp_path: Path) -> None:
@@ -376,27 +350,3 @@ def test_objectives_by_name(tmp_path: Path) -> None:
 def test_supervised_training_runs_to_its_end(tmp_path: Path) -> None:
     assert run(tmp_path, objective="supervised") is None
     assert "accuracy" in json.loads((tmp_path / "log.jsonl").read_text().splitlines()[0])
-
-
-@pytest.mark.parametrize(
-    ("settings", "preset", "name"),
-    [
-        ({}, None, "digits-simclr-1-seed0"),
-        ({"seed": 3}, "intnacl", "digits-intnacl-5-seed3"),
-        ({"dataset": "folder:a/b"}, "adv", "folder_a_b-adv-1-seed0"),
-        ({"objective": "supervised"}, None, "digits-supervised-1-seed0"),
-        ({"loss.temperature": 0.1}, "intcl", "digits-intcl-1-seed0"),
-        ({"loss.weight": "loss"}, "intcl", "digits-intcl-1-seed0"),
-        ({"loss.weight": "one"}, "intcl", "digits-nca-g2-1-seed0"),
-        ({"loss.tau_plus": 0.3}, "intcl", "digits-nca-g2-1-seed0"),
-    ],
-)
-def test_folders_are_named_after_the_run(settings: dict, preset: str | None, name: str) -> None:
-    assert default_folder(resolve(settings, preset=preset)) == Path("runs") / name
-
-
-def test_another_device_is_the_same_run_unless_the_precision_differs(finished: Path) -> None:
-    same = replace(config(), train=replace(config().train, cuda_graph=True, compile=True))
-    open_folder(finished, same)
-    with pytest.raises(InputError, match=r"train\.precision: 'fp32' -> 'bf16'"):
-        open_folder(finished, replace(config(), train=replace(config().train, precision="bf16")))

@@ -83,7 +83,7 @@ def test_another_protocol_leaves_the_runs_own_classifier_alone(tmp_path: Path) -
     quick = run_probe(subject, "digits", replace(subject.config.probe, solver="lbfgs"))
     assert "curve" not in quick.figures
     assert (subject.folder / "probe-digits.safetensors").read_bytes() == own
-    assert len(list(subject.folder.glob("probe-digits*.safetensors"))) == 2
+    assert len(list(subject.folder.path.glob("probe-digits*.safetensors"))) == 2
 
 
 def test_transfer_is_the_same_probe_on_other_images(tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ import torch
 from intnacl.attacks.named import Attack, named_attack
 from intnacl.evaluation import robustness
 from intnacl.runs.attack import plan, run_attacks
-from intnacl.runs.measurements import PARTS
 from intnacl.runs.verdicts import Verdicts
 from tiny_run import trained
 
@@ -84,11 +83,11 @@ def test_an_interrupted_attack_loses_none_that_was_done(
     monkeypatch.setattr(robustness, "verdicts", _one)
     with pytest.raises(KeyboardInterrupt):
         run_attacks(subject, "digits", attacks)
-    (path,) = (subject.folder / PARTS).rglob("verdict-*.json")
+    (path,) = (subject.folder.measurements).rglob("verdict-*.json")
     path.write_text(json.dumps(json.loads(path.read_text()) | {"time_s": 100.0}))
     monkeypatch.setattr(robustness, "verdicts", real)
     part = run_attacks(subject, "digits", attacks)
     assert done == ["fgsm"]
     assert part.figures == whole.figures
     assert part.time_s > 100  # of both calls
-    assert not [path for path in (subject.folder / PARTS).iterdir() if path.is_dir()]
+    assert not [path for path in (subject.folder.measurements).iterdir() if path.is_dir()]

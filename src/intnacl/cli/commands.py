@@ -12,10 +12,9 @@ from intnacl.cli.flags import Flags
 from intnacl.console import print_table
 from intnacl.errors import InputError
 from intnacl.files import make_folder, write_json
-from intnacl.models.weights import ENCODER
 from intnacl.runs.config import RunConfig
-from intnacl.runs.measurements import file_name
-from intnacl.runs.pretrain import default_folder, loss_name, pretrain
+from intnacl.runs.folder import RunFolder, default_folder, file_name, loss_name
+from intnacl.runs.pretrain import pretrain
 from intnacl.runs.resolve import resolve, warn_of_unused
 from intnacl.training.ranks import Ranks, pick_device, ranks
 from intnacl.training.stop import Stop
@@ -27,10 +26,10 @@ EXIT_CODES = {"terminate": 75, "interrupt": 130}  # sysexits' EX_TEMPFAIL: try a
 def pretrain_command(flags: Flags) -> int:
     """Train an encoder; returns the exit code."""
 
-    def _work(config: RunConfig, folder: Path, here: Ranks, stop: Stop) -> str | None:
+    def _work(config: RunConfig, folder: RunFolder, here: Ranks, stop: Stop) -> str | None:
         reason = pretrain(config, folder, here, stop)
         if reason is None and here.main:
-            print(f"done: {folder / ENCODER}")
+            print(f"done: {folder.encoder}")
         return reason
 
     return train(flags, _work)
@@ -41,7 +40,7 @@ def run_command(flags: Flags, more: Mapping[str, Any] | None = None) -> int:
     from intnacl.runs import run
     from intnacl.runs.tables import print_result
 
-    def _work(config: RunConfig, folder: Path, here: Ranks, stop: Stop) -> str | None:
+    def _work(config: RunConfig, folder: RunFolder, here: Ranks, stop: Stop) -> str | None:
         reason = run(config, folder, here, stop, print if here.main else _silent)
         if reason is None and here.main:
             print_result(folder)
@@ -55,7 +54,6 @@ def compare_command(
 ) -> int:
     """Run presets side by side; returns the exit code."""
     from intnacl.runs.compare import compare, print_comparison, summarize, write_comparison
-    from intnacl.runs.page import PAGE
 
     with ranks(flags.device) as here, Stop(flags.max_minutes) as stop:
         configs = compared_configs(flags, presets, here, more)
@@ -68,7 +66,7 @@ def compare_command(
         summary = summarize(folder, labels, seeds)
         drawing, figures = write_comparison(summary, folder)
         print_comparison(summary)
-        pages = f"{folder}/{_braces(labels)}-seed{_braces(seeds)}/{PAGE}"
+        pages = RunFolder(folder / f"{_braces(labels)}-seed{_braces(seeds)}").page
         print(f"written: {drawing}, {figures}, {pages}")
     return _end(reason, here)
 
@@ -108,14 +106,14 @@ def _names_a_run(flags: Flags) -> bool:
 
 def train(
     flags: Flags,
-    work: Callable[[RunConfig, Path, Ranks, Stop], str | None],
+    work: Callable[[RunConfig, RunFolder, Ranks, Stop], str | None],
     more: Mapping[str, Any] | None = None,
 ) -> int:
     """Do work that can be stopped on the run that flags stand for; settings of `more` come under them."""
     with ranks(flags.device) as here, Stop(flags.max_minutes) as stop:
         config = resolve_flags(flags, here, more)
         _warn_of_unused(flags, [config], here)
-        reason = work(config, flags.out or default_folder(config), here, stop)
+        reason = work(config, RunFolder(flags.out or default_folder(config)), here, stop)
     return _end(reason, here)
 
 

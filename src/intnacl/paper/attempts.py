@@ -10,64 +10,39 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
 from intnacl.errors import InputError
 from intnacl.files import write_file
-from intnacl.paper.lock import hold
 from intnacl.paper.plan import Job
 from intnacl.paper.reuse import inherit, take_training
 from intnacl.paper.sharing import device_name, mark_shared
-from intnacl.runs.pretrain import RESULT
-from intnacl.training.checkpoint import CHECKPOINTS, saved
+from intnacl.runs.folder import RunFolder
+from intnacl.training.checkpoint import saved
 from intnacl.training.ranks import ranks
 from intnacl.training.stop import Stop
 
-FAILURE, OUTPUT = "failure.json", "output.txt"
-CONTENT = {"accuracy": dict, "attacks": list, "time_s": dict, "protocol": dict, "config": dict}  # of a result
 TRIES = 3
 Outcome = Literal["finished", "waiting", "busy", "stopped", "failed"]
 """Of an attempt; "waiting" is for its parent, and another process is "busy" with it."""
 DIED = "the process that ran it died: killed, out of memory, or crashed"
 
 
-def run_folder(results: Path, name: str) -> Path:
+def run_folder(results: Path, name: str) -> RunFolder:
     """Where a run lies."""
-    return results / "runs" / name
+    return RunFolder(results / "runs" / name)
 
 
 def finished(results: Path, name: str) -> bool:
-    """Whether a run has its result; a damaged one is none, and is put together again."""
-    path = run_folder(results, name) / RESULT
-    try:
-        state = path.stat()
-    except OSError:
-        return False
-    return _is_whole(path, state.st_mtime_ns, state.st_size)
+    """True if a run has its result."""
+    return run_folder(results, name).is_finished()
 
 
-@cache
-def _is_whole(path: Path, changed_ns: int, size: int) -> bool:
-    """Of a file as it was then: it is asked for every run, every second."""
-    return read_result(path) is not None
-
-
-def read_result(path: Path) -> dict[str, Any] | None:
-    """A run's result; None where there is none or only a damaged one."""
-    try:
-        result = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return None
-    whole = isinstance(result, dict) and all(isinstance(result.get(k), kind) for k, kind in CONTENT.items())
-    return result if whole else None
-
-
-def failure(folder: Path) -> dict[str, Any] | None:
+def failure(folder: RunFolder) -> dict[str, Any] | None:
     """What is noted about a run's failures: the last error, tries by session, sessions that gave it up."""
     try:
-        noted = json.loads((folder / FAILURE).read_bytes())
+        noted = json.loads(folder.failure.read_bytes())
         return {
             "error": str(noted["error"]),
             "tries": dict(noted["tries"]),
@@ -94,7 +69,7 @@ def attempt(job: Job, results: Path, *, device: str, stop: Stop, session: str) -
     if job.parent and not finished(results, job.parent):
         return "failed" if _give_up_child(job, results, session) else "waiting"
     folder = run_folder(results, job.name)
-    with hold(folder, device_name(device)) as mine:
+    with folder.hold(device=device_name(device)) as mine:
         if not mine:
             return "busy"
         if finished(results, job.name):  # by another worker, just now
@@ -104,7 +79,7 @@ def attempt(job: Job, results: Path, *, device: str, stop: Stop, session: str) -
         return _try(job, results, folder, device, stop, session)
 
 
-def _try(job: Job, results: Path, folder: Path, device: str, stop: Stop, session: str) -> Outcome:
+def _try(job: Job, results: Path, folder: RunFolder, device: str, stop: Stop, session: str) -> Outcome:
     tries = _begin(folder, session)
     if tries > TRIES:  # earlier ones ended without a word
         _note(folder, session, tries=TRIES, error=DIED, given_up=True)
@@ -124,7 +99,7 @@ def _try(job: Job, results: Path, folder: Path, device: str, stop: Stop, session
     return "finished"
 
 
-def _run(job: Job, results: Path, folder: Path, device: str, stop: Stop) -> str | None:
+def _run(job: Job, results: Path, folder: RunFolder, device: str, stop: Stop) -> str | None:
     from intnacl.runs import run
 
     with ranks(device) as here:
@@ -136,15 +111,15 @@ def _run(job: Job, results: Path, folder: Path, device: str, stop: Stop) -> str 
         return run(config, folder, here, stop)
 
 
-def _tidy(job: Job, folder: Path) -> None:
+def _tidy(job: Job, folder: RunFolder) -> None:
     """A finished run keeps its encoder; its training states only where a longer run may go on from them."""
-    (folder / FAILURE).unlink(missing_ok=True)
-    states = saved(folder / CHECKPOINTS)
+    folder.failure.unlink(missing_ok=True)
+    states = saved(folder.checkpoints)
     for state in states[:-1] if job.goes_on else states:
         shutil.rmtree(state, ignore_errors=True)
 
 
-def _begin(folder: Path, session: str) -> int:
+def _begin(folder: RunFolder, session: str) -> int:
     """Count a try before it begins, so that one that kills its process counts too."""
     noted = failure(folder)
     tries = 1 + (noted["tries"].get(session, 0) if noted else 0)
@@ -153,14 +128,14 @@ def _begin(folder: Path, session: str) -> int:
 
 
 def _note(
-    folder: Path, session: str, *, tries: int, error: str | None = None, given_up: bool = False
+    folder: RunFolder, session: str, *, tries: int, error: str | None = None, given_up: bool = False
 ) -> None:
     """Write down how a session fares with a run; without a new error the last one stays."""
     noted = failure(folder) or {"error": "", "tries": {}, "given_up": []}
     noted["error"] = noted["error"] if error is None else error
     noted["tries"][session] = tries
     noted["given_up"] += [session] if given_up else []
-    write_file(folder / FAILURE, json.dumps(noted, indent=1).encode())
+    write_file(folder.failure, json.dumps(noted, indent=1).encode())
 
 
 def _give_up_child(job: Job, results: Path, session: str) -> bool:
@@ -169,14 +144,13 @@ def _give_up_child(job: Job, results: Path, session: str) -> bool:
     if not given_up(results, job.parent, session):
         return False
     folder = run_folder(results, job.name)
-    folder.mkdir(parents=True, exist_ok=True)
     error = f"it goes on from {job.parent}, which failed"
     _note(folder, session, tries=0, error=error, given_up=True)
     return True
 
 
 @contextmanager
-def _output(folder: Path) -> Iterator[None]:
+def _output(folder: RunFolder) -> Iterator[None]:
     """What a run prints goes to its folder."""
-    with (folder / OUTPUT).open("a", encoding="utf-8") as log, redirect_stdout(log), redirect_stderr(log):
+    with folder.output.open("a", encoding="utf-8") as log, redirect_stdout(log), redirect_stderr(log):
         yield

@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from intnacl.paper import published, record
-from intnacl.paper.attempts import failure, read_result, run_folder
+from intnacl.paper.attempts import failure, run_folder
 from intnacl.paper.run_names import run_name
 from intnacl.paper.tables import Column, Row
 from intnacl.runs.compare import mean_and_deviation
 from intnacl.runs.config import FREE, RunConfig, flatten, from_dict, to_dict
-from intnacl.runs.pretrain import RESULT
 from intnacl.runs.resolve import resolve
 
 Result = Mapping[str, Any]
@@ -167,12 +166,12 @@ def read_cells(results: Path) -> tuple[list[FilledTable], dict[str, RecordedRun]
     for name, job in kept["jobs"].items():
         if name in shown:
             config, folder = from_dict(job["config"]), run_folder(results, name)
-            result, noted = read_result(folder / RESULT), failure(folder)
+            result, noted = folder.read_result(), failure(folder)
             runs[name] = RecordedRun(
                 name=name, config=config, result=result,
                 error=noted["error"] if result is None and noted and noted["given_up"] else None,
                 departures=published.departures(config, result), choices=published.choices(config),
-                command=command(config, Path("RUN") if result else folder),
+                command=command(config, Path("RUN") if result else folder.path),
             )  # fmt: skip
     # A loss has the same seeds in every table: the finished runs that differ in their seeds alone.
     setting = {name: run_name(replace(run.config, seed=0)) for name, run in runs.items()}

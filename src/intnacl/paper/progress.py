@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from intnacl.paper.attempts import failure, finished, run_folder
-from intnacl.paper.lock import holder
+from intnacl.paper.attempts import failure, run_folder
 from intnacl.paper.plan import Job
-from intnacl.runs.pretrain import CONFIG
-from intnacl.training.journal import LOG, last_record
+from intnacl.runs.folder import RunFolder
+from intnacl.training.journal import last_record
 
 SHOWN = 12
 
@@ -29,9 +28,9 @@ class State:
 def state_of(job: Job, results: Path, session: str) -> State:
     """Read from the run's folder; what only earlier sessions gave up will be tried again by this one."""
     folder = run_folder(results, job.name)
-    if finished(results, job.name):
+    if folder.is_finished():
         return State(name=job.name, status="finished")
-    who = holder(folder)
+    who = folder.holder()
     if who is not None:
         minutes = (time.time() - who.get("since", time.time())) / 60
         place = f"{who.get('host', '?')}:{who.get('pid', '?')}"
@@ -41,7 +40,7 @@ def state_of(job: Job, results: Path, session: str) -> State:
     noted = failure(folder)
     if noted and session in noted["given_up"]:
         return State(name=job.name, status="failed", detail=last_line(noted["error"]))
-    begun = (folder / CONFIG).exists()
+    begun = folder.config.exists()
     return State(
         name=job.name, status="begun" if begun else "waiting", detail=_epochs(job, folder) if begun else ""
     )
@@ -53,8 +52,8 @@ def last_line(error: str) -> str:
     return lines[-1] if lines[0].startswith("Traceback") else lines[0]
 
 
-def _epochs(job: Job, folder: Path) -> str:
-    last = last_record(folder / LOG)
+def _epochs(job: Job, folder: RunFolder) -> str:
+    last = last_record(folder.log)
     return f"epoch {last['epoch'] if last else 0}/{job.config.train.epochs}"
 
 

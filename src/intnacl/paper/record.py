@@ -16,8 +16,7 @@ from intnacl.paper.attempts import finished
 from intnacl.paper.plan import Plan
 from intnacl.paper.run_names import training_key
 from intnacl.runs.config import FREE, RunConfig, from_dict, to_dict
-from intnacl.runs.page import PAGE
-from intnacl.runs.pretrain import CONFIG
+from intnacl.runs.folder import RunFolder
 from intnacl.training.settings import TrainConfig
 
 NAME = "plan.json"
@@ -87,8 +86,10 @@ def read(results: Path) -> Record:
         record = json.loads(path.read_bytes())
     except OSError as error:
         remedy = f"`intnacl reproduce --out {results} …` makes one"
-        if (results / CONFIG).exists():
-            remedy = f"it is one run, whose own page is {results / PAGE}, once `intnacl run` is through"
+        if RunFolder(results).config.exists():
+            remedy = (
+                f"it is one run, whose own page is {RunFolder(results).page}, once `intnacl run` is through"
+            )
         raise InputError(f"{results} is no results folder: it has no {NAME}; {remedy}.") from error
     except ValueError as error:  # no JSON, or no text at all
         raise InputError(f"{path} is damaged: {error}.") from error

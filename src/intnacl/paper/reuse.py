@@ -10,73 +10,62 @@ from pathlib import Path
 
 from intnacl.errors import InputError
 from intnacl.files import new_folder
-from intnacl.models.weights import ENCODER
-from intnacl.paper.lock import holder
 from intnacl.paper.run_names import encoder_key
 from intnacl.paper.sharing import inherit_mark
 from intnacl.runs.config import RunConfig
-from intnacl.runs.measurements import PARTS
-from intnacl.runs.pretrain import CURVES, RESULT, open_folder, read_config
-from intnacl.training.checkpoint import CHECKPOINTS, saved
-from intnacl.training.journal import LOG
-
-MEASURED = (f"{PARTS}/*.json", "probe-*.safetensors")
+from intnacl.runs.folder import RunFolder
+from intnacl.training.checkpoint import saved
 
 
-def take_training(config: RunConfig, folder: Path) -> None:
+def take_training(config: RunConfig, folder: RunFolder) -> None:
     """Give a run that has nothing yet what others have that train alike: an encoder and all that is measured
     on it, or else the last state of one that was stopped."""
-    if (folder / ENCODER).exists() or saved(folder / CHECKPOINTS):
+    if folder.encoder.exists() or saved(folder.checkpoints):
         return
-    readable = folder.name.rpartition("-")[0]  # of the names of all
-    beside = sorted(path for path in folder.parent.glob(f"{escape(readable)}-*") if path != folder)
-    configs = {path: found for path in beside if (found := _config(path)) is not None}
-    alike = [path for path, found in configs.items() if encoder_key(found) == encoder_key(config)]
-    trained = {path: configs[path] for path in alike if (path / ENCODER).exists()}
+    readable = folder.path.name.rpartition("-")[0]  # of the names of all
+    beside = sorted(path for path in folder.path.parent.glob(f"{escape(readable)}-*") if path != folder.path)
+    configs = {other: found for other in map(RunFolder, beside) if (found := _config(other)) is not None}
+    alike = [other for other, found in configs.items() if encoder_key(found) == encoder_key(config)]
+    trained = {other: configs[other] for other in alike if other.encoder.exists()}
     if trained:
-        open_folder(folder, config)
+        folder.begin(config)
         _take_encoder(trained, config, folder)
-    for path in alike:
-        inherit(path, folder)
+    for other in alike:
+        inherit(other, folder)
 
 
-def _take_encoder(trained: Mapping[Path, RunConfig], config: RunConfig, folder: Path) -> None:
+def _take_encoder(trained: Mapping[RunFolder, RunConfig], config: RunConfig, folder: RunFolder) -> None:
     """Of several runs, that on which most is measured; the encoder last, as with it a run is trained."""
-    first = max(trained, key=lambda path: len(list(path.glob(MEASURED[0]))))
-    print(f"takes the encoder of {first.name}, which was trained alike")
-    same = [path for path in trained if cmp(path / ENCODER, first / ENCODER, shallow=False)]
-    for path in same:
-        for pattern in MEASURED if trained[path].probe == config.probe else ():
-            _take(path, pattern, folder)
+    first = max(trained, key=lambda other: len(list(other.measurements.glob("*.json"))))
+    print(f"takes the encoder of {first.path.name}, which was trained alike")
+    for other in trained:
+        if trained[other].probe == config.probe and cmp(other.encoder, first.encoder, shallow=False):
+            for file in other.measured_files():
+                _link(file, folder.path / file.relative_to(other.path))
     inherit_mark(first, folder)
-    for name in (LOG, CURVES, ENCODER):
-        _take(first, name, folder)
+    for file in (first.log, first.curves, first.encoder):
+        if file.exists():
+            _link(file, folder.path / file.name)
 
 
-def inherit(other: Path, folder: Path) -> None:
+def inherit(other: RunFolder, folder: RunFolder) -> None:
     """Give a run that has no state of its own the last one of another, and the log so far; one that is being
     trained is left alone, as it removes its states."""
-    states = saved(other / CHECKPOINTS) if (other / RESULT).exists() or holder(other) is None else []
-    place = folder / CHECKPOINTS
-    if not states or saved(place) or (folder / ENCODER).exists():
+    states = saved(other.checkpoints) if other.result.exists() or other.holder() is None else []
+    if not states or saved(folder.checkpoints) or folder.encoder.exists():
         return
-    place.mkdir(parents=True, exist_ok=True)
+    folder.checkpoints.mkdir(parents=True, exist_ok=True)
     inherit_mark(other, folder)
-    if (other / LOG).exists():
-        shutil.copyfile(other / LOG, folder / LOG)
-    with new_folder(place / states[-1].name) as partial:
+    if other.log.exists():
+        shutil.copyfile(other.log, folder.log)
+    with new_folder(folder.checkpoints / states[-1].name) as partial:
         for file in states[-1].iterdir():
             _link(file, partial / file.name)
 
 
-def _take(other: Path, pattern: str, folder: Path) -> None:
-    for file in other.glob(pattern):
-        _link(file, folder / file.relative_to(other))
-
-
-def _config(folder: Path) -> RunConfig | None:
+def _config(folder: RunFolder) -> RunConfig | None:
     with suppress(InputError):  # none there, or damaged: nothing tells how that encoder came about
-        return read_config(folder)
+        return folder.read_config()
     return None
 
 

@@ -25,9 +25,7 @@ from typing import Any, Protocol
 import torch
 
 from intnacl.errors import InputError, check_count, missing_extra
-from intnacl.models.weights import ENCODER
 from intnacl.paper.attempts import TRIES, Outcome, attempt, finished, given_up, run_folder
-from intnacl.paper.lock import holder
 from intnacl.paper.plan import Job
 from intnacl.paper.progress import Progress
 from intnacl.paper.run_names import encoder_key
@@ -73,7 +71,7 @@ class Session:
             key = self._encoder_keys[job.name]
             if key not in awaited:
                 free.append(job)
-            if not (run_folder(self.results, job.name) / ENCODER).exists():
+            if not run_folder(self.results, job.name).encoder.exists():
                 awaited.add(key)
         return free
 
@@ -125,7 +123,7 @@ def run_all(session: Session, executor: Executor, *, stop: Stop, progress: Progr
             for job in free:
                 if not executor.has_room():
                     break
-                if job.name not in running and holder(run_folder(session.results, job.name)) is None:
+                if job.name not in running and run_folder(session.results, job.name).holder() is None:
                     executor.submit(job)
                     running.add(job.name)
             if running:

@@ -6,8 +6,8 @@ from typing import Any
 from intnacl.attacks.named import ATTACK_NAMES
 from intnacl.console import two_decimals
 from intnacl.runs.config import RunConfig
+from intnacl.runs.folder import loss_name
 from intnacl.runs.page import attacks_at, best_rows
-from intnacl.runs.pretrain import loss_name
 from intnacl.runs.tables import accuracy_rows
 
 MARK = "An encoder trained by intnacl"  # by which a card of ours is known

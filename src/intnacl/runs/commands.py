@@ -16,10 +16,10 @@ from intnacl.plots.style import save_figure
 from intnacl.runs.attack import attack_warnings, plans, run_attacks, stage_name
 from intnacl.runs.config import EvaluationConfig
 from intnacl.runs.embed import write_features
-from intnacl.runs.measurements import Part, file_name
+from intnacl.runs.folder import file_name
+from intnacl.runs.measurements import Part
 from intnacl.runs.opened import Subject, open_subject
 from intnacl.runs.page import attacked_images, best_rows, write_result_and_page
-from intnacl.runs.pretrain import RESULT
 from intnacl.runs.probes import run_hcl_probe, run_knn, run_probe
 from intnacl.runs.result import Measured, collect, left_out_warnings
 from intnacl.runs.tables import print_attacks, print_probes
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 PROTOCOLS = ("run", "quick", "clae", "hcl")
 STALE = (
-    f"{RESULT} stays as it was: not all that the run asks for is measured on these images. The run's own "
+    "result.json stays as it was: not all that the run asks for is measured on these images. The run's own "
     "`intnacl run` does that."
 )
 EPS_CURVE = (0.002, 0.004, 0.008, 0.016, 8 / 255, 0.032)  # where no eps is named
@@ -102,7 +102,7 @@ def embed_command(
         raise InputError(f"out={str(out)!r} is no archive of arrays: end its name in .npz.")
     subject = open_subject(run, pick_device(device), root)
     name = dataset or subject.config.dataset
-    out = out or run / f"features-{file_name(name)}-{split}.npz"
+    out = out or subject.folder.features(name, split)
     images = subject.load_split(name, split)
     features_NF = subject.embed(images)
     write_features(features_NF, images, out)
@@ -118,7 +118,7 @@ def _finish(subject: Subject) -> None:
     """Bring the result and its page up to date, and say what they leave out."""
     found = Measured(subject)
     print_warnings(left_out_warnings(found))
-    if not write_result_and_page(found) and (subject.folder / RESULT).exists():
+    if not write_result_and_page(found) and subject.folder.result.exists():
         print_warnings([STALE])
 
 
@@ -152,8 +152,8 @@ def _attack(subject: Subject, name: str, attacks: tuple[Attack, ...]) -> Part:
 def _draw_attacks(subject: Subject, name: str, eps: float) -> None:
     """Accuracy over eps from everything measured so far, and images at the largest eps."""
     rows = best_rows(collect(subject), name)
-    _save(draw_robustness(rows), subject.folder / f"robustness-{file_name(name)}.png")
-    _save(attacked_images(subject, name, eps, rows), subject.folder / f"examples-{file_name(name)}.png")
+    _save(draw_robustness(rows), subject.folder.picture("robustness", name))
+    _save(attacked_images(subject, name, eps, rows), subject.folder.picture("examples", name))
 
 
 def _save(figure: "Figure", path: Path) -> None:

@@ -13,9 +13,10 @@ from intnacl.files import write_json
 from intnacl.plots.curves import Curve, draw_comparison
 from intnacl.plots.style import save_figure
 from intnacl.runs.config import RunConfig, from_dict
+from intnacl.runs.folder import RunFolder
 from intnacl.runs.measure import Say, check, run
 from intnacl.runs.page import on_images
-from intnacl.runs.pretrain import RESULT, pretrain
+from intnacl.runs.pretrain import pretrain
 from intnacl.training.ranks import Ranks
 from intnacl.training.stop import Stop
 
@@ -45,9 +46,9 @@ def compare(
     return None
 
 
-def run_folder(folder: Path, label: str, seed: int) -> Path:
+def run_folder(folder: Path, label: str, seed: int) -> RunFolder:
     """Where one run of a comparison is."""
-    return folder / f"{label}-seed{seed}"
+    return RunFolder(folder / f"{label}-seed{seed}")
 
 
 def summarize(folder: Path, labels: Sequence[str], seeds: Sequence[int]) -> dict[str, Any]:
@@ -116,8 +117,8 @@ def _over(summary: dict[str, Any]) -> str:
     return over + (f", attacks{summary['attacked']}" if summary["attacked"] else "")
 
 
-def _result(folder: Path) -> dict[str, Any]:
-    result: dict[str, Any] = json.loads((folder / RESULT).read_bytes())
+def _result(folder: RunFolder) -> dict[str, Any]:
+    result: dict[str, Any] = json.loads(folder.result.read_bytes())
     return result
 
 

@@ -24,11 +24,11 @@ Exported = tuple[str, bytes, str]
 TOLERANCE = 1e-4  # largest difference of ONNX's features from torch's, relative to the largest feature
 
 
-def export_run(folder: Path, format: str, out: Path | None = None) -> Path:
+def export_run(run: Path, format: str, out: Path | None = None) -> Path:
     """Write the encoder and its card to a folder, and return the encoder's file."""
     check_choice("format", format, FORMATS)
-    subject = open_subject(folder, torch.device("cpu"))
-    out = out or folder / f"export-{format}"
+    subject = open_subject(run, torch.device("cpu"))
+    out = out or run / f"export-{format}"
     if out.exists() and not out.is_dir():
         raise InputError(f"--out {out} is a file: give a folder.")
     readme = out / "README.md"
@@ -42,7 +42,7 @@ def export_run(folder: Path, format: str, out: Path | None = None) -> Path:
 
 
 def _safetensors(subject: Subject) -> Exported:
-    content = (subject.folder / ENCODER).read_bytes()
+    content = subject.folder.encoder.read_bytes()
     made = f'encoder = intnacl.from_pretrained("{ENCODER}")'
     side = subject.image_size
     shape = f"pixels: (N, 3, {side}, {side}) in [0, 1]"

@@ -3,14 +3,13 @@
 import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 
 from intnacl.attacks.autoattack import check_targets, require_autoattack
 from intnacl.data import Dataset
 from intnacl.errors import InputError, InputWarning
-from intnacl.models.weights import ENCODER
 from intnacl.runs.attack import plans, run_attacks, stage_name
 from intnacl.runs.config import RunConfig
+from intnacl.runs.folder import RunFolder
 from intnacl.runs.measurements import Part
 from intnacl.runs.opened import Subject, load_labelled, open_subject
 from intnacl.runs.pretrain import image_side, pretrain
@@ -22,13 +21,15 @@ from intnacl.training.stop import Stop
 Say = Callable[[str], None]
 
 
-def run(config: RunConfig, folder: Path, here: Ranks, stop: Stop, say: Say = lambda text: None) -> str | None:
+def run(
+    config: RunConfig, folder: RunFolder, here: Ranks, stop: Stop, say: Say = lambda text: None
+) -> str | None:
     """Pretrain and measure to the end (None) or until told to stop (the reason).
 
     The same call on the same folder goes on at the stage where it was, and leaves a finished run as it is.
     The end is `result.json` and `report.html`. Of many ranks, the main one measures.
     """
-    if not (folder / ENCODER).exists():
+    if not folder.encoder.exists():
         check(config)
     reason = pretrain(config, folder, here, stop)
     if reason is None and here.main:
@@ -49,7 +50,7 @@ def measure(subject: Subject, stop: Stop, say: Say = lambda text: None) -> str |
     if stop.reason is not None:
         return stop.reason
     whole = write_result_and_page(Measured(subject))
-    assert whole, f"{subject.folder}: all stages are done, but not all is measured"
+    assert whole, f"{subject.folder.path}: all stages are done, but not all is measured"
     return None
 
 

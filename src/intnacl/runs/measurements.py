@@ -4,7 +4,6 @@ A part's name ends in a digest of its settings, which hold the encoder's checksu
 other settings, or on another encoder, stays beside it and is never mistaken for it.
 """
 
-import hashlib
 import json
 import time
 from collections.abc import Callable, Iterator
@@ -15,9 +14,8 @@ from typing import Any
 import torch
 
 from intnacl.files import write_json
+from intnacl.runs.folder import RunFolder, digest, file_name
 from intnacl.runs.surroundings import surroundings
-
-PARTS = "parts"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +30,7 @@ class Part:
 
 
 def measured(
-    folder: Path,
+    folder: RunFolder,
     kind: str,
     settings: dict[str, Any],
     device: torch.device,
@@ -59,34 +57,23 @@ def measured(
     return part
 
 
-def read_part(folder: Path, kind: str, settings: dict[str, Any]) -> Part | None:
+def read_part(folder: RunFolder, kind: str, settings: dict[str, Any]) -> Part | None:
     """The part of these settings, if it is there and whole."""
     return _read(part_path(folder, kind, settings))
 
 
-def all_parts(folder: Path, kind: str) -> Iterator[Part]:
+def all_parts(folder: RunFolder, kind: str) -> Iterator[Part]:
     """Every whole part of a kind, in the order in which they were written."""
-    paths = (folder / PARTS).glob(f"{kind}-*.json")
+    paths = (folder.measurements).glob(f"{kind}-*.json")
     for path in sorted(paths, key=lambda path: (path.stat().st_mtime_ns, path.name)):
         part = _read(path)
         if part is not None:
             yield part
 
 
-def part_path(folder: Path, kind: str, settings: dict[str, Any]) -> Path:
+def part_path(folder: RunFolder, kind: str, settings: dict[str, Any]) -> Path:
     """RUN/parts/KIND-DATASET-DIGEST.json."""
-    return folder / PARTS / f"{kind}-{file_name(settings['dataset'])}-{digest(settings)}.json"
-
-
-def file_name(dataset: str) -> str:
-    """The data set's name where it can be part of a file's, else its kind and a digest: folder-1f0c2b3a."""
-    kind, _, path = dataset.partition(":")
-    return f"{kind}-{digest(path)}" if path else kind
-
-
-def digest(settings: Any) -> str:
-    """Eight hex digits that stand for plain settings."""
-    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]
+    return folder.measurements / f"{kind}-{file_name(settings['dataset'])}-{digest(settings)}.json"
 
 
 def plain(settings: dict[str, Any]) -> dict[str, Any]:

@@ -13,10 +13,10 @@ from intnacl.errors import InputError
 from intnacl.evaluation.features import check_pair, extract
 from intnacl.evaluation.precision import exact_float32
 from intnacl.models.encoders import Encoder
-from intnacl.models.weights import ENCODER, from_pretrained, read_header
+from intnacl.models.weights import from_pretrained, read_header
 from intnacl.runs.config import RunConfig
-from intnacl.runs.pretrain import RESULT, image_side, read_config
-from intnacl.training.checkpoint import CHECKPOINTS, saved
+from intnacl.runs.folder import RunFolder
+from intnacl.runs.pretrain import image_side
 
 FEATURE_BATCH = 512  # images of a forward pass
 RESIZED = ("folder", "parquet")  # data sets that take the size of their images from us
@@ -26,7 +26,7 @@ RESIZED = ("folder", "parquet")  # data sets that take the size of their images 
 class Subject:
     """A run folder with its encoder on a device."""
 
-    folder: Path
+    folder: RunFolder
     config: RunConfig
     encoder: Encoder
     image_size: int
@@ -68,14 +68,13 @@ class Subject:
             return extract(self.encoder, images.images, batch_size=FEATURE_BATCH, device=self.device)
 
 
-def open_subject(folder: str | Path, device: torch.device, root: Path | None = None) -> Subject:
+def open_subject(run: str | Path | RunFolder, device: torch.device, root: Path | None = None) -> Subject:
     """The finished run of a folder; `root` is where data sets are now, if not where it was trained."""
-    folder = Path(folder)
-    config, path = read_config(folder), folder / ENCODER
+    folder = run if isinstance(run, RunFolder) else RunFolder(run)
+    config, path = folder.read_config(), folder.encoder
     if root is not None:
         config = replace(config, root=str(root))
-    if not path.exists():
-        raise InputError(_unfinished(folder))
+    folder.require_encoder()
     header = read_header(path)
     return Subject(
         folder=folder,
@@ -134,11 +133,3 @@ def _labelled(dataset: Dataset) -> Dataset:
             "be right. Add other classes; `intnacl pretrain` and `intnacl embed` need none."
         )
     return dataset
-
-
-def _unfinished(folder: Path) -> str:
-    if saved(folder / CHECKPOINTS):
-        return f"{folder} is not trained to its end yet: run its `intnacl pretrain` or `run` again to go on."
-    if (folder / RESULT).exists():
-        return f"{folder} is a record without weights: repeat its run with another --out, and name that."
-    return f"{folder} has no {ENCODER}: train it first, `intnacl pretrain --out {folder} …`."

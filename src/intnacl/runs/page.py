@@ -15,17 +15,16 @@ from intnacl.plots.curves import draw_learning, draw_probe, draw_robustness
 from intnacl.plots.gallery import draw_examples
 from intnacl.plots.style import inline_svg
 from intnacl.runs.attack import examples
+from intnacl.runs.folder import loss_name
 from intnacl.runs.measurements import plain
 from intnacl.runs.opened import Subject
-from intnacl.runs.pretrain import loss_name
 from intnacl.runs.result import Measured, write_result
-from intnacl.training.journal import LOG, records
+from intnacl.training.journal import records
 
 if TYPE_CHECKING:
     from jinja2 import Environment
     from matplotlib.figure import Figure
 
-PAGE = "report.html"
 OWN = "the run's own"  # a probe under the run's protocol
 
 
@@ -43,7 +42,7 @@ def write_result_and_page(found: Measured) -> bool:
     """Write result and page if everything that the configuration asks for is measured; returns whether."""
     result = write_result(found)
     if result is not None:
-        write_file(found.subject.folder / PAGE, render(found, result).encode())
+        write_file(found.subject.folder.page, render(found, result).encode())
     return result is not None
 
 
@@ -142,7 +141,7 @@ def _kind(row: dict[str, Any], own: ProbeConfig) -> str:
 
 
 def _learning(subject: Subject) -> str | None:
-    log = subject.folder / LOG
+    log = subject.folder.log
     return inline_svg(lambda: draw_learning(records(log)), "learning curves") if log.exists() else None
 
 

@@ -19,7 +19,8 @@ from intnacl.evaluation import knn, probe
 from intnacl.evaluation.precision import exact_float32
 from intnacl.evaluation.probe import Classifier, ProbeConfig, as_linear
 from intnacl.files import write_file
-from intnacl.runs.measurements import Part, digest, file_name, measured, plain, read_part
+from intnacl.runs.folder import digest
+from intnacl.runs.measurements import Part, measured, plain, read_part
 from intnacl.runs.opened import Subject, pair
 
 
@@ -113,8 +114,8 @@ def probe_settings(subject: Subject, name: str, config: ProbeConfig) -> dict[str
 
 def classifier_path(subject: Subject, name: str, config: ProbeConfig) -> Path:
     """RUN/probe-DATASET.safetensors for the run's protocol; other protocols add a digest."""
-    mark = "" if config == subject.config.probe else f"-{digest(asdict(config))}"
-    return subject.folder / f"probe-{file_name(name)}{mark}.safetensors"
+    own = config == subject.config.probe
+    return subject.folder.classifier(name, "" if own else digest(asdict(config)))
 
 
 def _augmenter(subject: Subject) -> augmented_probe.Augment:

@@ -7,11 +7,10 @@ from intnacl.data.datasets import is_at_path
 from intnacl.files import write_json
 from intnacl.runs import attack as robust
 from intnacl.runs.config import to_dict
-from intnacl.runs.measurements import Part, all_parts, digest, plain
+from intnacl.runs.folder import digest
+from intnacl.runs.measurements import Part, all_parts, plain
 from intnacl.runs.opened import FEATURE_BATCH, Subject
-from intnacl.runs.pretrain import RESULT, read_config
-from intnacl.runs.surroundings import SHARED
-from intnacl.training.journal import LOG, last_record
+from intnacl.training.journal import last_record
 
 KINDS = ("probe", "hcl_probe", "knn", "attack")
 SLOW = "torch.compile failed, so that training took longer than it should: its output names the error."
@@ -28,7 +27,7 @@ class Measured:
         self.subject, config = subject, plain(asdict(subject.config.probe))
         parts = [part for kind in KINDS for part in all_parts(subject.folder, kind)]
         parts = [part for part in parts if part.settings["encoder"] == subject.checksum]
-        self.trained = last_record(subject.folder / LOG) or {}
+        self.trained = last_record(subject.folder.log) or {}
         own = [part for part in parts if part.kind == "probe" and part.settings["probe"] == config]
         self.probes = {part.settings["dataset"]: part for part in own}  # under the run's protocol
         self.left_out = [part for part in parts if not self._is_of_probed(part)]
@@ -64,7 +63,7 @@ def write_result(found: Measured) -> dict[str, Any] | None:
     if not all(found.is_whole(name) for name in found.subject.data_sets):
         return None
     result = _collect(found)
-    write_json(found.subject.folder / RESULT, result)
+    write_json(found.subject.folder.result, result)
     return result
 
 
@@ -87,7 +86,7 @@ def _collect(found: Measured) -> dict[str, Any]:
         "warnings": _training_warnings(found) + _attack_warnings(found) + left_out_warnings(found),
         "time_s": _times(found),
         "protocol": _protocol(found),
-        "config": to_dict(read_config(found.subject.folder)),  # not with another root of today's
+        "config": to_dict(found.subject.folder.read_config()),  # not with another root of today's
     }  # fmt: skip
 
 
@@ -189,5 +188,5 @@ def _protocol(found: Measured) -> dict[str, Any]:
 
 def _surroundings(found: Measured, part: Part) -> dict[str, Any]:
     """Versions, hardware and date of a part; `shared` where other runs used the device at the same time."""
-    shared = {"shared": True} if (found.subject.folder / SHARED).exists() else {}
+    shared = {"shared": True} if found.subject.folder.shared.exists() else {}
     return part.surroundings | {"hardware": part.surroundings["hardware"] | shared}

@@ -9,8 +9,6 @@ from typing import Any
 
 import torch
 
-SHARED = "shared"
-"""A file in a run's folder where others were done on its device at the same time."""
 PACKAGES = ("intnacl", "numpy", "scikit-learn", "timm", "pyautoattack")
 
 

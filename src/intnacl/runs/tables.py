@@ -2,19 +2,18 @@
 
 import json
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 from intnacl.attacks.named import ATTACK_NAMES
 from intnacl.console import print_table, print_warnings, two_decimals
+from intnacl.runs.folder import RunFolder
 from intnacl.runs.measurements import Part
-from intnacl.runs.page import PAGE, attacks_at, of_one_attack
-from intnacl.runs.pretrain import RESULT
+from intnacl.runs.page import attacks_at, of_one_attack
 
 
-def print_result(folder: Path) -> None:
+def print_result(folder: RunFolder) -> None:
     """The accuracies of a finished run, and where its files are."""
-    result = json.loads((folder / RESULT).read_bytes())
+    result = json.loads(folder.result.read_bytes())
     at = attacks_at(result)
     title = "accuracy in percent" + (f"; attacks at {at}" if at else "")
     print_table(title, ["data set", "clean", "FGSM", "PGD"], accuracy_rows(result))
@@ -24,7 +23,7 @@ def print_result(folder: Path) -> None:
         for name in result["accuracy"]:
             print_attacks(name, [row for row in attacks if row["dataset"] == name])
     print_warnings(result["warnings"])
-    print(f"written: {folder / RESULT}, {folder / PAGE}")
+    print(f"written: {folder.result}, {folder.page}")
 
 
 def accuracy_rows(result: dict[str, Any]) -> list[list[str]]:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from intnacl.attacks.named import Attack
 from intnacl.evaluation import robustness
+from intnacl.runs.folder import RunFolder
 from intnacl.runs.measurements import measured, read_part
 
 KIND = "verdict"
@@ -20,7 +21,7 @@ class Verdicts:
     """Those on one data set, each a part below a folder of their own."""
 
     def __init__(self, folder: Path, dataset: str, device: torch.device) -> None:
-        self.folder, self.dataset, self.device = folder, dataset, device
+        self.folder, self.dataset, self.device = RunFolder(folder), dataset, device
         self.clean: dict[int, Tensor] = {}
         self.right: dict[Attack, dict[int, Tensor]] = {}
         self.earlier_s = 0.0
@@ -64,7 +65,7 @@ class Verdicts:
 
     def forget(self) -> None:
         """Remove them: the part that is made of them is written."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+        shutil.rmtree(self.folder.path, ignore_errors=True)
 
 
 def _marks(right_n: Tensor) -> str:

@@ -1,0 +1,281 @@
+"""A run's folder: the names of its files, who is working in it, and how far the run has come.
+
+Everything that is known about a run lies in its folder, so that any number of processes and machines may look
+at it, and the command that began a run resumes it.
+"""
+
+import json
+import os
+import socket
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Literal, TypedDict, cast
+
+from intnacl.errors import InputError, InputWarning
+from intnacl.files import disk_errors, lock, make_folder, write_file
+from intnacl.losses.integrated import PRESETS, LossConfig
+from intnacl.models.weights import ENCODER
+from intnacl.runs.config import RunConfig, differences, from_dict, to_dict
+from intnacl.training.checkpoint import saved
+
+State = Literal["empty", "begun", "trained", "finished", "record"]
+RESULT_KEYS = {"accuracy": dict, "attacks": list, "time_s": dict, "protocol": dict, "config": dict}
+
+
+class Holder(TypedDict, total=False):
+    """The process that works in a folder, as far as it has signed."""
+
+    host: str
+    device: str
+    pid: int
+    since: float
+    """Seconds since 1970."""
+
+
+class RunFolder:
+    """A run on disk. The attributes are the paths of its files, whether they are there or not."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = path = Path(path)
+        self.config = path / "config.json"
+        self.log = path / "log.jsonl"
+        self.checkpoints = path / "checkpoints"
+        self.tensorboard = path / "tensorboard"
+        self.curves = path / "curves.png"
+        self.encoder = path / ENCODER
+        self.measurements = path / "parts"
+        self.result = path / "result.json"
+        self.page = path / "report.html"
+        self.lock = path / "lock"
+        self.shared = path / "shared"
+        """A mark that other runs used the device while this one was trained."""
+        self.output = path / "output.txt"
+        """What a run of `intnacl reproduce` prints."""
+        self.failure = path / "failure.json"
+        """What is noted about failures of a run of `intnacl reproduce`."""
+        self._held = False
+
+    def __repr__(self) -> str:
+        return f"RunFolder({str(self.path)!r})"
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    def __fspath__(self) -> str:
+        return str(self.path)
+
+    def __truediv__(self, name: str) -> Path:
+        return self.path / name
+
+    def classifier(self, dataset: str, probe: str = "") -> Path:
+        """The linear layer of a probe; `probe` is the digest of settings that are not the run's own."""
+        mark = f"-{probe}" if probe else ""
+        return self.path / f"probe-{file_name(dataset)}{mark}.safetensors"
+
+    def picture(self, kind: str, dataset: str) -> Path:
+        """A drawing of measurements on a data set, such as "robustness"."""
+        return self.path / f"{kind}-{file_name(dataset)}.png"
+
+    def features(self, dataset: str, split: str) -> Path:
+        """Features of a split for other programs."""
+        return self.path / f"features-{file_name(dataset)}-{split}.npz"
+
+    def measured_files(self) -> list[Path]:
+        """Return the files that measuring has written, which hold for every run with the same encoder."""
+        patterns = ("parts/*.json", "probe-*.safetensors")
+        return [file for pattern in patterns for file in self.path.glob(pattern)]
+
+    # ---- how far it has come ---------------------------------------------------------------------------
+
+    def state(self) -> State:
+        """How far the run has come: "record" is a finished one whose weights are gone."""
+        if self.encoder.exists():
+            return "finished" if self.is_finished() else "trained"
+        if saved(self.checkpoints):
+            return "begun"
+        if self.result.exists():
+            return "record"
+        return "begun" if self.config.exists() else "empty"
+
+    def is_finished(self) -> bool:
+        """True if the run has its result; a damaged one is none, and is put together again."""
+        try:
+            facts = self.result.stat()
+        except OSError:
+            return False
+        return _is_whole(self.result, facts.st_mtime_ns, facts.st_size)
+
+    def read_result(self) -> dict[str, Any] | None:
+        """Return what `result.json` holds; None where it is missing or damaged."""
+        return _read_result(self.result)
+
+    def read_config(self) -> RunConfig:
+        """Return the run's configuration."""
+        if not self.config.exists():
+            raise InputError(
+                f"{self.path} is no run folder: it has no {self.config.name}. "
+                f"`intnacl pretrain --out {self.path}` makes one."
+            )
+        try:
+            return from_dict(json.loads(self.config.read_bytes()))
+        except (ValueError, AttributeError) as error:
+            raise InputError(f"{self.config} is damaged, or of another version: {error}") from error
+
+    def require_encoder(self) -> None:
+        """Raise unless the run has a trained encoder."""
+        state = self.state()
+        if state == "begun" and saved(self.checkpoints):
+            raise InputError(
+                f"{self.path} is not trained to its end yet: run its `intnacl pretrain` or `run` again to "
+                "go on."
+            )
+        if state == "record":
+            raise InputError(
+                f"{self.path} is a record without weights: repeat its run with another --out, and name that."
+            )
+        if state in ("empty", "begun"):
+            raise InputError(
+                f"{self.path} has no {ENCODER}: train it first, `intnacl pretrain --out {self.path} …`."
+            )
+
+    # ---- work ------------------------------------------------------------------------------------------
+
+    def begin(self, config: RunConfig) -> bool:
+        """Write the configuration of a new run (True), or check that the run here has the same (False)."""
+        if self.config.exists():
+            changed = differences(self.read_config(), config)
+            if not changed:
+                return False
+            remedy = f"Take another --out, such as {self.path}-2, or the settings it has."
+            if self.encoder.exists() and all(line.startswith(("evaluation.", "probe.")) for line in changed):
+                remedy = (
+                    f"To measure more on its encoder: `intnacl probe {self.path} …`, "
+                    f"`intnacl attack {self.path} …`. For a run of its own, take another --out."
+                )
+            listed = "".join(f"\n  {line}" for line in changed)
+            raise InputError(f"{self.path} holds a run with another configuration:{listed}\n{remedy}")
+        if self.encoder.exists():
+            raise InputError(
+                f"{self.path} has an {ENCODER} but no {self.config.name}: nothing tells how it came about. "
+                "Take another --out."
+            )
+        write_file(self.config, json.dumps(to_dict(config), indent=1).encode())
+        return True
+
+    def undo(self) -> None:
+        """Take back what `begin` did if nothing was trained: the corrected command may use the folder."""
+        if self.checkpoints.exists() or (self.log.exists() and self.log.stat().st_size):
+            return
+        self.log.unlink(missing_ok=True)
+        self.config.unlink(missing_ok=True)
+        with suppress(OSError):  # the system removes no open file, and no folder that holds other files
+            if list(self.path.iterdir()) == [self.lock]:
+                self.lock.unlink()
+            self.path.rmdir()
+
+    @contextmanager
+    def hold(self, *, device: str = "") -> Iterator[bool]:
+        """Make the folder and keep other processes from working in it; gives False where one already does.
+
+        The system ends the hold however this process ends. Who has entered it may enter it again through the
+        same object. `device` is where a worker of `reproduce` does the run, for the others to know.
+        """
+        if self._held:
+            yield True
+            return
+        if self.path.exists() and not self.path.is_dir():
+            raise InputError(f"--out {self.path} is a file: give a folder.")
+        make_folder(self.path)
+        with ExitStack() as stack:
+            with disk_errors(self.lock):
+                # Two locks, since earlier versions of `reproduce` take the file's alone, and those of
+                # `intnacl run` the folder's.
+                file = stack.enter_context(lock(self.lock, wait=False))
+                place = stack.enter_context(lock(self.path, wait=False))
+                free = "busy" not in (file.state, place.state)
+                if free:
+                    who = Holder(host=socket.gethostname(), device=device, pid=os.getpid(), since=time.time())
+                    file.write(json.dumps(who).encode())
+            if not free:
+                yield False
+                return
+            if file.state == "unsupported" and device:  # processes that share work rely on locks
+                text = "no locks on this system: start one process at a time."
+                warnings.warn(text, InputWarning, stacklevel=3)
+            self._held = True
+            try:
+                yield True
+            finally:
+                self._held = False
+                file.write(b"")
+                if not device:
+                    with suppress(OSError):  # Windows removes no open file
+                        self.lock.unlink(missing_ok=True)
+
+    def holder(self) -> Holder | None:
+        """Return who works in the folder, {} if that one has not signed; None where nobody does."""
+        try:
+            with lock(self.lock, shared=True, wait=False) as held:
+                if held.state != "busy":
+                    return None
+                return cast(Holder, dict(json.loads(held.read() or b"{}")))
+        except OSError:
+            return None
+        except (ValueError, TypeError):
+            return Holder()
+
+    def mark_shared(self) -> None:
+        """Note that the times of this run are not the device's."""
+        why = "Other runs used the device while this one trained, so its times are not the device's.\n"
+        write_file(self.shared, why.encode())
+
+
+@cache
+def _is_whole(path: Path, changed_ns: int, size: int) -> bool:
+    """True if the result can be read; cached on (path, mtime, size), because it is polled every second."""
+    return _read_result(path) is not None
+
+
+def _read_result(path: Path) -> dict[str, Any] | None:
+    try:
+        result = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+    whole = isinstance(result, dict) and all(
+        isinstance(result.get(key), kind) for key, kind in RESULT_KEYS.items()
+    )
+    return result if whole else None
+
+
+def default_folder(config: RunConfig) -> Path:
+    """Return runs/DATASET-LOSS-M-seedSEED, where --out is not given."""
+    dataset = config.dataset.replace(os.sep, "_").replace(":", "_")
+    return Path("runs") / f"{dataset}-{loss_name(config)}-{config.loss.num_positives}-seed{config.seed}"
+
+
+def loss_name(config: RunConfig) -> str:
+    """Return the preset with these settings, else the loss's numerator and negatives."""
+    if config.objective == "supervised":
+        return config.objective
+    loss = config.loss if config.loss.weight == "one" else replace(config.loss, weight="loss")  # both are ŵ
+    for name, row in PRESETS.items():
+        if replace(LossConfig(**row), temperature=loss.temperature) == loss:
+            return name
+    return f"{config.loss.nacl}-{config.loss.negatives}"
+
+
+def file_name(dataset: str) -> str:
+    """Return a data set as part of a file's name: one's own images as kind and digest, folder-1f0c2b3a."""
+    kind, _, path = dataset.partition(":")
+    return f"{kind}-{digest(path)}" if path else kind
+
+
+def digest(settings: Any) -> str:
+    """Return eight hex digits that stand for plain settings."""
+    return sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]

@@ -1,0 +1,223 @@
+"""A run's folder: who works in it, whose run it holds, and how far that has come."""
+
+import errno
+import fcntl
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from intnacl.errors import InputError, InputWarning
+from intnacl.runs.folder import RunFolder, default_folder, file_name
+from intnacl.runs.resolve import resolve
+
+HOLD = """
+import sys, time
+from intnacl.runs.folder import RunFolder
+with RunFolder(sys.argv[1]).hold(device="cpu") as free:
+    print(free, flush=True)
+    time.sleep(60)
+"""
+
+
+# ---- one process at a time -------------------------------------------------------------------------------
+
+
+def test_one_holder_at_a_time_who_may_enter_again(tmp_path: Path) -> None:
+    folder, other = RunFolder(tmp_path / "run"), RunFolder(tmp_path / "run")
+    with folder.hold() as first, folder.hold() as again:
+        assert first
+        assert again
+        with other.hold() as second:
+            assert not second
+    with other.hold() as third:
+        assert third
+
+
+def test_the_holder_is_known(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run")
+    assert folder.holder() is None
+    with folder.hold(device="cpu"):
+        who = folder.holder()
+        assert who is not None
+        assert (who["pid"], who["device"]) == (os.getpid(), "cpu")
+        assert abs(who["since"] - time.time()) < 60
+        folder.lock.write_text("")
+        assert folder.holder() == {}  # held, by someone who has not signed yet
+    assert folder.holder() is None
+
+
+def test_an_earlier_version_that_trains_here_is_not_disturbed(tmp_path: Path) -> None:
+    """It locks the folder alone."""
+    handle = os.open(tmp_path, os.O_RDONLY)
+    fcntl.flock(handle, fcntl.LOCK_EX)
+    with RunFolder(tmp_path).hold() as free:
+        assert not free
+    os.close(handle)
+    with RunFolder(tmp_path).hold() as free:
+        assert free
+
+
+def test_sigkill_frees_it(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    other = subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    assert other.stdout is not None
+    assert other.stdout.readline() == "True\n"
+    with folder.hold() as free:
+        assert not free
+    who = folder.holder()
+    assert who is not None
+    assert who["pid"] == other.pid
+    other.kill()
+    other.communicate()
+    assert folder.holder() is None  # its name is still written there
+    with folder.hold() as free:
+        assert free
+
+
+def test_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def _full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("os.write", _full)
+    with (
+        pytest.raises(InputError, match=r"lock could not be written: No space left"),
+        RunFolder(tmp_path).hold(),
+    ):
+        pass
+
+
+def test_a_file_system_without_locks_warns_those_who_share_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def _refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", _refuse)
+    with pytest.warns(InputWarning, match="one process at a time"), RunFolder(tmp_path).hold(device="cpu"):
+        pass
+    with RunFolder(tmp_path).hold() as free:  # warnings are errors here
+        assert free
+
+
+# ---- whose run it is -------------------------------------------------------------------------------------
+
+
+def test_a_run_begins_once(tmp_path: Path) -> None:
+    folder, config = RunFolder(tmp_path / "a" / "b"), resolve()
+    assert folder.begin(config)
+    before = folder.config.stat().st_mtime_ns
+    assert not folder.begin(config)
+    assert folder.config.stat().st_mtime_ns == before
+    assert folder.read_config() == config
+
+
+def test_another_device_is_the_same_run_unless_the_precision_differs(tmp_path: Path) -> None:
+    folder, config = RunFolder(tmp_path), resolve(device=torch.device("cpu"))
+    folder.begin(config)
+    assert not folder.begin(replace(config, train=replace(config.train, cuda_graph=True, compile=True)))
+    with pytest.raises(InputError, match=r"train\.precision: 'fp32' -> 'bf16'"):
+        folder.begin(replace(config, train=replace(config.train, precision="bf16")))
+
+
+def test_weights_of_unknown_origin_are_no_finished_run(tmp_path: Path) -> None:
+    RunFolder(tmp_path).encoder.write_bytes(b"somebody's")
+    with pytest.raises(InputError, match=r"has an encoder\.safetensors but no config\.json"):
+        RunFolder(tmp_path).begin(resolve())
+    assert [path.name for path in tmp_path.iterdir()] == ["encoder.safetensors"]
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"train": {"epoch": 3}}', '{"train": {"epochs": "x"}}'])
+def test_a_damaged_config_is_named(tmp_path: Path, text: str) -> None:
+    RunFolder(tmp_path).config.write_text(text)
+    with pytest.raises(InputError, match=r"config\.json is damaged, or of another version"):
+        RunFolder(tmp_path).read_config()
+
+
+def test_a_folder_without_a_run_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"is no run folder: it has no config\.json"):
+        RunFolder(tmp_path).read_config()
+
+
+def test_what_began_is_undone_unless_something_was_trained(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run")
+    with folder.hold():
+        folder.begin(resolve())
+        folder.log.touch()
+        folder.undo()
+    assert not folder.path.exists()
+    folder.begin(resolve())
+    (folder.path / "notes.txt").touch()
+    folder.undo()
+    assert [path.name for path in folder.path.iterdir()] == ["notes.txt"]
+    folder.begin(resolve())
+    folder.log.write_text('{"epoch": 1}\n')
+    folder.undo()
+    assert folder.config.exists()
+
+
+# ---- how far it has come ---------------------------------------------------------------------------------
+
+
+def test_states_of_a_run(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    assert folder.state() == "empty"
+    folder.begin(resolve())
+    assert folder.state() == "begun"
+    with pytest.raises(InputError, match=r"has no encoder\.safetensors: train it first"):
+        folder.require_encoder()
+    (folder.checkpoints / "step-000000002").mkdir(parents=True)
+    assert folder.state() == "begun"
+    with pytest.raises(InputError, match="not trained to its end yet: run its `intnacl pretrain`"):
+        folder.require_encoder()
+    folder.encoder.touch()
+    assert folder.state() == "trained"
+    result = {"accuracy": {}, "attacks": [], "time_s": {}, "protocol": {}, "config": {}}
+    folder.result.write_text(json.dumps(result))
+    assert folder.state() == "finished"
+    folder.require_encoder()
+    folder.encoder.unlink()
+    (folder.checkpoints / "step-000000002").rmdir()
+    assert folder.state() == "record"
+    with pytest.raises(InputError, match="is a record without weights: repeat its run with another --out"):
+        folder.require_encoder()
+
+
+@pytest.mark.parametrize("damage", ["", "{", "[]", '{"accuracy": {}}'])
+def test_a_damaged_result_is_none(tmp_path: Path, damage: str) -> None:
+    folder = RunFolder(tmp_path)
+    assert not folder.is_finished()
+    folder.result.write_text(damage)
+    assert not folder.is_finished()
+    assert folder.read_result() is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "preset", "name"),
+    [
+        ({}, None, "digits-simclr-1-seed0"),
+        ({"seed": 3}, "intnacl", "digits-intnacl-5-seed3"),
+        ({"dataset": "folder:a/b"}, "adv", "folder_a_b-adv-1-seed0"),
+        ({"objective": "supervised"}, None, "digits-supervised-1-seed0"),
+        ({"loss.temperature": 0.1}, "intcl", "digits-intcl-1-seed0"),
+        ({"loss.weight": "loss"}, "intcl", "digits-intcl-1-seed0"),
+        ({"loss.weight": "one"}, "intcl", "digits-nca-g2-1-seed0"),
+        ({"loss.tau_plus": 0.3}, "intcl", "digits-nca-g2-1-seed0"),
+    ],
+)
+def test_folders_are_named_after_the_run(settings: dict, preset: str | None, name: str) -> None:
+    assert default_folder(resolve(settings, preset=preset)) == Path("runs") / name
+
+
+def test_paths_of_data_sets_never_enter_file_names() -> None:
+    assert file_name("cifar10") == "cifar10"
+    first, second = file_name("folder:/a/b"), file_name("folder:/a_b")
+    assert first != second
+    assert "/" not in first
+    assert first.startswith("folder-")
