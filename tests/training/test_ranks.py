@@ -32,7 +32,7 @@ def train_on_two(folder: Path, *settings: str) -> list[dict[str, torch.Tensor]]:
 
 
 @pytest.mark.parametrize(
-    ("preset", "norm", "sync", "way"),
+    ("preset", "norm", "sync", "updates"),
     [
         ("intnacl", "none", "", "short"),  # without batch norm: adversarial views and mixing included
         ("intnacl", "joint", "sync", "long"),  # with synchronised statistics
@@ -42,12 +42,12 @@ def train_on_two(folder: Path, *settings: str) -> list[dict[str, torch.Tensor]]:
     ],
 )
 def test_two_ranks_equal_one_process_with_the_joined_batch(
-    tmp_path: Path, preset: str, norm: str, sync: str, way: str
+    tmp_path: Path, preset: str, norm: str, sync: str, updates: str
 ) -> None:
     (tmp_path / "one").mkdir()
     (tmp_path / "two").mkdir()
-    first, second = train_on_two(tmp_path / "two", preset, norm, sync, way)
-    main(0, 1, tmp_path / "one", preset, norm, bool(sync), way)
+    first, second = train_on_two(tmp_path / "two", preset, norm, sync, updates)
+    main(0, 1, tmp_path / "one", preset, norm, bool(sync), updates)
     one = torch.load(tmp_path / "one" / "rank0.pt", weights_only=True)
     assert one.keys() == first.keys()
     start = one["head.0.weight"]
@@ -56,7 +56,7 @@ def test_two_ranks_equal_one_process_with_the_joined_batch(
         torch.testing.assert_close(second[name], one[name], rtol=1e-9, atol=1e-9)
     assert start.dtype == torch.float64
     logs = [(tmp_path / name / "run" / "log.jsonl").read_text().splitlines() for name in ("one", "two")]
-    assert len(logs[0]) == len(logs[1]) == (10 if way == "long" else 5)
+    assert len(logs[0]) == len(logs[1]) == (10 if updates == "long" else 5)
     for one_line, two_line in zip(*logs, strict=True):
         a, b = (json.loads(line) for line in (one_line, two_line))
         assert a["loss"] == pytest.approx(b["loss"], rel=1e-6)  # the ranks' mean, not the first one's

@@ -23,36 +23,30 @@ def weights(made: TrainStep) -> Tensor:
     return torch.cat([p.detach().flatten().double() for p in made.objective.model.parameters()])
 
 
+def loss(made: TrainStep, index_B: Tensor, step: int) -> Tensor:
+    return made.objective(made.images[index_B], None, made.rows, torch.tensor(step))["loss"]
+
+
 def gradient(made: TrainStep, index_B: Tensor, step: int) -> Tensor:
     """The gradient of one batch, by autograd alone."""
-    terms = made.objective(made.images[index_B], None, made.rows, torch.tensor(step))
-    grads = torch.autograd.grad(terms["loss"], list(made.objective.model.parameters()))
+    grads = torch.autograd.grad(loss(made, index_B, step), list(made.objective.model.parameters()))
     return torch.cat([g.flatten().double() for g in grads])
 
 
-def test_an_update_is_a_step_down_the_gradient_and_returns_the_terms() -> None:
-    made, same = train_step(precision="fp64"), train_step(precision="fp64")
-    index = torch.arange(B)
-    before, expected = weights(made), gradient(same, index, 3)
-    terms = made(index[None], 3)
-    torch.testing.assert_close(weights(made), before - 0.1 * expected, rtol=1e-6, atol=1e-9)
+@pytest.mark.parametrize("k", [1, 3])
+def test_an_update_is_a_step_down_the_mean_gradient_of_its_batches(k: int) -> None:
+    made, same = train_step(accumulate=k, precision="fp64"), train_step(precision="fp64")
+    index_kB = torch.randperm(64)[: k * B].view(k, B)
+    before = weights(made)
+    gradients = torch.stack([gradient(same, index_B, 5 + i) for i, index_B in enumerate(index_kB)])
+    terms = made(index_kB, 5)
+    torch.testing.assert_close(weights(made), before - 0.1 * gradients.mean(0), rtol=1e-6, atol=1e-9)
+    expected = [loss(same, index_B, 5 + i).item() for i, index_B in enumerate(index_kB)]
     named = made.named(terms)
     assert list(named) == ["nacl", "robust", "loss"]
+    assert named["loss"] == pytest.approx(sum(expected) / k, rel=1e-5)
     assert named["loss"] == pytest.approx(named["nacl"] + named["robust"])
     assert all(p.grad is None for p in made.objective.model.parameters())
-
-
-def test_k_batches_are_the_mean_of_their_gradients() -> None:
-    made, same = train_step(accumulate=3, precision="fp64"), train_step(precision="fp64")
-    index = torch.randperm(64)[: 3 * B].view(3, B)
-    before = weights(made)
-    expected = torch.stack([gradient(same, index[i], 5 + i) for i in range(3)]).mean(0)
-    terms = made(index, 5)
-    torch.testing.assert_close(weights(made), before - 0.1 * expected, rtol=1e-6, atol=1e-9)
-    losses = [
-        same.objective(same.images[index[i]], None, same.rows, torch.tensor(5 + i))["loss"] for i in range(3)
-    ]
-    torch.testing.assert_close(terms[2].double(), torch.stack(losses).mean().detach(), rtol=1e-5, atol=1e-6)
 
 
 def test_clipping_bounds_the_norm_of_the_gradient() -> None:

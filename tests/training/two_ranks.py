@@ -1,6 +1,6 @@
 """One rank of two for the tests: trains in float64 and leaves its weights behind.
 
-python two_ranks.py RANK WORLD FOLDER PRESET NORM SYNC WAY; the way "long" has two batches an update and an
+python two_ranks.py RANK WORLD FOLDER PRESET NORM SYNC UPDATES; "long" updates have two batches each and an
 adversary that takes two steps from a random start.
 """
 
@@ -18,13 +18,13 @@ from intnacl.training.ranks import Ranks
 STEPS = 20  # an epoch has four batches
 
 
-def main(rank: int, world: int, folder: Path, preset: str, norm: str, sync: bool, way: str) -> None:
+def main(rank: int, world: int, folder: Path, preset: str, norm: str, sync: bool, updates: str) -> None:
     torch.set_num_threads(1)
     if world > 1:
         place = f"file://{folder}/rendezvous"
         dist.init_process_group("gloo", init_method=place, rank=rank, world_size=world)
-    batches = 2 if way == "long" else 1
-    adversary = AdversaryConfig(steps=batches, random_start=way == "long")
+    batches = 2 if updates == "long" else 1
+    adversary = AdversaryConfig(steps=batches, random_start=updates == "long")
     objective = contrastive(
         preset, world=world, dtype=torch.float64, adversary=adversary, norm=norm, sync=sync
     )
