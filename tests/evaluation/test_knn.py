@@ -7,9 +7,10 @@ import torch
 from sklearn.neighbors import KNeighborsClassifier
 
 from digits_model import digits, trained_model
+from intnacl.data.datasets import Dataset
 from intnacl.errors import InputError
 from intnacl.evaluation.features import extract
-from intnacl.evaluation.knn import KnnConfig, evaluate, predict, score, suited
+from intnacl.evaluation.knn import KnnConfig, KnnMonitor, evaluate, predict, score, suited
 
 
 @pytest.fixture
@@ -46,31 +47,27 @@ def test_knn_is_the_loop():
     assert predict(train, labels, test, KnnConfig(k=7), classes=3).tolist() == expected
 
 
-def test_tiles_do_not_matter(features):
-    train, train_labels, test, _ = features
+def test_tiles_do_not_matter_and_a_training_sample_is_its_own_nearest_neighbour(features):
+    train, labels, test, _ = features
     whole, tiled = (
-        predict(train, train_labels, test, KnnConfig(k=20, tile=tile), classes=10) for tile in (10_000, 7)
+        predict(train, labels, test, KnnConfig(k=20, tile=tile), classes=10) for tile in (10_000, 7)
     )
     assert torch.equal(whole, tiled)
-
-
-def test_the_nearest_neighbour_of_a_training_sample_is_itself(features):
-    train, labels, _, _ = features
     assert score(train, labels, train, labels, KnnConfig(k=1))["accuracy"] == 100
 
 
-def test_weights_let_one_near_neighbour_outvote_far_ones():
+@pytest.mark.parametrize(
+    ("sample", "temperature", "expected"),
+    [
+        ([1.0, 0.05], 0.1, 0),  # one near neighbour outvotes two far ones
+        ([1.0, 0.05], 1e3, 1),  # equal weights
+        ([-1.0, -0.1], 1e-3, 1),  # the nearest neighbour, however far it is
+    ],
+)
+def test_temperature_weighs_neighbours(sample, temperature, expected):
     train, labels = torch.tensor([[1.0, 0.0], [0.0, 1.0], [-0.1, 1.0]]), torch.tensor([0, 1, 1])
-    test = torch.tensor([[1.0, 0.05]])
-    config = {"temperature": 0.1, "k": 3}
-    assert predict(train, labels, test, KnnConfig(**config), classes=2).tolist() == [0]
-    assert predict(train, labels, test, KnnConfig(**config | {"temperature": 1e3}), classes=2).tolist() == [1]
-
-
-def test_a_low_temperature_is_the_nearest_neighbour_however_far_it_is():
-    train, labels = torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 1])
-    config = KnnConfig(k=2, temperature=1e-3)
-    assert predict(train, labels, torch.tensor([[-1.0, -0.1]]), config, classes=2).tolist() == [1]
+    config = KnnConfig(k=3, temperature=temperature)
+    assert predict(train, labels, torch.tensor([sample]), config, classes=2).tolist() == [expected]
 
 
 def test_a_class_that_has_no_training_samples_is_counted(features):
@@ -82,12 +79,6 @@ def test_a_class_that_has_no_training_samples_is_counted(features):
 @pytest.mark.parametrize(("samples", "classes", "k"), [(50_000, 100, 200), (1_000, 100, 10), (3, 5, 1)])
 def test_as_many_neighbours_suit_as_a_class_has_samples(samples, classes, k):
     assert suited(samples, classes).k == k
-
-
-def test_features_that_are_not_numbers_are_an_error(features):
-    train, train_labels, test, test_labels = features
-    with pytest.raises(InputError, match=r"nan or infinity.*diverged"):
-        score(train, train_labels, torch.full_like(test, torch.nan), test_labels)
 
 
 def test_evaluate_counts_all_test_images():
@@ -102,7 +93,21 @@ def test_evaluate_counts_all_test_images():
     assert encoder.training
 
 
-def test_bad_settings_are_errors(features):
+def test_the_monitor_sees_all_classes_of_a_sorted_set():
+    labels = torch.arange(15_000) // 5_000
+    images = torch.randint(256, (15_000, 3, 8, 8), dtype=torch.uint8)
+    own = Dataset(name="own", split="train", images=images, labels=labels, classes=("a", "b", "c"))
+    monitor = KnnMonitor(own, own, torch.device("cpu"))
+    assert (len(monitor.train[0]), len(monitor.test[0]), monitor.config.k) == (10_000, 2_000, 200)
+    assert set(monitor.train[1].tolist()) == set(monitor.test[1].tolist()) == {0, 1, 2}
+    figures = evaluate(torch.nn.Flatten(), monitor.train, monitor.test, monitor.config)
+    assert monitor(torch.nn.Flatten()) == {"knn": figures["accuracy"]}
+
+
+def test_bad_settings_and_features_are_errors(features):
+    train, labels, test, test_labels = features
+    with pytest.raises(InputError, match=r"nan or infinity.*diverged"):
+        score(train, labels, torch.full_like(test, torch.nan), test_labels)
     with pytest.raises(InputError, match="k=601 neighbours of 600 training samples"):
         score(*features, KnnConfig(k=601))
     for bad in ({"k": 0}, {"temperature": 0.0}, {"tile": -1}):

@@ -50,13 +50,15 @@ def test_adam_is_torchs_training(epochs, l2):
     torch.testing.assert_close(bias, layer.bias.data, rtol=0, atol=1e-10)
 
 
-def test_each_step_is_torchs_step():
-    """83 samples in batches of 83: one step an epoch, so the comparison holds after every single update."""
+@pytest.mark.parametrize("steps", range(1, 12))
+def test_each_step_is_torchs_step(steps):
+    """83 samples in batches of 83, or more: one step an epoch."""
     problem = make_problem()
-    for steps in range(1, 12):
-        settings = {"epochs": steps, "batch_size": 83, "lr": 0.05, "l2": 0.0, "seed": 0}
-        weight, _ = parts(adam(problem, **settings)[0], problem)
-        torch.testing.assert_close(weight, torch_adam(problem, **settings).weight.data, rtol=0, atol=1e-10)
+    settings = {"epochs": steps, "lr": 0.05, "l2": 0.0, "seed": 0}
+    theta, _ = adam(problem, batch_size=83, **settings)
+    expected = torch_adam(problem, batch_size=83, **settings).weight.data
+    torch.testing.assert_close(parts(theta, problem)[0], expected, rtol=0, atol=1e-10)
+    assert torch.equal(adam(problem, batch_size=1000, **settings)[0], theta)
 
 
 def test_gradient_is_autograds():
@@ -96,14 +98,6 @@ def test_initial_is_linears():
     torch.testing.assert_close(ours.std(), theirs.std(), rtol=0.01, atol=0)
     assert ours.abs().max() <= 1 / 20
     assert ours.abs().max() > 0.99 / 20
-
-
-def test_a_batch_larger_than_the_data_is_the_data():
-    problem = make_problem()
-    settings = {"epochs": 2, "lr": 0.01, "l2": 0.0, "seed": 0}
-    assert torch.equal(
-        adam(problem, batch_size=1000, **settings)[0], adam(problem, batch_size=83, **settings)[0]
-    )
 
 
 def test_lbfgs_is_scikit_learns():

@@ -82,25 +82,23 @@ def test_convolutions_inside_are_as_exact_as_float32() -> None:
     assert float(((inside - exact) / exact).abs().max()) < 1e-5
 
 
-def test_matmul_precision_is_restored() -> None:
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high")
-    try:
-        with exact_matmul():
-            assert torch.get_float32_matmul_precision() == "highest"
-        assert torch.get_float32_matmul_precision() == "high"
-    finally:
-        torch.set_float32_matmul_precision(before)
-
-
-def test_matmul_precision_is_restored_under_the_newer_setting() -> None:
+@pytest.mark.parametrize("newer", [False, True])
+def test_matmul_precision_is_restored(newer: bool) -> None:
     matmul = torch.backends.cuda.matmul
-    if not hasattr(matmul, "fp32_precision"):
+    if newer and not hasattr(matmul, "fp32_precision"):
         pytest.skip("needs torch 2.9")
-    before, matmul.fp32_precision = matmul.fp32_precision, "tf32"
+
+    def precision() -> str:
+        return matmul.fp32_precision if newer else torch.get_float32_matmul_precision()
+
+    def set_precision(value: str) -> None:
+        setattr(matmul, "fp32_precision", value) if newer else torch.set_float32_matmul_precision(value)
+
+    before, fast, exact = precision(), *(("tf32", "ieee") if newer else ("high", "highest"))
+    set_precision(fast)
     try:
         with exact_matmul():
-            assert matmul.fp32_precision == "ieee"
-        assert matmul.fp32_precision == "tf32"
+            assert precision() == exact
+        assert precision() == fast
     finally:
-        matmul.fp32_precision = before
+        set_precision(before)

@@ -17,6 +17,7 @@ from intnacl.evaluation import robustness
 from intnacl.evaluation.robustness import evaluate, examples, verdicts, zero_gradients
 
 EPS = 0.05
+FGSM = named_attack("fgsm", EPS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,12 +51,35 @@ def recorded(name: str, /, **settings) -> Recorded:
     return Recorded(name=attack.name, eps=attack.eps, images=attack.images, of=attack)
 
 
-class Threshold(nn.Module):
-    """Class 1 above a brightness of 125, class 0 below."""
+class Brightness(nn.Module):
+    """Class 1 where `score` of the mean brightness is positive, else class 0."""
+
+    def __init__(self, score) -> None:
+        super().__init__()
+        self.score = score
 
     def forward(self, x: Tensor) -> Tensor:
-        brightness = x.mean(dim=(1, 2, 3)) - 125 / 255
-        return torch.stack([-brightness, brightness], dim=1)
+        score = self.score(x.mean(dim=(1, 2, 3)))
+        return torch.stack([-score, score], dim=1)
+
+
+class Around(nn.Module):
+    """A model with functions before and after it."""
+
+    def __init__(self, model: nn.Module, *, before=lambda x: x, after=lambda logits: logits) -> None:
+        super().__init__()
+        self.model, self.before, self.after = model, before, after
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.after(self.model(self.before(x)))
+
+
+def constant(value: int, labels: Tensor) -> tuple[Tensor, Tensor]:
+    return torch.full((len(labels), 3, 2, 2), value, dtype=torch.uint8), labels
+
+
+def threshold(brightness: Tensor) -> Tensor:
+    return brightness - 125 / 255
 
 
 @pytest.fixture
@@ -68,27 +92,22 @@ def data():
     return held_out(200)
 
 
-def count_right(model: nn.Module, images: Tensor, labels: Tensor) -> float:
-    with torch.no_grad():
-        return 100 * (model(images / 255).argmax(dim=1) == labels).float().mean().item()
-
-
-class Scaled(nn.Module):
-    """The same decisions from logits so large that softmax saturates and gradients vanish."""
-
-    def __init__(self, model: nn.Module, factor: float) -> None:
-        super().__init__()
-        self.model, self.factor = model, factor
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.model(x) * self.factor
+@pytest.fixture
+def portions_of_50(data, monkeypatch):
+    monkeypatch.setattr(robustness, "PORTION", 50 * data[0][0].numel())
 
 
 @pytest.mark.parametrize("name", ["fgsm", "pgd", "pgd_tuned"])
 def test_eps_zero_is_clean_accuracy(model, data, name):
-    figures = evaluate(model, *data, [named_attack(name, 0.0)])
-    assert figures["attacks"][0]["accuracy"] == figures["clean"] == pytest.approx(count_right(model, *data))
-    assert figures["worst_case"][0]["accuracy"] == figures["clean"]
+    attacks = [named_attack(name, 0.0), named_attack(name, 0.0, images=7)]
+    figures = evaluate(model, *data, attacks)
+    all_images, seven = figures["attacks"]
+    with torch.no_grad():
+        right = (model(data[0] / 255).argmax(dim=1) == data[1]).float()
+    assert all_images["accuracy"] == figures["clean"] == pytest.approx(100 * right.mean().item())
+    assert (seven["images"], seven["clean"]) == (7, seven["accuracy"])
+    assert figures["worst_case"] == [{**figures["worst_case"][0], "images": 7, "accuracy": seven["accuracy"]}]
+    assert evaluate(model, *data, [])["clean"] == figures["clean"]
 
 
 def test_starts_do_not_depend_on_the_batch_size(model, data):
@@ -99,82 +118,64 @@ def test_starts_do_not_depend_on_the_batch_size(model, data):
     torch.testing.assert_close(first, second)
 
 
-def test_rows_say_what_was_run(model, data):
-    figures = evaluate(model, *data, [named_attack("fgsm", EPS), named_attack("pgd", EPS)], batch_size=64)
+def test_rows_say_what_was_run_and_the_same_seed_gives_the_same_figures(model, data):
+    attacks = [FGSM, named_attack("pgd", EPS)]
+    figures = evaluate(model, *data, attacks, batch_size=64)
     fgsm_row, pgd_row = figures["attacks"]
     assert list(pgd_row) == ["name", "eps", "steps", "step_size", "restarts", "images", "accuracy", "clean"]
     assert list(pgd_row.values())[:-2] == ["pgd", EPS, 10, 0.01, 2, 200]
     assert pgd_row["clean"] == figures["clean"]
     assert 0 < pgd_row["accuracy"] <= fgsm_row["accuracy"] + 0.5 < figures["clean"]
-    assert figures["images"] == 200
-    assert figures["warnings"] == []
-    assert figures["zero_gradients"] == 0
+    assert (figures["images"], figures["warnings"], figures["zero_gradients"]) == (200, [], 0)
+    assert figures == evaluate(model, *data, attacks, batch_size=64)
 
 
 def test_worst_case_is_over_samples_not_over_figures():
     """Brightening fools the dark half, darkening the bright half: 50 % and 50 % make 0 %."""
     images = torch.tensor([100, 150], dtype=torch.uint8).repeat(20).view(40, 1, 1, 1).expand(-1, 3, 2, 2)
-    labels = torch.tensor([0, 1]).repeat(20)
     attacks = [Shift(name=name, eps=0.2, by=by) for name, by in (("brighten", 0.2), ("darken", -0.2))]
-    figures = evaluate(Threshold().eval(), images, labels, attacks)
+    figures = evaluate(Brightness(threshold).eval(), images, torch.tensor([0, 1]).repeat(20), attacks)
     assert figures["clean"] == 100
     assert [row["accuracy"] for row in figures["attacks"]] == [50, 50]
     assert [row["accuracy"] for row in figures["worst_case"]] == [0]
 
 
-def test_whoever_fgsm_puts_right_is_wrong_in_the_worst_case() -> None:
+@pytest.mark.parametrize(("label", "accuracies"), [(0, (100, 0, 0)), (1, (0, 100, 0))])
+def test_an_image_that_fgsm_puts_right_is_wrong_in_the_worst_case(label, accuracies) -> None:
     """A step over the edge and back into the own class: FGSM counts it as right, the worst case does not."""
-    images = torch.full((4, 3, 2, 2), 128, dtype=torch.uint8)
-
-    class Valley(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            depth = (x.mean(dim=(1, 2, 3)) - 127 / 255).abs() - 0.1  # away from 127 it is class 1, near it 0
-            return torch.stack([-depth, depth], dim=1)
-
-    figures = evaluate(Valley().eval(), images, torch.zeros(4).long(), [named_attack("fgsm", 0.2)])
-    assert (figures["clean"], figures["worst_case"][0]["accuracy"]) == (100, 0)
-    figures = evaluate(Valley().eval(), images, torch.ones(4).long(), [named_attack("fgsm", 0.2)])
-    assert (figures["clean"], figures["attacks"][0]["accuracy"]) == (0, 100)
-    assert figures["worst_case"][0]["accuracy"] == 0
+    valley = Brightness(lambda brightness: (brightness - 127 / 255).abs() - 0.1).eval()
+    data = constant(128, torch.full((4,), label))
+    figures = evaluate(valley, *data, [named_attack("fgsm", 0.2)])
+    rows = (*figures["attacks"], *figures["worst_case"])
+    assert (figures["clean"], *(row["accuracy"] for row in rows)) == accuracies
 
 
-def test_selections_are_nested_and_counted(model, data):
-    attacks = [named_attack("fgsm", EPS), named_attack("fgsm", EPS, images=50, name="few")]
+def test_no_image_that_is_wrong_without_an_attack_is_right_under_it():
+    """A search in TF32 may take an image for right that is not, and move it to where it is."""
+    data, attack = constant(100, torch.ones(4).long()), Shift(name="brighten", eps=0.2, by=0.2)
+    figures = evaluate(Brightness(threshold).eval(), *data, [attack])
+    assert figures["clean"] == figures["attacks"][0]["accuracy"] == 0
+
+
+def test_selections_are_nested_random_and_counted(model, data):
+    attacks = [FGSM, named_attack("fgsm", EPS, images=50, name="few")]
     figures = evaluate(model, *data, attacks)
     assert [row["images"] for row in figures["attacks"]] == [200, 50]
     assert figures["worst_case"][0]["images"] == 50
-    few = figures["attacks"][1]["accuracy"]
-    assert figures["worst_case"][0]["accuracy"] <= few
-    shuffled = torch.arange(200).flip(0)
-    sorted_figures = evaluate(model, data[0][shuffled], data[1][shuffled], attacks)
-    assert sorted_figures["attacks"][0] == figures["attacks"][0]
+    assert figures["worst_case"][0]["accuracy"] <= figures["attacks"][1]["accuracy"]
+    shuffled = evaluate(model, data[0].flip(0), data[1].flip(0), attacks)
+    assert shuffled["attacks"][0] == figures["attacks"][0]
 
-
-def test_a_selection_of_images_in_the_order_of_classes_is_of_all_classes():
-    class AlwaysZero(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            return nn.functional.pad(x.mean(dim=(1, 2, 3))[:, None], (0, 1), value=-1)
-
-    images, labels = torch.zeros(100, 3, 2, 2, dtype=torch.uint8), torch.arange(100) // 50
-    figures = evaluate(AlwaysZero().eval(), images, labels, [named_attack("fgsm", EPS, images=50)])
-    assert 30 < figures["attacks"][0]["clean"] < 70
+    in_order, always_zero = torch.arange(100) // 50, Brightness(lambda brightness: brightness - 1)
+    figures = evaluate(always_zero.eval(), *constant(0, in_order), attacks[1:])
+    assert 30 < figures["attacks"][0]["clean"] < 70  # images of both classes
 
 
 def test_fgsm_leaves_the_box_only_when_told():
-    class BeyondWhite(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            excess = x.mean(dim=(1, 2, 3)) - 1.01
-            return torch.stack([-excess, excess], dim=1)
-
-    white, zeros = torch.full((4, 3, 2, 2), 255, dtype=torch.uint8), torch.zeros(4).long()
+    beyond_white = Brightness(lambda brightness: brightness - 1.01).eval()
     attacks = [named_attack("fgsm", EPS, clamp=clamp) for clamp in (True, False)]
-    figures = evaluate(BeyondWhite().eval(), white, zeros, attacks)
+    figures = evaluate(beyond_white, *constant(255, torch.zeros(4).long()), attacks)
     assert [row["accuracy"] for row in figures["attacks"]] == [100, 0]
-
-
-def test_same_seed_same_figures(model, data):
-    attacks = [named_attack("pgd", EPS, steps=1)]
-    assert evaluate(model, *data, attacks) == evaluate(model, *data, attacks)
 
 
 @pytest.mark.parametrize("name", ["fgsm", "pgd_tuned"])
@@ -186,9 +187,9 @@ def test_accuracy_falls_with_eps_and_worst_cases_are_sorted(model, data, name):
 
 
 def test_train_mode_is_warned_about_and_not_used(model, data):
-    expected = evaluate(model, *data, [named_attack("fgsm", EPS)])
+    expected = evaluate(model, *data, [FGSM])
     model[0].body[4].train()
-    figures = evaluate(model, *data, [named_attack("fgsm", EPS)])
+    figures = evaluate(model, *data, [FGSM])
     assert "train mode (0.body.4 first)" in figures["warnings"][0]
     assert figures["attacks"] == expected["attacks"]
     assert model[0].body[4].training
@@ -196,42 +197,29 @@ def test_train_mode_is_warned_about_and_not_used(model, data):
 
 
 def test_vanishing_gradients_are_warned_about(model, data):
-    masked = Scaled(model, 1e5).eval()
-    share = zero_gradients(masked, *data)
+    pgd = named_attack("pgd", EPS)
+    saturated = Around(model, after=lambda logits: 1e5 * logits).eval()
+    share = zero_gradients(saturated, *data)
     assert share > 50
-    figures = evaluate(masked, *data, [named_attack("pgd", EPS)])
+    figures, plain = evaluate(saturated, *data, [pgd]), evaluate(model, *data, [pgd])
     assert f"{share:.1f} % of samples have a zero input gradient" in figures["warnings"][0]
-    assert (
-        figures["attacks"][0]["accuracy"]
-        > evaluate(model, *data, [named_attack("pgd", EPS)])["attacks"][0]["accuracy"]
-    )
-
-
-def test_pixels_without_a_gradient_are_no_zero_gradient(model, data):
-    class UpperHalf(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            return model(torch.cat([x[:, :, :4], torch.zeros_like(x[:, :, 4:])], dim=2))
-
-    assert zero_gradients(UpperHalf(), *data) == 0
+    assert figures["attacks"][0]["accuracy"] > plain["attacks"][0]["accuracy"]
+    upper_half = Around(model, before=lambda x: torch.cat([x[:, :, :4], 0 * x[:, :, 4:]], dim=2))
+    assert zero_gradients(upper_half, *data) == 0  # single pixels without one do not count
 
 
 @pytest.mark.parametrize(("dark", "warned"), [(1, False), (2, True)])
 def test_more_than_one_percent_of_vanishing_gradients_are_warned_about(dark, warned):
-    class Relu(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            light = (x.mean(dim=(1, 2, 3)) - 0.1).relu()
-            return torch.stack([light, -light], dim=1)
-
-    images = torch.full((100, 3, 2, 2), 128, dtype=torch.uint8)
+    images, labels = constant(128, torch.ones(100).long())
     images[:dark] = 0
-    figures = evaluate(Relu().eval(), images, torch.zeros(100).long(), [])
+    figures = evaluate(Brightness(lambda brightness: (brightness - 0.1).relu()).eval(), images, labels, [])
     assert figures["zero_gradients"] == dark
     assert bool(figures["warnings"]) == warned
 
 
 def test_examples_hold_what_a_drawing_needs(model, data):
     images, labels = data[0][:6], data[1][:6]
-    found = examples(model, images, labels, named_attack("fgsm", EPS))
+    found = examples(model, images, labels, FGSM)
     assert torch.equal(found["clean"], images / 255)
     assert (found["adversarial"] - found["clean"]).abs().max() <= EPS + 1e-6
     with torch.no_grad():
@@ -245,55 +233,33 @@ def test_bad_data_are_errors(model, data):
         evaluate(model, data[0] / 255, data[1], [])
     with pytest.raises(InputError, match="unlabelled"):
         evaluate(model, data[0], torch.full_like(data[1], -1), [])
-    fgsm = named_attack("fgsm", 0.1)
-    for attacks in (["fgsm"], "fgsm", fgsm, (attack for attack in [fgsm]), None):
+    for attacks in (["fgsm"], "fgsm", FGSM, (attack for attack in [FGSM]), None):
         with pytest.raises(InputError, match=r"give a list of attacks, such as \[named_attack"):
             evaluate(model, *data, attacks)
 
 
 @pytest.mark.parametrize(
-    ("last", "message"),
+    ("around", "message"),
     [
         (
-            lambda logits: logits.argmax(1),
+            {"after": lambda logits: logits.argmax(1)},
             r"returned \(2,\) for 2 images; attacks need logits \(2, classes\)",
         ),
-        (lambda logits: (logits, None), "returned tuple for 2 images"),
-        (lambda logits: logits[:1], r"returned \(1, 10\) for 2 images"),
-        (lambda logits: logits[:, :4], r"label 9 is beyond the classifier's 4 classes"),
-        (lambda logits: logits.detach(), "logits have no gradient by its pixels: leave detach"),
+        ({"after": lambda logits: (logits, None)}, "returned tuple for 2 images"),
+        ({"after": lambda logits: logits[:1]}, r"returned \(1, 10\) for 2 images"),
+        ({"after": lambda logits: logits[:, :4]}, r"label 9 is beyond the classifier's 4 classes"),
+        ({"after": lambda logits: logits.detach()}, "logits have no gradient by its pixels: leave detach"),
+        ({"before": lambda x: (255 * x).byte().float() / 255}, "no gradient by its pixels"),
     ],
 )
-def test_a_model_that_gives_no_logits_is_told_what_is_missing(model, data, last, message):
-    class Wrong(nn.Module):
-        def forward(self, x):
-            return last(model(x))
-
+def test_a_model_that_cannot_be_attacked_is_told_why(model, data, around, message):
     with pytest.raises(InputError, match=message):
-        evaluate(Wrong(), *data, [named_attack("fgsm", 0.1)])
+        evaluate(Around(model.requires_grad_(), **around), *data, [FGSM])
 
 
-def test_a_model_that_rounds_its_pixels_has_no_gradient_to_attack(model, data):
-    class Rounded(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.model = deepcopy(model).requires_grad_()
-
-        def forward(self, x):
-            return self.model((255 * x).byte().float() / 255)
-
-    with pytest.raises(InputError, match="no gradient by its pixels"):
-        evaluate(Rounded(), *data, [named_attack("fgsm", 0.1)])
-
-
-def test_clean_accuracy_is_told_for_the_attacked_images_too(model, data):
-    (row,) = evaluate(model, *data, [named_attack("fgsm", 0.0, images=7)])["attacks"]
-    assert row["images"] == 7
-    assert row["clean"] == row["accuracy"]  # eps 0 changes nothing
-
-
-def with_a_search_that_takes_all_for_fooled(model, monkeypatch) -> nn.Module:
-    """The model, whose rounding at low precision turns every decision around."""
+@pytest.fixture
+def hasty(model, monkeypatch) -> nn.Module:
+    """The model, whose rounding in TF32 turns every decision around, so that a search ends at once."""
     rough = []
 
     @contextmanager
@@ -302,27 +268,20 @@ def with_a_search_that_takes_all_for_fooled(model, monkeypatch) -> nn.Module:
         yield
         rough.pop()
 
-    class Rounded(nn.Module):
-        def forward(self, x):
-            return -model(x) if rough else model(x)
-
     monkeypatch.setattr(robustness, "tf32_convolutions", _rough)
-    return Rounded().eval()
+    return Around(model, after=lambda logits: -logits if rough else logits).eval()
 
 
-def test_who_falls_by_rounding_alone_is_attacked_again(model, data, monkeypatch):
-    """A search at low precision that believes everyone fooled at once must not make anyone look robust."""
+def test_images_that_rounding_alone_makes_wrong_are_attacked_again(model, data, hasty):
     attacks = [named_attack("pgd", EPS)]
-    exact = evaluate(model, *data, attacks)
-    found = evaluate(with_a_search_that_takes_all_for_fooled(model, monkeypatch), *data, attacks)
+    exact, found = evaluate(model, *data, attacks), evaluate(hasty, *data, attacks)
     assert exact["attacks"][0]["accuracy"] < exact["clean"] - 10
     assert found["attacks"][0]["accuracy"] == pytest.approx(exact["attacks"][0]["accuracy"], abs=2)
     assert found["clean"] == exact["clean"]
 
 
 def test_fgsm_takes_one_gradient_for_all_radii_and_gives_what_each_alone_gives(model, data, monkeypatch):
-    gradients = []
-    real = robustness.gradient_sign
+    gradients, real = [], robustness.gradient_sign
     monkeypatch.setattr(robustness, "gradient_sign", lambda *a: gradients.append(len(a[1])) or real(*a))
     attacks = [named_attack("fgsm", eps, images=images) for eps in (0.01, EPS) for images in (None, 70)]
     together = evaluate(model, *data, attacks)["attacks"]
@@ -351,54 +310,50 @@ def in_autocast():
 
 @pytest.mark.parametrize("callers_mode", [nullcontext, torch.inference_mode, in_autocast])
 def test_figures_are_float32_whatever_the_callers_modes_are(model, data, callers_mode):
-    """torch takes TF32 for convolutions unless told otherwise."""
-    attack = named_attack("fgsm", EPS)
-    expected, shown = evaluate(model, *data, [attack]), examples(model, *data, attack)
+    """torch takes TF32 for convolutions unless told otherwise. Only searches are to be in TF32."""
+    attacks = [FGSM, named_attack("pgd", EPS, steps=1)]
+    expected, shown = evaluate(model, *data, attacks), examples(model, *data, FGSM)
     recorder = Recorder(model).eval()
     with callers_mode():
-        assert evaluate(recorder, *data, [attack]) == expected
-        found = examples(recorder, *data, attack)
-    assert recorder.seen == {(False, False, torch.float32)}
+        found = examples(recorder, *data, FGSM)
+        evaluate(recorder, *data, [FGSM])
+        assert recorder.seen == {(False, False, torch.float32)}
+        assert evaluate(recorder, *data, attacks) == expected
+    assert recorder.seen == {(False, False, torch.float32), (True, False, torch.float32)}
     assert all(torch.equal(found[name], shown[name]) for name in shown)
 
 
-def test_only_searches_are_in_tf32(model, data):
-    recorder = Recorder(model).eval()
-    evaluate(recorder, *data, [named_attack("pgd", EPS, steps=1)])
-    assert {conv for conv, *_ in recorder.seen} == {False, True}
+def test_the_callers_modes_are_its_own_between_verdicts(model, data):
+    model.train()
+    with in_autocast():
+        for _ in verdicts(model, *data, [FGSM]):
+            assert model.training
+            assert torch.is_autocast_enabled("cpu")
 
 
-def test_no_image_that_is_wrong_without_an_attack_is_right_under_it():
-    """A search in TF32 may take an image for right that is not, and move it to where it is."""
-    images = torch.full((4, 3, 2, 2), 100, dtype=torch.uint8)
-    attack = Shift(name="brighten", eps=0.2, by=0.2)
-    figures = evaluate(Threshold().eval(), images, torch.ones(4).long(), [attack])
-    assert figures["clean"] == figures["attacks"][0]["accuracy"] == 0
-
-
-def test_one_portion_is_in_memory_at_a_time(model, data, monkeypatch):
-    monkeypatch.setattr(robustness, "PORTION", 50 * data[0][0].numel())
-    pixels = []
+@pytest.mark.usefixtures("portions_of_50")
+def test_one_portion_is_in_memory_at_a_time(model, data):
+    portions = []
 
     class Watched(Shift):
         def __call__(self, model, x, y, *, generator=None, batch_size=256):
-            assert [portion() for portion in pixels] == [None] * len(pixels)
-            pixels.append(weakref.ref(x._base))
+            assert [portion() for portion in portions] == [None] * len(portions)
+            portions.append(weakref.ref(x._base))
             return x
 
     gc.disable()
     try:
-        evaluate(model, *data, [named_attack("fgsm", EPS), Watched(name="still", eps=0, by=0)], batch_size=50)
+        evaluate(model, *data, [FGSM, Watched(name="still", eps=0, by=0)], batch_size=50)
     finally:
         gc.enable()
-    assert len(pixels) == 4
+    assert len(portions) == 4
 
 
-def test_portions_do_not_change_figures_or_starts(model, data, monkeypatch):
-    attacks = [named_attack("fgsm", EPS), named_attack("fgsm", EPS, images=70, name="few")]
+def test_portions_do_not_change_figures_or_starts(model, data, hasty, request):
+    attacks = [FGSM, named_attack("fgsm", EPS, images=70, name="few")]
     attacks += [recorded("pgd", images=images, name=f"pgd {images}") for images in (30, 70, 500)]
     whole = evaluate(model, *data, attacks, batch_size=50)
-    monkeypatch.setattr(robustness, "PORTION", 50 * data[0][0].numel())
+    request.getfixturevalue("portions_of_50")
     for attack in attacks[2:]:
         attack.calls.clear()
     portions = evaluate(model, *data, attacks, batch_size=50)
@@ -413,36 +368,25 @@ def test_portions_do_not_change_figures_or_starts(model, data, monkeypatch):
 
     # Every image is doubtful and attacked again: each portion's first attack starts as before nevertheless.
     attacks[4].calls.clear()
-    rounded = with_a_search_that_takes_all_for_fooled(model, monkeypatch)
-    evaluate(rounded, *data, attacks[-1:], batch_size=50)
-    first = attacks[4].calls[::2]
-    assert [state for _, state, _ in first] == starts
-    assert [count for count, *_ in first] == [50] * 4
+    evaluate(hasty, *data, attacks[-1:], batch_size=50)
+    assert [(count, state) for count, state, _ in attacks[4].calls[::2]] == [(50, state) for state in starts]
 
 
-def test_verdicts_resume_at_the_border_of_a_portion(model, data, monkeypatch):
-    monkeypatch.setattr(robustness, "PORTION", 50 * data[0][0].numel())
-    fgsm, few, pgd = named_attack("fgsm", EPS), named_attack("fgsm", EPS, images=70), named_attack("pgd", EPS)
-    attacks = [fgsm, few, pgd]
-    whole = list(verdicts(model, *data, attacks, batch_size=50))
-    assert [(found.attack, found.start) for found in whole] == [
-        (attack, start) for start in (0, 50, 100, 150) for attack in attacks
-    ]
-    assert [len(found.right) for found in whole if found.attack is few] == [50, 20, 0, 0]
-    assert [len(found.clean) for found in whole] == [50] * 12
-    rest = list(verdicts(model, *data, attacks, done={fgsm: 200, few: 100, pgd: 50}, batch_size=50))
+@pytest.mark.usefixtures("portions_of_50")
+def test_verdicts_resume_at_the_border_of_a_portion(model, data):
+    few, pgd = named_attack("fgsm", EPS, images=70), named_attack("pgd", EPS)
+    whole = {
+        (found.attack, found.start): found
+        for found in verdicts(model, *data, [FGSM, few, pgd], batch_size=50)
+    }
+    assert list(whole) == [(attack, start) for start in (0, 50, 100, 150) for attack in (FGSM, few, pgd)]
+    assert [len(found.right) for found in whole.values() if found.attack is few] == [50, 20, 0, 0]
+    assert {len(found.clean) for found in whole.values()} == {50}
+    done = {FGSM: 200, few: 100, pgd: 50}
+    rest = list(verdicts(model, *data, [FGSM, few, pgd], done=done, batch_size=50))
     assert [(found.attack, found.start) for found in rest] == [
         (pgd, 50), (few, 100), (pgd, 100), (few, 150), (pgd, 150)
     ]  # fmt: skip
-    expected = {(found.attack, found.start): found for found in whole}
     for found in rest:
-        assert found.right.equal(expected[found.attack, found.start].right)
-        assert found.clean.equal(expected[found.attack, found.start].clean)
-
-
-def test_the_callers_modes_are_its_own_between_verdicts(model, data):
-    model.train()
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        for _ in verdicts(model, *data, [named_attack("fgsm", EPS)]):
-            assert model.training
-            assert torch.is_autocast_enabled("cpu")
+        assert found.right.equal(whole[found.attack, found.start].right)
+        assert found.clean.equal(whole[found.attack, found.start].clean)
