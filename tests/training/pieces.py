@@ -70,9 +70,15 @@ def trainer(
     config = TrainConfig(**{"epochs": 2, "batch_size": 16, "lr": 1e-3} | settings)
     images, labels = labelled_images()
     return Trainer(
-        objective or contrastive(), images, labels, config,
-        checkpoints=folder / "checkpoints", seed=0, here=here, monitor=monitor,
-    )  # fmt: skip
+        objective or contrastive(),
+        images,
+        labels,
+        config,
+        checkpoints=folder / "checkpoints",
+        seed=0,
+        here=here,
+        monitor=monitor,
+    )
 
 
 class Watched:

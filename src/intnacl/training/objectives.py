@@ -55,12 +55,12 @@ class Objective(nn.Module):
     model: nn.Module
     encoder: Encoder
     parts: Parts
-    """The parts in use. A plain dataclass, not registered: some of them are the model under another name."""
+    """The parts in use, not registered as submodules, since some of them are the model under another name."""
     compilable: tuple[str, ...] = ("views", "model")
     """What `compile_parts` can leave eager: functions by their names, the model in all its uses."""
     halo: int = 0
     seed: Tensor
-    """Of the views. On the device, since as a number it would be compiled in: anew for every seed."""
+    """Of the views. A tensor, since a number would be compiled in, and every seed would compile anew."""
 
     def __init__(self, seed: int) -> None:
         super().__init__()
@@ -78,8 +78,8 @@ class Objective(nn.Module):
     def compile_parts(self, compiler: Callable[[Any], Any] | None, eager: str | None = None) -> None:
         """Replace all parts but `eager` by compiled ones; without a compiler, bring all the eager ones back.
 
-        A model that has kernels of its own trains with those instead, and with copies of its weights made at
-        once; under DDP it has the kernels alone.
+        A model that has kernels of its own trains with those instead, on half-precision copies of its weights
+        that one kernel makes; under DDP it has its kernels but not these copies.
         """
         self._eager_parts = self._eager_parts or self.parts
         fused = fuse(self.model, on=compiler is not None and eager != "model")

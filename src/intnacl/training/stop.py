@@ -47,7 +47,7 @@ class Stop:
 
     @contextmanager
     def at_once(self) -> Iterator[None]:
-        """End the block at once when a signal comes: for long work that keeps what it has done."""
+        """End the block at once when a signal comes: for long work that saves as it goes."""
         self._deferred = False
         try:
             yield
