@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Circle, FancyArrowPatch, FancyBboxPatch
 
-from intnacl.losses.integrated import PRESETS, LossConfig
+from intnacl.losses.config import PRESETS, LossConfig
 
 OUT = Path(__file__).parent / "images" / "family.png"
 # Okabe and Ito's colours, which colour-blind eyes tell apart; each part also has its own place.

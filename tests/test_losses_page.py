@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from intnacl import IntNaClLoss
-from intnacl.losses.integrated import PRESETS
+from intnacl.losses.config import PRESETS
 
 TEXT = (Path(__file__).parents[1] / "docs" / "losses.md").read_text()
 

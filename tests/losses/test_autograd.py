@@ -1,16 +1,35 @@
-"""A closed-form gradient is no constant: whoever differentiates it again must hear of it."""
+"""A gradient in closed form is no constant: differentiating it again is an error."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
 from intnacl import IntNaClLoss
+from intnacl.losses.autograd import refuse_double_backward
 from intnacl.losses.similarity import log_mean_negatives
 from intnacl.theory.neighbours import neighbour_loss
 
+
+class Cube(torch.autograd.Function):
+    """a x³, whose gradient by x is computed in closed form."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, a: Tensor) -> Tensor:
+        ctx.save_for_backward(x, a)
+        return a * x**3
+
+    @staticmethod
+    @refuse_double_backward
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        x, a = ctx.saved_tensors
+        return grad * 3 * a * x**2, None
+
+
 FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "cube": lambda z: Cube.apply(z, torch.tensor(2.0)).sum(),
     "loss": lambda z: IntNaClLoss()(z, z.flip(0)),
     "log-means": lambda z: log_mean_negatives(z, z * 1, 0.5, 1.0).sum(),
     "neighbours": lambda z: neighbour_loss(z, torch.arange(6) % 2),
@@ -31,6 +50,16 @@ def test_a_second_derivative_is_refused_rather_than_wrong(
     (gradient,) = torch.autograd.grad(loss, z, create_graph=True)
     with pytest.raises(RuntimeError, match="cannot be differentiated again"):
         second(z, loss, gradient)
+
+
+def test_a_derivative_of_the_gradient_by_another_saved_tensor_is_refused() -> None:
+    """Torch's `once_differentiable` would let it pass, as zero."""
+    x, a = torch.tensor(2.0, requires_grad=True), torch.tensor(2.0, requires_grad=True)
+    y = Cube.apply(x, a)
+    (gradient,) = torch.autograd.grad(y, x, create_graph=True)
+    assert gradient == 24
+    with pytest.raises(RuntimeError, match="cannot be differentiated again"):
+        torch.autograd.grad(y + gradient, a)
 
 
 def test_the_first_derivative_stays_the_same() -> None:

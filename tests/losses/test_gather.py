@@ -10,35 +10,40 @@ import torch.multiprocessing as mp
 from torch import Tensor
 
 from intnacl import IntNaClLoss
-from intnacl.losses.gather import embed
-from intnacl.losses.integrated import PRESETS
+from intnacl.losses.config import PRESETS
+from intnacl.losses.gather import gather_embedding
 
 WORLD, B, D = 2, 3, 6
-EXTRAS: dict[str, dict] = {
+CASES: dict[str, dict] = PRESETS | {
     "nca": {"num_positives": 3, "negatives": "g2"},
     "relative": {"negatives": "g2", "alpha": 1.0, "weight": "relative"},
     "clean": {"nacl": "mixnca", "num_positives": 3, "mix_negatives": "clean"},
 }
 
 
-def build(name: str, gather: bool) -> IntNaClLoss:
-    return (
-        IntNaClLoss(**EXTRAS[name], gather=gather)
-        if name in EXTRAS
-        else IntNaClLoss.preset(name, gather=gather)
-    )
-
-
 def value_and_gradient(loss: IntNaClLoss, weight: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
     """The loss of the views x (V, B, D) through a linear encoder, and the gradient of its weight."""
     weight = weight.clone().requires_grad_()
-    z, need = list(x @ weight), loss.views_needed
+    need = loss.views_needed
+    z = list(x[: sum(need)] @ weight)
     middle = z[2 : 2 + need.extra + need.mixed]
     value = loss(
-        z[0], z[1], extra=middle[: need.extra], mixed=middle[need.extra :],
-        adversarial=z[2 + need.extra + need.mixed] if need.adversarial else None,
-    )  # fmt: skip
+        z[0],
+        z[1],
+        extra=middle[: need.extra],
+        mixed=middle[need.extra :],
+        adversarial=z[-1] if need.adversarial else None,
+    )
     return value.detach(), torch.autograd.grad(value, weight)[0]
+
+
+def second_derivative(z: Tensor) -> str:
+    """The error of one through the gathered rows."""
+    z = z.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(gather_embedding(z, True).all_GD.square().sum(), z, create_graph=True)
+    with pytest.raises(RuntimeError) as caught:
+        torch.autograd.grad(gradient.square().sum(), z)
+    return str(caught.value)
 
 
 def run_rank(rank: int, folder: str) -> None:
@@ -46,9 +51,10 @@ def run_rank(rank: int, folder: str) -> None:
     dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=WORLD)
     given = torch.load(f"{folder}/given.pt", weights_only=True)
     results = {}
-    for name in (*PRESETS, *EXTRAS):
+    for name in CASES:
         own = given["x"][:, rank * B : (rank + 1) * B]
-        results[name] = value_and_gradient(build(name, gather=True), given["weight"], own)
+        results[name] = value_and_gradient(IntNaClLoss(**CASES[name], gather=True), given["weight"], own)
+    results["second derivative"] = second_derivative(own[0])
     torch.save(results, f"{folder}/rank{rank}.pt")
     dist.destroy_process_group()
 
@@ -67,17 +73,19 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Tensor], 
     return given, [torch.load(Path(folder) / f"rank{r}.pt", weights_only=True) for r in range(WORLD)]
 
 
-@pytest.mark.parametrize("name", [*PRESETS, *EXTRAS])
+@pytest.mark.parametrize("name", CASES)
 def test_two_ranks_equal_one_process(name: str, ranks: tuple[dict[str, Tensor], list[dict]]) -> None:
     given, results = ranks
-    value, gradient = value_and_gradient(build(name, gather=False), given["weight"], given["x"])
-    values, gradients = (
-        torch.stack(part) for part in zip(*(result[name] for result in results), strict=True)
-    )
+    value, gradient = value_and_gradient(IntNaClLoss(**CASES[name]), given["weight"], given["x"])
+    values, gradients = map(torch.stack, zip(*(result[name] for result in results), strict=True))
     torch.testing.assert_close(values.mean(), value, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(gradients.mean(0), gradient, rtol=1e-10, atol=1e-12)  # DDP's average
 
 
+def test_a_second_derivative_through_gathered_rows_is_refused(ranks: tuple[dict, list[dict]]) -> None:
+    assert all("cannot be differentiated again" in result["second derivative"] for result in ranks[1])
+
+
 def test_without_a_process_group_gather_means_one_process() -> None:
     z = torch.randn(4, 3)
-    assert embed(z, gather=True) == (z, z, 0)
+    assert gather_embedding(z, gather=True) == (z, z, 0)

@@ -12,7 +12,7 @@ import torch
 
 from intnacl.data.augmentations import AUGMENTATIONS
 from intnacl.errors import InputError
-from intnacl.losses.integrated import PRESETS, LossConfig
+from intnacl.losses.config import PRESETS, LossConfig
 from intnacl.runs.config import FREE, SETTINGS, RunConfig, differences, from_dict, to_dict
 from intnacl.runs.resolve import RECIPES, resolve
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from intnacl.attacks.training_view import AdversaryConfig
 from intnacl.data.augmentations import AugmentConfig
-from intnacl.losses.integrated import PRESETS, LossConfig
+from intnacl.losses.config import PRESETS, LossConfig
 from intnacl.models.encoders import EncoderConfig
 from intnacl.training.journal import Journal
 from intnacl.training.objectives import Contrastive

@@ -13,7 +13,8 @@ from intnacl.data.augmentations import AugmentConfig
 from intnacl.data.batches import STREAM
 from intnacl.data.views import make_views
 from intnacl.errors import InputError
-from intnacl.losses.integrated import PRESETS, IntNaClLoss, LossConfig
+from intnacl.losses.config import PRESETS, LossConfig
+from intnacl.losses.integrated import IntNaClLoss
 from intnacl.models.batchnorm import stacked
 from intnacl.models.encoders import EncoderConfig
 from intnacl.models.kernels.half_weights import HalfWeights

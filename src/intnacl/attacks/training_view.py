@@ -6,13 +6,14 @@ Shapes: B images, x: (B, 3, H, W) pixels in [0, 1], z: (B, D) embeddings.
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, get_args
 
 import torch
 from torch import Tensor, nn
 
 from intnacl.errors import InputError, Settings, check_eps, check_floats, must, one_of, setting
-from intnacl.losses.integrated import ESTIMATORS, IntNaClLoss
+from intnacl.losses.config import Negatives
+from intnacl.losses.integrated import IntNaClLoss
 
 Model = Callable[[Tensor], Tensor]
 
@@ -30,7 +31,7 @@ class AdversaryConfig(Settings):
     """Whether the first gradient is taken at a random point of the ball."""
     clamp: bool = False
     """Whether the view is kept in [0, 1]."""
-    negatives: str = setting("g0", one_of(*ESTIMATORS))
+    negatives: str = setting("g0", one_of(*get_args(Negatives)))
     """The estimator of the loss that the view maximises; g0: SimCLR's, as the paper writes."""
 
 

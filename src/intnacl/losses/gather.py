@@ -13,27 +13,27 @@ from intnacl.losses.autograd import refuse_double_backward
 
 
 class Embedding(NamedTuple):
-    """One view of this rank's images among everyone's: row i here is row `first` + i there."""
+    """One view of this rank's images and of all ranks': row i of `own_BD` is row `first` + i of `all_GD`."""
 
     own_BD: Tensor
     all_GD: Tensor
     first: int
 
 
-def embed(z_BD: Tensor, gather: bool) -> Embedding:
-    """The view with everyone's rows beside its own; on one process both are the same tensor."""
+def gather_embedding(z_BD: Tensor, gather: bool) -> Embedding:
+    """Return the view with the rows of all ranks; on one process they are the same tensor as its own."""
     if not gather or world_size() == 1:
         return Embedding(z_BD, z_BD, 0)
     return Embedding(z_BD, _AllGather.apply(z_BD.contiguous()), dist.get_rank() * len(z_BD))
 
 
 def world_size() -> int:
-    """How many ranks there are; 1 without torch.distributed."""
+    """Return the number of ranks; 1 without torch.distributed."""
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
 def batch_mean(values: Tensor, gather: bool) -> Tensor:
-    """The mean over all ranks' rows of constants, one a row; without `gather`, over this rank's alone."""
+    """Return the mean of constants, one a row: over all ranks, or without `gather` over this one."""
     mean = values.mean()
     if gather and world_size() > 1:
         dist.all_reduce(mean)
@@ -42,7 +42,7 @@ def batch_mean(values: Tensor, gather: bool) -> Tensor:
 
 
 def sum_over_ranks(values: Tensor) -> Tensor:
-    """The sum of all ranks' values, which have one shape."""
+    """Return the sum of all ranks' values, which have one shape."""
     total: Tensor = _AllSum.apply(values)
     return total
 

@@ -14,9 +14,9 @@ from intnacl.losses.negatives import Pair
 def adversarial_weight(clean: Pair, weight: str, *, detach: bool = False, gather: bool = False) -> Tensor:
     """w of section 3.3: 1, or ŵ = −log κ_pos / (κ_pos + N·G) of the same row of the clean pair (R,).
 
-    Rows that are hard to tell from others already without an attack so weigh more. "relative" divides ŵ by
-    its mean over the batch and is a constant: the robust term then weighs as much as with w = 1. No batch
-    divides by 0, since rows are clamped; were it the mean, Triton 3.6 could not compile it.
+    So rows that are hard to tell from others even without an attack weigh more. "relative" divides ŵ by its
+    mean over the batch and is a constant: the robust term then weighs as much as with w = 1. Rows are clamped
+    so that no batch divides by 0; they, and not their mean, since Triton 3.6 cannot compile the latter.
     """
     if weight == "one":
         return torch.ones_like(clean.positive_R)

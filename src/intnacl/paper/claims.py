@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 
-from intnacl.losses.integrated import PRESETS
+from intnacl.losses.config import PRESETS
 from intnacl.paper.cells import Cell, RecordedRun, cell_of, figure, pooled
 from intnacl.paper.grid import BESIDE, CENTRAL, CIFAR, LAMBDAS, loss, mixnca
 from intnacl.paper.published import TRIALS

@@ -9,7 +9,7 @@ from typing import Any
 
 from intnacl.attacks.named import ATTACK_NAMES
 from intnacl.errors import InputError, check_choice
-from intnacl.losses.integrated import PRESETS
+from intnacl.losses.config import PRESETS
 from intnacl.paper.tables import Column, Row, Settings, Table
 
 LAMBDAS = (0.5, 0.6, 0.7, 0.8, 0.9)

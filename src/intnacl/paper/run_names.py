@@ -8,7 +8,7 @@ from typing import Any
 
 from intnacl.data.augmentations import AugmentConfig
 from intnacl.evaluation.probe import ProbeConfig
-from intnacl.losses.integrated import LossConfig
+from intnacl.losses.config import LossConfig
 from intnacl.runs.config import FREE, EvaluationConfig, RunConfig, flatten, to_dict, unused
 from intnacl.runs.resolve import resolve
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from intnacl.errors import InputError, check_choice
-from intnacl.losses.integrated import PRESETS
+from intnacl.losses.config import PRESETS
 from intnacl.runs.config import flatten, typed
 from intnacl.runs.resolve import DECIDED, read_toml
 

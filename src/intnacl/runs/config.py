@@ -16,7 +16,7 @@ from intnacl.data.augmentations import AUGMENTATIONS, AugmentConfig
 from intnacl.data.draws import check_seed
 from intnacl.errors import InputError, Settings, check_choice, one_of, setting
 from intnacl.evaluation.probe import ProbeConfig
-from intnacl.losses.integrated import LossConfig
+from intnacl.losses.config import LossConfig
 from intnacl.models.encoders import EncoderConfig
 from intnacl.training.settings import TrainConfig
 

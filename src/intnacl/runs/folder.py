@@ -19,7 +19,7 @@ from typing import Any, Literal, TypedDict, cast
 
 from intnacl.errors import InputError, InputWarning
 from intnacl.files import disk_errors, lock, make_folder, write_file
-from intnacl.losses.integrated import PRESETS, LossConfig
+from intnacl.losses.config import PRESETS, LossConfig
 from intnacl.models.weights import ENCODER
 from intnacl.runs.config import RunConfig, differences, from_dict, to_dict
 from intnacl.training.checkpoint import saved

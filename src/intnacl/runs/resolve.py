@@ -15,7 +15,7 @@ import torch
 
 from intnacl.data.datasets import check_name
 from intnacl.errors import InputError, InputWarning, check_choice
-from intnacl.losses.integrated import PRESETS
+from intnacl.losses.config import PRESETS
 from intnacl.runs.config import RunConfig, flatten, override, unused
 from intnacl.training.optimizers import OptimizerConfig
 

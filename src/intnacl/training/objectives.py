@@ -17,7 +17,8 @@ from intnacl.data.augment import augment
 from intnacl.data.augmentations import AugmentConfig
 from intnacl.data.views import Views, make_views
 from intnacl.errors import InputError
-from intnacl.losses.integrated import IntNaClLoss, LossConfig
+from intnacl.losses.config import LossConfig
+from intnacl.losses.integrated import IntNaClLoss
 from intnacl.models.batchnorm import stacked
 from intnacl.models.encoders import ContrastiveModel, Encoder, EncoderConfig, build_model
 from intnacl.models.kernels import fuse
@@ -114,7 +115,8 @@ class Contrastive(Objective):
         view_dtype: torch.dtype = torch.float32,
     ) -> None:
         super().__init__(seed)
-        self.loss = IntNaClLoss(**vars(loss) | {"gather": world > 1})
+        loss = replace(loss, gather=world > 1)
+        self.loss = IntNaClLoss(**vars(loss))
         self.needed = self.loss.views_needed
         adversarial = self.needed.adversarial > 0
         # Just below 1, numbers are eps / 2 apart: a step of less than half of that leaves a pixel as it is.
@@ -128,14 +130,14 @@ class Contrastive(Objective):
         )
         self.encoder = self.model.encoder
         self.augment, self.adversary, self.view_dtype = augment, adversary, view_dtype
-        pair = self.loss.config
-        self.maximised = IntNaClLoss(
+        maximised = LossConfig(
             negatives=adversary.negatives,
-            temperature=pair.temperature,
-            tau_plus=pair.tau_plus,
-            beta=pair.beta,
-            gather=pair.gather,
+            temperature=loss.temperature,
+            tau_plus=loss.tau_plus,
+            beta=loss.beta,
+            gather=loss.gather,
         )
+        self.maximised = IntNaClLoss(**vars(maximised))
         self.halo = self.needed.mixed if world > 1 else 0
         self.parts = ContrastiveParts(
             views=self._views, embed=self.model, criterion=self.loss.terms, attack=self.model

@@ -1,0 +1,79 @@
+"""The settings of the loss, their ranges, and the presets of the paper's Table 1."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from numbers import Integral, Real
+from typing import Any, Literal, get_args
+
+from intnacl.errors import Check, InputError, Settings, must, one_of, setting
+
+NaCl = Literal["nca", "mixnca"]
+Negatives = Literal["g0", "g1", "g2"]
+Weight = Literal["loss", "relative", "one"]
+Denominator = Literal["N", "MN"]
+MixNegatives = Literal["pair", "clean"]
+Preset = Literal["simclr", "debiased", "hardneg", "debiased_hardneg", "adv", "intcl", "intnacl"]
+
+# The paper's Table 1, a row each; every other setting is the constructor's default.
+PRESETS: dict[str, dict[str, Any]] = {
+    "simclr": {},
+    "debiased": {"negatives": "g1"},
+    "hardneg": {"negatives": "g2", "tau_plus": 0.0},
+    "debiased_hardneg": {"negatives": "g2"},
+    "adv": {"alpha": 1.0, "weight": "one"},
+    "intcl": {"negatives": "g2", "alpha": 1.0},
+    "intnacl": {"nacl": "mixnca", "negatives": "g2", "num_positives": 5, "lam": 0.5, "alpha": 1.0},
+}
+
+
+def number(holds: Callable[[float], bool], demand: str) -> Check:
+    """Return a check of a finite number; it refuses tensors, of whose gradient a part would be lost."""
+
+    def check(name: str, value: Any) -> None:
+        if not isinstance(value, Real):
+            raise InputError(f"{name}={value!r} is of type {type(value).__name__}: give a plain number.")
+        if not (math.isfinite(value) and holds(float(value))):
+            raise InputError(f"{name}={value!r} is out of range: it must be {demand}.")
+
+    return check
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossConfig(Settings):
+    """The keywords of `IntNaClLoss`; the defaults are SimCLR."""
+
+    nacl: str = setting("nca", one_of(*get_args(NaCl)))
+    """"nca": M views of an image are its positives; "mixnca": M − 1 mixed views are positives in part."""
+    negatives: str = setting("g0", one_of(*get_args(Negatives)))
+    """The estimator G¹: "g0" plain mean, "g1" debiased, "g2" debiased and weighted towards hard negatives."""
+    num_positives: int = setting(
+        1, must(lambda m: isinstance(m, Integral) and int(m) >= 1, "a whole number, 1 or more"), flag=True
+    )
+    """M, the number of positives; a step needs M − 1 extra views (nca) or mixed views (mixnca)."""
+    lam: float = setting(0.5, number(lambda v: 0 <= v <= 1, "from 0 to 1"), flag=True)
+    """λ, the share of the image itself in a mixed view (mixnca)."""
+    alpha: float = setting(0.0, number(lambda v: v >= 0, "0 or more"), flag=True)
+    """α, the weight of the robust term; 0 leaves it out, and no adversarial view is needed."""
+    robust_negatives: str | None = setting(None, one_of(*get_args(Negatives)))
+    """The estimator G² of the robust term; None: the same as `negatives`."""
+    weight: str = setting("loss", one_of(*get_args(Weight)))
+    """w of the robust term: "loss" = ŵ(x), the clean loss of the same row; "relative" = ŵ(x) divided by its
+    mean over the batch, a constant; "one" = 1."""
+    temperature: float = setting(
+        0.5,
+        number(lambda v: v >= 1e-30, "above 0, by 1e-30 at least"),  # 1/t fits into a float32
+    )
+    """t, by which similarities are divided."""
+    tau_plus: float = setting(0.01, number(lambda v: 0 <= v < 1, "from 0 to below 1"))
+    """τ⁺, the assumed share of positives among the negatives (g1, g2)."""
+    beta: float = setting(1.0, number(lambda v: v >= 0, "0 or more"))
+    """β, how strongly hard negatives are weighted (g2)."""
+    detach_weight: bool = False
+    """Whether w = ŵ(x) is a constant in the gradient, as "relative" always is."""
+    denominator: str = setting("N", one_of(*get_args(Denominator)))
+    """"N": S + N·G as in the paper's main text; "MN": S + M·N·G as in its Appendix B (nca)."""
+    mix_negatives: str = setting("pair", one_of(*get_args(MixNegatives)))
+    """"pair": a mixed view's negatives are the other rows of (z0, mixed); "clean": those of (z0, z1)."""
+    gather: bool = False
+    """Whether negatives come from all ranks of torch.distributed; all must have the same number of rows."""
