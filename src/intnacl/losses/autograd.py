@@ -22,7 +22,7 @@ def refuse_double_backward(backward: Callable[..., Any]) -> Callable[..., Any]:
     """
 
     @functools.wraps(backward)
-    def _backward(ctx: Any, *grads: Tensor | None) -> Any:
+    def refusing(ctx: Any, *grads: Tensor | None) -> Any:
         with torch.no_grad():
             results = backward(ctx, *grads)
         if not torch.is_grad_enabled():  # no second derivative is asked for
@@ -30,7 +30,7 @@ def refuse_double_backward(backward: Callable[..., Any]) -> Callable[..., Any]:
         sources = [t for t in (*grads, *ctx.saved_tensors) if t is not None]
         return tuple(None if r is None else _RefuseBackward.apply(r, *sources) for r in results)
 
-    return _backward
+    return refusing
 
 
 class _RefuseBackward(torch.autograd.Function):

@@ -70,10 +70,10 @@ class LossConfig(Settings):
     beta: float = setting(1.0, number(lambda v: v >= 0, "0 or more"))
     """β, how strongly hard negatives are weighted (g2)."""
     detach_weight: bool = False
-    """Whether w = ŵ(x) is a constant in the gradient, as "relative" always is."""
+    """Take w = ŵ(x) for a constant in the gradient, as "relative" always is."""
     denominator: str = setting("N", one_of(*get_args(Denominator)))
     """"N": S + N·G as in the paper's main text; "MN": S + M·N·G as in its Appendix B (nca)."""
     mix_negatives: str = setting("pair", one_of(*get_args(MixNegatives)))
     """"pair": a mixed view's negatives are the other rows of (z0, mixed); "clean": those of (z0, z1)."""
     gather: bool = False
-    """Whether negatives come from all ranks of torch.distributed; all must have the same number of rows."""
+    """Take negatives from all ranks of torch.distributed, which must have equally many rows."""

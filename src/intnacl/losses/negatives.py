@@ -25,14 +25,14 @@ class Estimator(NamedTuple):
 
 
 def estimator(name: str, tau_plus: float, beta: float) -> Estimator:
-    """The named estimator: g0 uses neither number, g1 uses τ⁺, g2 both."""
+    """Return the named estimator: g0 uses neither number, g1 uses τ⁺, g2 both."""
     return {"g0": Estimator(0.0, 0.0), "g1": Estimator(tau_plus, 0.0), "g2": Estimator(tau_plus, beta)}[name]
 
 
 class Pair(NamedTuple):
-    """What every loss of the family needs to know of two views: row i's positive and its negatives.
+    """Two views as every loss of the family sees them: the positive and the negatives of each row.
 
-    `positive_R` is log κ_pos of the row and its twin; `negatives_R` is log(N·G).
+    `positive_R` is log κ_pos of the row and its twin, `negatives_R` is log(N·G).
     """
 
     positive_R: Tensor
@@ -40,10 +40,10 @@ class Pair(NamedTuple):
 
 
 def compare(first: Embedding, second: Embedding, g: Estimator, temperature: float) -> Pair:
-    """Stack two views to R rows; a row's positive is its twin, its negatives are the N other rows."""
+    """Stack two views to R rows: a row's positive is its twin, its negatives are the N other rows."""
     rows_RD = torch.cat([first.own_BD, second.own_BD])
     gathered = first.all_GD is not first.own_BD
-    # On one process the keys are the rows; a view of them, since torch.compile refuses the same tensor twice.
+    # On one process the keys are the rows: a view of them, since torch.compile refuses the same tensor twice.
     keys_KD = torch.cat([first.all_GD, second.all_GD]) if gathered else rows_RD.view_as(rows_RD)
     positive_B = paired_similarity(first.own_BD, second.own_BD, temperature)
     positive_R = torch.cat([positive_B, positive_B])

@@ -17,7 +17,7 @@ TILE = 2**20
 
 
 def normalize(z_BD: Tensor) -> Tensor:
-    """z / ‖z‖ in float32 or better; a zero vector stays zero and gets no gradient.
+    """Return z / ‖z‖ in float32 or better; a zero vector stays zero and gets no gradient.
 
     If ‖z‖ overflows, from 1.8e19 on in float32, the result is NaN: zeros would hide that a network diverged.
     """
@@ -29,21 +29,21 @@ def normalize(z_BD: Tensor) -> Tensor:
 
 
 def paired_similarity(a_RD: Tensor, b_RD: Tensor, temperature: float) -> Tensor:
-    """s_i = aᵢ·bᵢ / t, row by row: (R, D), (R, D) -> (R,)."""
+    """Return s_i = aᵢ·bᵢ / t, row by row: (R, D), (R, D) -> (R,)."""
     return (a_RD * b_RD).sum(-1) / temperature
 
 
 def log_mean_negatives(
     anchors_RD: Tensor, keys_KD: Tensor, temperature: float, beta: float, first: int = 0
 ) -> Tensor:
-    """Log of the mean of κ over each anchor's negatives, in which hard negatives weigh more as β grows.
+    """Return the log of the mean of κ over each anchor's negatives; hard ones weigh more as β grows.
 
     E_i = log Σ_j κ_ij^(β+1) − log Σ_j κ_ij^β with κ_ij = exp(aᵢ·k_j / t): the first term of g2 (Eq. 4) and,
     at β = 0, the log-mean of g0 and g1 (Eqs. 2 and 3). Anchors and keys stack two views of the same images;
     image i of the anchors is image `first` + i of the keys; j runs over all keys but the anchor itself and
     its twin, so over N = K − 2 of them. (R, D), (K, D) -> (R,).
 
-    Kept for the backward pass are the inputs and two numbers a row; similarities are computed again.
+    For the backward pass it keeps the inputs and two numbers a row; similarities are computed again.
     """
     log_mean_R: Tensor = _LogMeanNegatives.apply(anchors_RD, keys_KD, temperature, beta, first)[0]
     return log_mean_R
@@ -88,14 +88,17 @@ class _LogMeanNegatives(torch.autograd.Function):
             for tile in _tiles(len(anchors_RD), len(keys_KD)):
                 s_TK = _negatives(anchors_RD[tile], keys_KD, own_R2[tile], ctx.temperature)
                 q_TK = s_TK.sub_(log_mean_R[tile, None]).exp_()
-                grad_TK = _grad_of_log_mean(q_TK, ctx.beta).mul_(weight_R[tile, None])
+                grad_TK = q_TK  # ∂E/∂s up to r: q^β ((β+1) q − β)
+                if ctx.beta != 0:
+                    grad_TK = q_TK.mul(ctx.beta + 1).sub_(ctx.beta).mul_(_power(q_TK, ctx.beta))
+                grad_TK.mul_(weight_R[tile, None])
                 anchor_grad_RD[tile] = grad_TK @ keys_KD
                 key_grad_KD.addmm_(grad_TK.T, anchors_RD[tile])
         return anchor_grad_RD, key_grad_KD, None, None, None
 
 
 def _own_keys(anchors_RD: Tensor, keys_KD: Tensor, first: int) -> Tensor:
-    """The two keys of each anchor that are no negatives, itself and its twin, in any order: (R, 2)."""
+    """The two keys of each anchor that are not negatives, itself and its twin, in any order: (R, 2)."""
     image_B = first + torch.arange(len(anchors_RD) // 2, device=anchors_RD.device)
     return torch.stack([image_B, image_B + len(keys_KD) // 2], dim=1).repeat(2, 1)
 
@@ -106,7 +109,7 @@ def _tiles(rows: int, keys: int) -> list[slice]:
 
 
 def _negatives(anchors_TD: Tensor, keys_KD: Tensor, own_T2: Tensor, temperature: float) -> Tensor:
-    """s_ij, and −∞ where key j is no negative of anchor i: (T, K)."""
+    """s_ij, and −∞ where key j is not a negative of anchor i: (T, K)."""
     return (anchors_TD / temperature @ keys_KD.T).scatter_(1, own_T2, -torch.inf)
 
 
@@ -121,11 +124,6 @@ def _log_mean_and_scale(s_TK: Tensor, beta: float) -> tuple[Tensor, Tensor]:
         weighted_T, weights_T = (power_TK * kappa_TK).sum(1), power_TK.sum(1)
     log_ratio_T = weighted_T.log() - weights_T.log()
     return top_T + log_ratio_T, (beta * log_ratio_T).exp() / weights_T
-
-
-def _grad_of_log_mean(q_TK: Tensor, beta: float) -> Tensor:
-    """q^β ((β+1) q − β): (T, K) -> (T, K)."""
-    return q_TK if beta == 0 else q_TK.mul(beta + 1).sub_(beta).mul_(_power(q_TK, beta))
 
 
 def _power(x: Tensor, exponent: float) -> Tensor:

@@ -49,7 +49,7 @@ class EncoderConfig(Settings):
     adversarial_momentum: float = setting(0.01, must(lambda v: 0 <= v <= 1, "from 0 to 1"))
     """Momentum of the running statistics of the adversarial batch norm."""
     sync: bool = False
-    """Whether batch norm takes its statistics over all ranks."""
+    """Take the statistics of batch norm over all ranks."""
     mean: tuple[float, float, float] = (0.5, 0.5, 0.5)
     """Pixels enter the network as (x − mean) / std."""
     std: tuple[float, float, float] = setting(
@@ -109,7 +109,7 @@ class ContrastiveModel(nn.Module):
 
 
 def build_model(config: EncoderConfig, *, image_size: int, adversarial: bool, seed: int) -> ContrastiveModel:
-    """A new model whose weights are a function of the seed; the caller's random state stays as it was."""
+    """Build a model whose weights are a function of the seed; the caller's random state stays as it was."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return ContrastiveModel(config, image_size=image_size, adversarial=adversarial)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 from torch import Tensor
 
@@ -17,56 +17,65 @@ ENCODER = "encoder.safetensors"  # in a run's folder
 KEY = "intnacl"
 
 
+class EncoderHeader(TypedDict):
+    """The header of an encoder's file: everything that builds the encoder again, except for its weights."""
+
+    encoder: dict[str, Any]
+    """The fields of `EncoderConfig`."""
+    image_size: int
+    data: NotRequired[str | None]
+    """The checksum of the images it was trained on; older files have none."""
+
+
 def save_encoder(
     encoder: Encoder, config: EncoderConfig, image_size: int, path: Path, *, data: str | None = None
 ) -> None:
     """Write the encoder's clean part, under torchvision's names where it is a ResNet.
 
-    `data` is the checksum of the images it was trained on. Equal encoders of equal images give equal bytes:
-    the header has one entry, and no time in it.
+    `data` is the checksum of the images it was trained on. Equal encoders give equal bytes: the header is one
+    entry, since safetensors does not keep the order of several, and it holds no time.
     """
     from safetensors.torch import save
 
-    header = {"encoder": asdict(config), "image_size": image_size, "data": data}
+    header: EncoderHeader = {"encoder": asdict(config), "image_size": image_size, "data": data}
     write_file(path, save(clean_state(encoder), {KEY: json.dumps(header, sort_keys=True)}))
 
 
 def clean_state(encoder: Encoder) -> dict[str, Tensor]:
-    """The backbone's weights and statistics without those of the adversarial batch norm."""
+    """Return the backbone's weights and statistics without those of the adversarial batch norm."""
     state = encoder.backbone.state_dict()
     return {k: v.detach().cpu().contiguous() for k, v in state.items() if ".adversarial." not in f".{k}"}
 
 
 def from_pretrained(path: str | Path) -> Encoder:
-    """The encoder of a run folder or an `encoder.safetensors`, in eval mode: pixels in [0, 1] -> features."""
+    """Load the encoder of a run folder or a file, in eval mode: pixels in [0, 1] -> features."""
     with _reading(path) as file:
         header, state = _read(file)
-        options: dict[str, Any] = header["encoder"]
+        options = header["encoder"]
         config = EncoderConfig(**options | {name: tuple(options[name]) for name in ("mean", "std")})
         encoder = build_model(config, image_size=header["image_size"], adversarial=False, seed=0).encoder
         encoder.backbone.load_state_dict(state)
     return encoder.eval()
 
 
-def read_header(path: str | Path) -> dict[str, Any]:
-    """What an `encoder.safetensors` tells of itself: `encoder` (its options), `image_size` and `data` (the
-    checksum of the images it was trained on; older files have none)."""
+def read_header(path: str | Path) -> EncoderHeader:
+    """Read the header of the encoder of a run folder or a file."""
     with _reading(path) as file:
         return _read(file, tensors=False)[0]
 
 
-def _read(file: Path, *, tensors: bool = True) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def _read(file: Path, *, tensors: bool = True) -> tuple[EncoderHeader, dict[str, Tensor]]:
     from safetensors import safe_open
 
     with safe_open(file, framework="pt") as handle:
-        header = dict[str, Any](json.loads((handle.metadata() or {})[KEY]))
+        header: EncoderHeader = json.loads((handle.metadata() or {})[KEY])
         names = handle.keys() if tensors else ()
         return header, {name: handle.get_tensor(name) for name in names}
 
 
 @contextmanager
 def _reading(path: str | Path) -> Iterator[Path]:
-    """The file of a run folder's encoder, or the file itself; an error names it, whatever is wrong inside."""
+    """Give the encoder's file of a run folder, or the file itself; any error inside the block names it."""
     from safetensors import SafetensorError
 
     path = Path(path)

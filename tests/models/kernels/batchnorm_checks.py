@@ -94,16 +94,14 @@ def test_one_user_is_enough_and_frozen_parameters_get_nothing() -> None:
     x, (norm, _) = images(2), norms()
     norm.requires_grad_(False)
     y, _ = norm_relu(x, norm, None, (CLEAN, CLEAN), relu=True)
+    wanted = by_torch(x, (norm, norm), (CLEAN, CLEAN)).relu()
     g = torch.randn_like(y)
-    (found,) = torch.autograd.grad((y * g).sum(), x)
-    again = by_torch(x, (norm, norm), (CLEAN, CLEAN)).relu()
-    (wanted,) = torch.autograd.grad((again * g).sum(), x)
-    torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-4)
+    found = [torch.autograd.grad((one * g).sum(), x) for one in (y, wanted)]
+    torch.testing.assert_close(*found, rtol=1e-3, atol=1e-4)
 
 
 def test_vectors_are_rows_too() -> None:
-    x = torch.randn(2 * 40, C, device=DEVICE)
-    norm, _ = norms()
+    x, (norm, _) = torch.randn(2 * 40, C, device=DEVICE), norms()
     y, _ = norm_relu(x, norm, None, (CLEAN, CLEAN), relu=False)
     wanted = [F.batch_norm(part, None, None, norm.weight, norm.bias, True) for part in x.chunk(2)]
     torch.testing.assert_close(y, torch.cat(wanted), rtol=1e-4, atol=1e-5)
@@ -120,10 +118,9 @@ def test_equal_calls_give_equal_bytes() -> None:
 def test_without_a_second_set_adversarial_views_train_the_first() -> None:
     x, (norm, _), groups = images(2), norms(), (CLEAN, ATTACKED)
     y, _ = norm_relu(x, norm, None, groups, relu=True)
-    found = torch.autograd.grad(y.square().sum(), [norm.weight, norm.bias])
-    again = by_torch(x, (norm, norm), groups).relu()
-    wanted = torch.autograd.grad(again.square().sum(), [norm.weight, norm.bias])
-    torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-4)
+    wanted = by_torch(x, (norm, norm), groups).relu()
+    found = [torch.autograd.grad(one.square().sum(), [norm.weight, norm.bias]) for one in (y, wanted)]
+    torch.testing.assert_close(*found, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("places", [(3, 3), (1, 1)], ids=["3x3", "1x1"])
@@ -168,7 +165,7 @@ def test_a_second_derivative_is_refused(by: str, kind: tuple[bool, bool]) -> Non
         torch.autograd.grad(gradient.square().sum(), inputs[by])
 
 
-class Wall(torch.autograd.Function):
+class NoGradient(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x):
         return x.clone()
@@ -181,7 +178,7 @@ class Wall(torch.autograd.Function):
 def test_no_gradient_in_is_no_gradient_out() -> None:
     x, (norm, _) = images(2), norms()
     y, _ = norm_relu(x, norm, None, (CLEAN, CLEAN), relu=True)
-    assert torch.autograd.grad(Wall.apply(y).sum(), x, allow_unused=True) == (None,)
+    assert torch.autograd.grad(NoGradient.apply(y).sum(), x, allow_unused=True) == (None,)
 
 
 @pytest.mark.parametrize("groups", [(CLEAN,) * 3, (CLEAN, (3, False)), (ATTACKED, CLEAN), ((2, True),)])

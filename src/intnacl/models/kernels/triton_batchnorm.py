@@ -1,9 +1,9 @@
-"""The GPU kernels of `fused_norm`, in Triton.
+"""The GPU kernels of the fused batch norm, in Triton.
 
-x and all of its kind are matrices in memory, P rows by C columns for each of V views. Reductions write
-partial sums to S slots a view, which a second kernel adds up in a fixed order, so that equal runs give equal
-bytes. They walk from the last row to the first: the end of x is what its maker has just left in the cache,
-and its beginning what the kernel after them will ask for first.
+x and all tensors like it are matrices in memory, P rows by C columns for each of V views. Reductions write
+partial sums to S slots a view, and a second kernel adds the slots up in a fixed order, so equal runs give
+equal bytes. Reductions walk from the last row to the first: the end of x is still in the cache from the
+kernel that wrote it, and the next kernel reads the beginning first.
 
 `stats` (4, V, C): mean μ, 1/σ, scale γ/σ, shift β − μγ/σ. `slopes` (2, V, C): b, c of dx = scale·d + b·x + c.
 """
@@ -12,13 +12,13 @@ import triton
 import triton.language as tl
 
 BLOCK = 8  # columns of a program that adds up slots
-# Triton would compile a kernel anew where one of these is 1 or a multiple of 16, and none would be faster.
+# Where one of these is 1 or a multiple of 16, Triton would compile the kernel again, and it is no faster.
 COUNTS = ["S", "V", "clean"]
 
 
 @triton.jit(do_not_specialize=COUNTS)
 def sums(x, out, P, C, S, ROWS: tl.constexpr, WIDTH: tl.constexpr, STAGES: tl.constexpr):
-    """Σ x and Σ x² of a slot's rows."""
+    """Add up Σ x and Σ x² of a slot's rows."""
     slot = tl.program_id(0)
     columns = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
     total = tl.zeros((ROWS, WIDTH), tl.float32)
@@ -34,14 +34,33 @@ def sums(x, out, P, C, S, ROWS: tl.constexpr, WIDTH: tl.constexpr, STAGES: tl.co
 
 @triton.jit(do_not_specialize=COUNTS)
 def statistics(
-    sums, stats, weight, bias, mean, var, momentum,
-    other_weight, other_bias, other_mean, other_var, other_momentum,
-    eps, P, C, S, V, clean, together, GROUPS: tl.constexpr, SLOTS: tl.constexpr, WIDTH: tl.constexpr,
-):  # fmt: skip
-    """From sums to each group's statistics; running ones take the groups one after the other.
+    sums,
+    stats,
+    weight,
+    bias,
+    mean,
+    var,
+    momentum,
+    other_weight,
+    other_bias,
+    other_mean,
+    other_var,
+    other_momentum,
+    eps,
+    P,
+    C,
+    S,
+    V,
+    clean,
+    together,
+    GROUPS: tl.constexpr,
+    SLOTS: tl.constexpr,
+    WIDTH: tl.constexpr,
+):
+    """Turn sums into each group's statistics; running ones take the groups one after the other.
 
-    σ² = E x² − (E x)², of one pass: where the mean is r deviations, it is off by about r²·1e-6, which is less
-    than what the rounding of x to bfloat16 does to it.
+    σ² = E x² − (E x)² takes one pass. If the mean is r standard deviations, its error is about r²·1e-6, less
+    than that from rounding x to bfloat16.
     """
     columns = tl.program_id(0) * WIDTH + tl.arange(0, WIDTH)
     inside = columns < C
@@ -68,9 +87,18 @@ def statistics(
 
 @triton.jit(do_not_specialize=COUNTS)
 def apply(
-    x, shortcut, stats, y, P, C, V,
-    ADDED: tl.constexpr, RELU: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
-):  # fmt: skip
+    x,
+    shortcut,
+    stats,
+    y,
+    P,
+    C,
+    V,
+    ADDED: tl.constexpr,
+    RELU: tl.constexpr,
+    ROWS: tl.constexpr,
+    WIDTH: tl.constexpr,
+):
     """y = x·scale + shift, the shortcut added, rectified."""
     view, offsets, inside, columns = _own_tile(P, C, ROWS, WIDTH)
     value = tl.load(x + offsets, inside, other=0.0).to(tl.float32)
@@ -84,11 +112,25 @@ def apply(
 
 @triton.jit(do_not_specialize=COUNTS)
 def gradient_sums(
-    first, second, x, y, kept, stats, out, P, C, S, V,
-    TWO: tl.constexpr, ADDED: tl.constexpr, RELU: tl.constexpr,
-    ROWS: tl.constexpr, WIDTH: tl.constexpr, STAGES: tl.constexpr,
-):  # fmt: skip
-    """Σ d and Σ d (x − μ) of a slot's rows, d the gradient behind the ReLU; with a shortcut, d is kept."""
+    first,
+    second,
+    x,
+    y,
+    kept,
+    stats,
+    out,
+    P,
+    C,
+    S,
+    V,
+    TWO: tl.constexpr,
+    ADDED: tl.constexpr,
+    RELU: tl.constexpr,
+    ROWS: tl.constexpr,
+    WIDTH: tl.constexpr,
+    STAGES: tl.constexpr,
+):
+    """Add up Σ d and Σ d (x − μ) of a slot's rows, d the gradient before the ReLU; store d for a shortcut."""
     slot = tl.program_id(0)
     view = slot // S
     columns = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
@@ -101,7 +143,7 @@ def gradient_sums(
         offsets, inside = _tile(view, tiles - 1 - tile, columns, P, C, ROWS)
         value = tl.load(x + offsets, inside, other=0.0).to(tl.float32)
         d = _gradient_at(first, second, offsets, inside, TWO)
-        if ADDED:  # without the shortcut's values, only the result tells where the ReLU was open
+        if ADDED:  # the shortcut's values are not kept: the result says where the ReLU was open
             d = tl.where(tl.load(y + offsets, inside, other=0.0) > 0, d, 0.0)
             tl.store(kept + offsets, d.to(kept.dtype.element_ty), inside)
         elif RELU:
@@ -113,10 +155,21 @@ def gradient_sums(
 
 @triton.jit(do_not_specialize=COUNTS)
 def slopes(
-    sums, stats, out, d_parameters, P, C, S, V, clean, together,
-    GROUPS: tl.constexpr, SLOTS: tl.constexpr, WIDTH: tl.constexpr,
-):  # fmt: skip
-    """From sums to b and c, and to the gradients of γ and β of the clean and the other set (4, C)."""
+    sums,
+    stats,
+    out,
+    d_parameters,
+    P,
+    C,
+    S,
+    V,
+    clean,
+    together,
+    GROUPS: tl.constexpr,
+    SLOTS: tl.constexpr,
+    WIDTH: tl.constexpr,
+):
+    """Turn sums into b and c, and into the gradients of γ and β of the clean and the other set (4, C)."""
     columns = tl.program_id(0) * WIDTH + tl.arange(0, WIDTH)
     inside = columns < C
     attacked, first, views, total, products = _groups(sums, columns, C, S, V, clean, together, GROUPS, SLOTS)
@@ -140,9 +193,20 @@ def slopes(
 
 @triton.jit(do_not_specialize=COUNTS)
 def gradient(
-    first, second, x, stats, slopes, dx, P, C, V,
-    TWO: tl.constexpr, RELU: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
-):  # fmt: skip
+    first,
+    second,
+    x,
+    stats,
+    slopes,
+    dx,
+    P,
+    C,
+    V,
+    TWO: tl.constexpr,
+    RELU: tl.constexpr,
+    ROWS: tl.constexpr,
+    WIDTH: tl.constexpr,
+):
     """dx = scale·d + b·x + c."""
     view, offsets, inside, columns = _own_tile(P, C, ROWS, WIDTH)
     value = tl.load(x + offsets, inside, other=0.0).to(tl.float32)
@@ -194,9 +258,9 @@ def _store_sums(out, one, two, slot, columns, C):
 
 @triton.jit
 def _groups(sums, columns, C, S, V, clean, together, GROUPS: tl.constexpr, SLOTS: tl.constexpr):
-    """Of every group: whether it is adversarial, its first view, its views (0: no group), and both sums.
+    """Return for every group if it is adversarial, its first view, its number of views (0: none), both sums.
 
-    All slots are read at once: a wait for memory costs more than what is read in vain.
+    All slots are read at once: waiting for memory costs more than reading some that are not needed.
     """
     group, plain = tl.arange(0, GROUPS), clean // together
     attacked = group >= plain
@@ -218,13 +282,13 @@ def _view(view, exists, columns, C):
 
 @triton.jit
 def _positive(value):
-    """max(value, 0). What is not a number stays none, as with torch: a run that diverges must show."""
+    """max(value, 0). NaN stays NaN, as with torch, so that a diverging run is noticed."""
     return tl.maximum(value, 0.0, tl.PropagateNan.ALL)
 
 
 @triton.jit
 def _either(attacked, own, other, columns, inside):
-    """A parameter of each group's set."""
+    """Load a parameter for each group, from its own set of layers."""
     one = tl.load(own + columns, inside, other=0.0)
     two = tl.load(other + columns, inside, other=0.0)
     return tl.where(attacked[:, None], two[None, :], one[None, :])
@@ -232,7 +296,7 @@ def _either(attacked, own, other, columns, inside):
 
 @triton.jit
 def _move(running, new, momentum, begin, end, columns, C, GROUPS: tl.constexpr):
-    """Let a running statistic follow those of groups `begin` to `end`."""
+    """Move a running statistic towards those of groups `begin` to `end`, in turn."""
     inside = columns < tl.where(begin < end, C, 0)
     value = tl.load(running + columns, inside, other=0.0)
     for group in range(begin, end):
