@@ -229,13 +229,14 @@ def stacked(model: nn.Module, groups: Sequence[Group]) -> Iterator[None]:
     Raises:
         InputError: With adversarial views, if another batch norm of `model` would mix them with clean ones.
     """
-    norms = [module for module in model.modules() if isinstance(module, ViewBatchNorm)]
+    layers = [layer for layer in model.modules() if isinstance(layer, _BatchNorm)]
+    norms = [layer for layer in layers if isinstance(layer, ViewBatchNorm)]
     if any(adversarial for _, adversarial in groups):
         with_second = [norm for norm in norms if norm.adversarial is not None]
         own = {*with_second, *(norm.adversarial for norm in with_second)}
-        for name, layer in model.named_modules():
-            moves = isinstance(layer, _BatchNorm) and layer.training and layer.track_running_stats
-            if moves and layer not in own:
+        for layer in layers:
+            if layer not in own and layer.training and layer.track_running_stats:
+                name = next(name for name, module in model.named_modules() if module is layer)
                 raise InputError(
                     f"layer {name!r} is a {type(layer).__name__}, whose statistics adversarial views would "
                     "change: call intnacl.models.batchnorm.convert(model) first."
