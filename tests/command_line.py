@@ -11,6 +11,12 @@ import pytest
 from intnacl.cli import app
 from intnacl.errors import InputError
 
+# Settings of a run that takes seconds.
+TINY = (
+    "train.epochs=1", "train.monitor_epochs=0", "probe.max_iter=20",
+    "evaluation.eps=0.02,0.1", "evaluation.attacks=fgsm,pgd", "evaluation.images=32",
+)  # fmt: skip
+
 
 def intnacl(*arguments: object) -> subprocess.CompletedProcess[str]:
     """Run `python -m intnacl` and keep what it prints."""
@@ -19,8 +25,15 @@ def intnacl(*arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=240, env=environment)
 
 
+def exit_code(*arguments: object) -> int:
+    """Run a command in this process until it exits."""
+    with pytest.raises(SystemExit) as ended:
+        app(list(map(str, arguments)))
+    return int(ended.value.code or 0)
+
+
 def assert_refused(arguments: list[str], message: str, folder: Path) -> None:
-    """The mistake is told, and nothing has been written to the working folder."""
+    """The mistake is named, and nothing has been written to the working folder."""
     with contextlib.chdir(folder), pytest.raises(InputError, match=message):
         app(arguments)
     assert list(folder.iterdir()) == []

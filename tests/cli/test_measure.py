@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from command_line import assert_refused, intnacl
+from command_line import TINY, assert_refused, intnacl
 from intnacl.cli import app
 from intnacl.runs import commands
-from test_run import TINY
 
 
 def test_one_run_from_the_command_line_to_an_export(tmp_path: Path) -> None:

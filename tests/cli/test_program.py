@@ -137,3 +137,27 @@ def test_a_closed_pipe_ends_it_without_a_word() -> None:
         process.stdout.close()
         assert process.stderr.read() == ""
     assert process.returncode == 1
+
+
+def test_public_names_are_loaded_when_they_are_asked_for() -> None:
+    code = (
+        "import sys, intnacl; assert 'torch' not in sys.modules; assert 'IntNaClLoss' in dir(intnacl);"
+        "from intnacl import IntNaClLoss; assert IntNaClLoss.__module__ == 'intnacl.losses.integrated';"
+        "assert 'intnacl.models.weights' not in sys.modules; intnacl.from_pretrained;"
+        "assert 'intnacl.models.weights' in sys.modules; assert not hasattr(intnacl, 'nothing')"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert result.returncode == 0, result.stderr
+
+
+def test_the_loss_and_its_views_need_none_of_the_larger_packages() -> None:
+    code = (
+        "import sys\n"
+        "for name in ('safetensors', 'sklearn', 'matplotlib', 'rich', 'cyclopts', 'PIL', 'jinja2'):\n"
+        "    sys.modules[name] = None\n"
+        "from intnacl import IntNaClLoss\n"
+        "from intnacl.attacks import adversarial_view\n"
+        "from intnacl.data.views import mix\n"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert result.returncode == 0, result.stderr

@@ -1,12 +1,18 @@
-"""The commands that train as a user meets them."""
+"""The commands that train and time: their flags, what they print, and how they end."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
 
-from command_line import assert_refused, intnacl
-from intnacl.cli import app, commands
+from command_line import TINY, assert_refused, exit_code, intnacl
+from intnacl.cli.train import resume_command
+from intnacl.errors import InputWarning
+from intnacl.runs.config import RunConfig
+
+Patch = pytest.MonkeyPatch
+Output = pytest.CaptureFixture[str]
 
 
 def test_pretrain_help_shows_examples() -> None:
@@ -19,8 +25,8 @@ def test_pretrain_help_shows_examples() -> None:
 def test_pretrain_takes_flags_a_file_and_settings(tmp_path: Path) -> None:
     (tmp_path / "run.toml").write_text('preset = "adv"\n[train]\nepochs = 7\nlr = 0.002\n')
     result = intnacl(
-        "pretrain", "--config", str(tmp_path / "run.toml"), "--out", str(tmp_path / "run"), "--device", "cpu",
-        "--epochs", "1", "--batch-size", "400", "--seed", "5", "--alpha", "0.5", "--max-minutes", "9",
+        "pretrain", "--config", tmp_path / "run.toml", "--out", tmp_path / "run", "--device", "cpu",
+        "--epochs", 1, "--batch-size", 400, "--seed", 5, "--alpha", 0.5, "--max-minutes", 9,
         "--set", "loss.temperature=0.3", "encoder.head=hcl", "--set", "train.tensorboard=true",
     )  # fmt: skip
     assert result.returncode == 0, result.stderr
@@ -36,52 +42,177 @@ def test_pretrain_takes_flags_a_file_and_settings(tmp_path: Path) -> None:
     assert (tmp_path / "run" / "curves.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_pretrain_ends_mistakes_in_one_line(tmp_path: Path) -> None:
-    for arguments, message in {
-        ("--set", "train.epoch=3"): "setting='train.epoch' is unknown; did you mean 'train.epochs'?",
-        ("--preset", "intnacle"): "preset='intnacle' is unknown; did you mean 'intnacl'?",
-        ("--device", "gpu"): "device='gpu' is unknown",
-    }.items():
-        result = intnacl("pretrain", "--out", str(tmp_path / "run"), *arguments)
-        assert result.returncode == 2
-        assert result.stderr.startswith(f"intnacl: {message}")
-        assert "Traceback" not in result.stderr
-    assert not (tmp_path / "run").exists()
-
-
 @pytest.mark.parametrize(
-    ("words", "expected"),
+    ("words", "message"),
     [
-        (["run", "--preset", "adv", "--transfer", "a", "b"], ("adv", {"evaluation.transfer": ("a", "b")})),
-        (["run", "--compare", "adv", "intcl", "--seeds", "3", "1", "--transfer", "a"],
-         (None, ("adv", "intcl"), (3, 1), {"evaluation.transfer": ("a",)})),
-        (["supervised"], (None, {"objective": "supervised"})),
-    ],
-)  # fmt: skip
-def test_flags_reach_what_a_command_does(
-    words: list[str], expected: tuple[object, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    calls: list[tuple[object, ...]] = []
-    for name in ("run_command", "compare_command"):
-        monkeypatch.setattr(commands, name, lambda flags, *more: calls.append((flags.preset, *more)))
-    with pytest.raises(SystemExit):
-        app(words)
-    assert calls == [expected]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["run", "--preset", "simclr", "--compare", "adv"], "--preset simclr and --compare exclude"),
-        (["run", "--preset", "simclr", "--set", "evaluation.eps=-1"], r"eps=-1\.0 is out of range"),
-        (["supervised", "--preset", "intnacl"], "--preset belongs to contrastive losses"),
-        (["supervised", "--alpha", "1"], "--alpha belongs to contrastive losses"),
-        (["supervised", "--num-positives", "2"], "--num-positives belongs to contrastive losses"),
-        (["supervised", "--set", "train.lr=1", "loss.alpha=1"], "--set loss.alpha belongs to contrastive"),
-        (["supervised", "--set", "adversary.eps=0.1"], "--set adversary.eps belongs to contrastive losses"),
+        (
+            "pretrain --set train.epoch=3",
+            "setting='train.epoch' is unknown; did you mean 'train.epochs'",
+        ),
+        ("pretrain --preset intnacle", r"preset='intnacle' is unknown; did you mean 'intnacl'\?"),
+        ("pretrain --device gpu", "device='gpu' is unknown"),
+        ("run --preset simclr --compare adv", "--preset simclr and --compare exclude each other"),
+        ("run --seed 1 --seeds 1 2", "--seed 1 and --seeds exclude each other"),
+        ("run --preset simclr --set evaluation.eps=-1", r"eps=-1\.0 is out of range"),
+        ("supervised --preset intnacl", "--preset belongs to contrastive losses"),
+        ("supervised --alpha 1", "--alpha belongs to contrastive losses"),
+        ("supervised --num-positives 2", "--num-positives belongs to contrastive losses"),
+        ("supervised --set train.lr=1 loss.alpha=1", "--set loss.alpha belongs to contrastive"),
+        ("supervised --set adversary.eps=0.1", "--set adversary.eps belongs to contrastive losses"),
+        ("bench --device cpu --steps 0", "steps=0 times nothing"),
+        ("bench --device cpu --only simclr moco", "--only 'moco' is in no row's name; there are 'SimCLR, "),
+        ("bench --device cpu --out .", "is a folder: give a JSON file"),
     ],
 )
-def test_mistakes_are_told_before_anything_is_written(
-    arguments: list[str], message: str, tmp_path: Path
+def test_mistakes_are_named_before_anything_is_written(words: str, message: str, tmp_path: Path) -> None:
+    assert_refused(words.split(), message, tmp_path)
+
+
+# ---- which runs the words mean -----------------------------------------------------------------------------
+
+Runs = dict[str, tuple[RunConfig, list[int]]]
+
+
+@pytest.fixture
+def asked(monkeypatch: Patch, tmp_path: Path) -> Runs:
+    """The configurations and seeds that a command starts, by label; "" where it is no comparison."""
+    runs: Runs = {}
+
+    def compare(configs: dict[str, RunConfig], seeds: tuple[int, ...], *_: object) -> str:
+        runs.update({label: (config, list(seeds)) for label, config in configs.items()})
+        return "time"
+
+    def run(config: RunConfig, *_: object) -> str:
+        runs[""] = (config, [config.seed])
+        return "time"
+
+    monkeypatch.setattr("intnacl.runs.compare.compare", compare)
+    monkeypatch.setattr("intnacl.runs.measure.run", run)
+    (tmp_path / "own.toml").write_text('preset = "intcl"\nseed = 7\n[loss]\nalpha = 0.25\n')
+    monkeypatch.chdir(tmp_path)
+    return runs
+
+
+@pytest.mark.parametrize(
+    ("words", "alphas", "seeds"),
+    [
+        ("run", {"simclr": 0, "intnacl": 1}, [0]),
+        ("run --epochs 3 --device cpu --set train.lr=1", {"simclr": 0, "intnacl": 1}, [0]),
+        ("run --seeds 3 1 3", {"simclr": 0, "intnacl": 1}, [3, 1]),
+        ("run --dataset cifar10 --compare adv intcl adv", {"adv": 1, "intcl": 1}, [0]),
+        ("run --preset adv --lr 0.1 --seeds 0 1", {"adv": 1}, [0, 1]),
+        ("run --set loss.negatives=g1 loss.tau_plus=0.3 --seeds 2", {"nca-g1": 0}, [2]),
+        ("run --set objective=supervised --seeds 2", {"supervised": 0}, [2]),
+        ("run --config own.toml --seeds 0 1", {"nca-g2": 0.25}, [0, 1]),
+        ("run --config own.toml --compare simclr adv", {"simclr": 0, "adv": 1}, [7]),
+        ("run --config own.toml", {"": 0.25}, [7]),
+        ("run --preset adv", {"": 1}, [0]),
+        ("run --dataset cifar10", {"": 0}, [0]),
+        ("run --alpha 1", {"": 1}, [0]),
+        ("run --set loss.beta=2 loss.negatives=g2", {"": 0}, [0]),
+        ("run --set objective=supervised --seed 4", {"": 0}, [4]),
+    ],
+)
+def test_a_command_means_these_runs(
+    words: str, alphas: dict[str, float], seeds: list[int], asked: Runs
 ) -> None:
-    assert_refused(arguments, message, tmp_path)
+    assert exit_code(*words.split()) == 0
+    assert {label: config.loss.alpha for label, (config, _) in asked.items()} == alphas
+    assert all(found == seeds for _, found in asked.values())
+
+
+@pytest.mark.parametrize("words", ["run --preset adv", "run --compare adv"])
+def test_transfer_comes_under_the_other_settings(words: str, asked: Runs) -> None:
+    exit_code(*words.split(), "--transfer", "cifar10", "cifar100")
+    (config, _) = asked.popitem()[1]
+    assert config.evaluation.transfer == ("cifar10", "cifar100")
+    exit_code(*words.split(), "--transfer", "cifar10", "--set", "evaluation.transfer=")
+    assert asked.popitem()[1][0].evaluation.transfer == ()
+
+
+def test_supervised_is_another_objective(asked: Runs) -> None:
+    exit_code("supervised", "--epochs", "3")
+    (config, _) = asked[""]
+    assert (config.objective, config.train.epochs) == ("supervised", 3)
+
+
+def test_a_flag_without_effect_is_named(asked: Runs) -> None:
+    with pytest.warns(InputWarning, match=r"loss\.lam=0\.3 changes nothing here: it is used with loss.nacl="):
+        assert exit_code("run", "--preset", "simclr", "--num-positives", 3, "--lam", 0.3) == 0
+
+
+def test_a_flag_that_one_of_several_runs_uses_is_not(asked: Runs) -> None:
+    assert exit_code("run", "--compare", "simclr", "intnacl", "--lam", 0.3) == 0
+
+
+# ---- from end to end ---------------------------------------------------------------------------------------
+
+
+def test_run_goes_on_and_a_finished_run_ends_in_0(tmp_path: Path, capsys: Output) -> None:
+    words = ("run", "--preset", "simclr", "--device", "cpu", "--out", tmp_path / "run", "--set", *TINY)
+    assert exit_code(*words, "--max-minutes", 0) == 0
+    assert "go on with:" in capsys.readouterr().out
+    assert not (tmp_path / "run" / "result.json").exists()
+    assert exit_code(*words) == 0
+    capsys.readouterr()
+    assert exit_code(*words) == 0
+    assert "going on" not in capsys.readouterr().out
+
+
+def test_supervised_is_trained_and_attacked_like_others(tmp_path: Path) -> None:
+    assert exit_code("supervised", "--device", "cpu", "--out", tmp_path, "--set", *TINY) == 0
+    result = json.loads((tmp_path / "result.json").read_text())
+    assert result["config"]["objective"] == "supervised"
+    assert all(row["accuracy"] <= row["clean"] for row in result["attacks"])
+
+
+def test_a_comparison_of_presets_and_seeds(tmp_path: Path, capsys: Output) -> None:
+    words = (
+        "--device",
+        "cpu",
+        "--out",
+        tmp_path,
+        "--batch-size",
+        400,
+        "--set",
+        *TINY,
+        "loss.num_positives=2",
+    )
+    assert exit_code("run", "--compare", "simclr", "intnacl", "--seeds", 0, 1, *words) == 0
+    text = capsys.readouterr().out
+    assert "mean ± sd of 2 seeds" in text
+    written = f"{tmp_path}/comparison.png, {tmp_path}/comparison.json"
+    assert f"written: {written}, {tmp_path}/{{simclr,intnacl}}-seed{{0,1}}/report.html\n" in text
+    assert {path.name for path in tmp_path.iterdir() if path.is_dir()} == {
+        "simclr-seed0", "simclr-seed1", "intnacl-seed0", "intnacl-seed1",
+    }  # fmt: skip
+    summary = json.loads((tmp_path / "comparison.json").read_text())
+    stored = [json.loads((tmp_path / f"intnacl-seed{seed}/result.json").read_text()) for seed in (0, 1)]
+    clean = [result["accuracy"]["digits"]["clean"] for result in stored]
+    assert summary["losses"]["intnacl"]["clean"]["values"] == clean
+    assert stored[0]["config"]["loss"]["nacl"] == "mixnca"
+
+
+# ---- ends --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("reason", "code"), [(None, 0), ("time", 0), ("terminate", 75), ("interrupt", 130)])
+def test_exit_codes(
+    monkeypatch: Patch, tmp_path: Path, capsys: Output, reason: str | None, code: int
+) -> None:
+    monkeypatch.setattr("intnacl.runs.pretrain.pretrain", lambda *_: reason)
+    assert exit_code("pretrain", "--device", "cpu", "--out", tmp_path) == code
+    shown = capsys.readouterr().out
+    assert ("done:" in shown) == (reason is None)
+    assert (f"stopped ({reason})\ngo on with: " in shown) == (reason is not None)
+
+
+def test_the_resume_command_is_the_one_that_was_given(monkeypatch: Patch) -> None:
+    monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
+    monkeypatch.setattr(sys, "argv", ["/usr/bin/intnacl", "pretrain", "--out", "my run"])
+    assert resume_command() == "intnacl pretrain --out 'my run'"
+    monkeypatch.setattr(sys, "argv", ["/x/intnacl/__main__.py", "pretrain"])
+    assert resume_command() == "python -m intnacl pretrain"
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
+    assert resume_command() == "torchrun --nproc-per-node 8 -m intnacl pretrain"

@@ -1,13 +1,15 @@
 """The timing of steps, on a CPU and a small net."""
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
 
-from intnacl.cli.commands import bench_command
 from intnacl.errors import InputError
 from intnacl.runs import bench
+
+CPU = torch.device("cpu")
 
 
 @pytest.fixture(autouse=True)
@@ -18,7 +20,7 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("name", list(bench.ROWS))
 def test_a_row_measures_the_step_and_its_views(name: str) -> None:
-    row = bench.measure(name, torch.device("cpu"), steps=2)
+    row = bench.measure(name, CPU, steps=2)
     assert row["loss"] == name
     assert 0 < row["views_ms"] < row["ms"]
     assert row["ms"] == sorted(row["repeats_ms"])[1]
@@ -26,42 +28,29 @@ def test_a_row_measures_the_step_and_its_views(name: str) -> None:
     assert (row["way"], row["precision"], row["memory_gib"]) == ("eager", "fp32", None)
 
 
-def test_the_command_prints_a_table_and_writes_the_figures(
-    tmp_path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    bench_command("cpu", 1, (), tmp_path / "new" / "bench.json")
+def test_rows_are_printed_and_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bench.time_losses(CPU, 1, (), tmp_path / "new" / "bench.json")
     written = json.loads((tmp_path / "new" / "bench.json").read_text())
     assert [row["loss"] for row in written["rows"]] == list(bench.ROWS)
     assert f"torch {torch.__version__}" in written["hardware"]
-    told = capsys.readouterr()
-    assert "IntNaCl" in told.out
-    assert [f"  {row['ms']:.2f} ms a step" in told.err for row in written["rows"]] == [True] * 4
+    printed = capsys.readouterr()
+    assert [name in printed.out for name in bench.ROWS] == [True] * 4
+    assert [f"  {row['ms']:.2f} ms a step" in printed.err for row in written["rows"]] == [True] * 4
 
 
-def test_rows_are_chosen_by_a_part_of_their_names(capsys: pytest.CaptureFixture[str]) -> None:
-    bench_command("cpu", 1, ("JOINT", "intnacl"), None)
-    table = capsys.readouterr().out
-    assert [name in table for name in bench.ROWS] == [True, False, False, True]
-    with pytest.raises(InputError, match="--only 'moco' is in no row's name; there are 'SimCLR, joint BN'"):
-        bench_command("cpu", 1, ("simclr", "moco"), None)
-
-
-def test_a_row_that_fails_loses_none_before_it(
-    tmp_path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_rows_are_chosen_by_a_part_of_their_names_and_none_is_lost_where_a_later_one_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    first, second, *_ = bench.ROWS
-    monkeypatch.setitem(bench.ROWS, second, {"encoder.name": "none such"})
+    first, *_, last = bench.ROWS
+    monkeypatch.setitem(bench.ROWS, last, {"encoder.name": "none such"})
     with pytest.raises(InputError, match="none such"):
-        bench_command("cpu", 1, (), tmp_path / "bench.json")
+        bench.time_losses(CPU, 1, ("JOINT", "intnacl"), tmp_path / "bench.json")
     assert [row["loss"] for row in json.loads((tmp_path / "bench.json").read_text())["rows"]] == [first]
-    assert first in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert [name in printed for name in (first, last)] == [True, False]
 
 
-def test_what_cannot_be_timed_or_written_is_named_at_once(tmp_path) -> None:
-    with pytest.raises(InputError, match="steps=0 times nothing"):
-        bench_command("cpu", 0, (), None)
+def test_an_out_that_cannot_be_written_is_named_at_once(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match="could not be written"):
-        bench_command("cpu", 1, (), tmp_path / "file" / "bench.json")
-    with pytest.raises(InputError, match="is a folder"):
-        bench_command("cpu", 1, (), tmp_path)
+        bench.time_losses(CPU, 1, (), tmp_path / "file" / "bench.json")

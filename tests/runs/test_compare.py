@@ -11,7 +11,6 @@ import torch
 from intnacl.runs.compare import (
     accuracy_panels,
     compare,
-    print_comparison,
     run_folder,
     summarize,
     write_comparison,
@@ -85,19 +84,17 @@ def test_only_what_the_configuration_asks_is_compared_and_all_of_it(tmp_path: Pa
 
 def test_table_and_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_results(tmp_path, {"a": [80.0, 84.0], "b": [90.0, 92.0]})
-    summary = summarize(tmp_path, ["a", "b"], [0, 1])
-    print_comparison(summary)
+    write_comparison(tmp_path, ["a", "b"], [0, 1])
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert ["clean", "82.0", "±", "2.8", "91.0", "±", "1.4", "+9.0", "±", "1.4"] in lines
-    summary["dataset"] = "folder:/from_$5_to_$10"  # no formula
-    write_comparison(summary, tmp_path)
+    summary = summarize(tmp_path, ["a", "b"], [0, 1])
     assert json.loads((tmp_path / "comparison.json").read_text()) == summary
     assert (tmp_path / "comparison.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_one_seed_shows_no_deviation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_results(tmp_path, {"a": [80.0], "b": [78.5]})
-    print_comparison(summarize(tmp_path, ["a", "b"], [0]))
+    write_comparison(tmp_path, ["a", "b"], [0])
     text = capsys.readouterr().out
     assert "±" not in text
     assert ["clean", "80.0", "78.5", "-1.5"] in [line.split() for line in text.splitlines()]
@@ -123,8 +120,8 @@ def test_without_attacks_the_clean_accuracies_are_drawn(tmp_path: Path) -> None:
         result = json.loads(path.read_text())
         result["config"]["evaluation"]["attacks"] = []
         path.write_text(json.dumps(result | {"attacks": []}))
+    write_comparison(tmp_path, ["a", "b"], [0])
     summary = summarize(tmp_path, ["a", "b"], [0])
-    write_comparison(summary, tmp_path)
     assert accuracy_panels(summary) == {"none": {"a": [(0.0, 80.0, 0.0)], "b": [(0.0, 90.0, 0.0)]}}
 
 

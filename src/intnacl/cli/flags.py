@@ -100,6 +100,12 @@ class Flags:
         values["root"] = self.root and str(self.root)
         return {key: value for key, value in values.items() if value is not None} | pairs(self.set_)
 
+    @property
+    def names_a_run(self) -> bool:
+        """True if the flags say which data or which loss is meant."""
+        named = {key.partition(".")[0] for key in self.overrides} & {"loss", "dataset", "objective"}
+        return bool(named or self.preset or self.config)
+
 
 def pairs(texts: tuple[str, ...]) -> dict[str, str]:
     """KEY=VALUE texts of `--set` as a dict."""

@@ -86,8 +86,8 @@ def reproduce(
     set_
         Change settings of every run by dotted name, such as augment.strength=0.5.
     """
-    from intnacl.cli.commands import exit_code
     from intnacl.cli.flags import pairs
+    from intnacl.cli.train import EXIT_CODES
     from intnacl.paper import reproduce as experiments
 
     selection = experiments.Selection(
@@ -102,7 +102,7 @@ def reproduce(
         experiments.print_plan(selection)
     else:
         reason, failed = experiments.reproduce(selection)
-        sys.exit(exit_code(reason) or int(failed > 0))
+        sys.exit(EXIT_CODES.get(reason or "", 0) or int(failed > 0))
 
 
 def report(results: Path = OUT, *, out: Path | None = None) -> None:

@@ -1,12 +1,22 @@
 """`intnacl pretrain`, `run` and `supervised`, which train, and `bench`, which times a step of it."""
 
+import os
+import shlex
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 from intnacl.cli.flags import MANY, Flags, pairs
+from intnacl.errors import InputError
+
+if TYPE_CHECKING:
+    from intnacl.runs.config import RunConfig
+    from intnacl.training.ranks import Ranks
 
 DEFAULTS = Flags()
+COMPARED = ("simclr", "intnacl")  # where neither a loss nor a data set is given
+EXIT_CODES = {"terminate": 75, "interrupt": 130}  # sysexits' EX_TEMPFAIL: try again later; Ctrl-C's
 
 
 def pretrain(flags: Flags = DEFAULTS) -> None:
@@ -22,9 +32,18 @@ def pretrain(flags: Flags = DEFAULTS) -> None:
     torchrun --nproc-per-node 8 -m intnacl pretrain --dataset cifar100
     ```
     """
-    from intnacl.cli.commands import pretrain_command
+    from intnacl.runs.folder import RunFolder, default_folder
+    from intnacl.runs.pretrain import pretrain as train_encoder
+    from intnacl.training.ranks import ranks
+    from intnacl.training.stop import Stop
 
-    sys.exit(pretrain_command(flags))
+    with ranks(flags.device) as here, Stop(flags.max_minutes) as stop:
+        (config,) = _resolve(flags, {}, here).values()
+        folder = RunFolder(flags.out or default_folder(config))
+        reason = train_encoder(config, folder, here, stop)
+        if reason is None and here.main:
+            print(f"done: {folder.encoder}")
+    _end(reason, here)
 
 
 def run(
@@ -57,12 +76,31 @@ def run(
     transfer
         More data sets to probe and attack.
     """
-    from intnacl.cli.commands import compare_command, is_comparison, run_command
-
+    if compare and flags.preset:
+        raise InputError(f"--preset {flags.preset} and --compare exclude each other: name it in --compare.")
+    if seeds and flags.seed is not None:
+        raise InputError(f"--seed {flags.seed} and --seeds exclude each other: name it in --seeds.")
     more = {"evaluation.transfer": transfer} if transfer else {}
-    if is_comparison(flags, compare, seeds):
-        sys.exit(compare_command(flags, compare, seeds, more))
-    sys.exit(run_command(flags, more))
+    if flags.names_a_run and not (compare or seeds):
+        _run(flags, more)
+
+    from intnacl.runs.compare import compare as run_all
+    from intnacl.runs.compare import write_comparison
+    from intnacl.runs.folder import file_name, loss_name
+    from intnacl.training.ranks import ranks
+    from intnacl.training.stop import Stop
+
+    with ranks(flags.device) as here, Stop(flags.max_minutes) as stop:
+        presets = compare or (() if flags.names_a_run else COMPARED)
+        resolved = _resolve(flags, more, here, presets)
+        configs = {preset or loss_name(config): config for preset, config in resolved.items()}
+        first = next(iter(configs.values()))
+        seeds = tuple(dict.fromkeys(seeds or (first.seed,)))
+        folder = flags.out or Path("runs") / file_name(first.dataset)
+        reason = run_all(configs, seeds, folder, here, stop, print)
+    if here.main and reason is None:
+        write_comparison(folder, list(configs), seeds)
+    _end(reason, here)
 
 
 def supervised(flags: Flags = DEFAULTS) -> None:
@@ -79,9 +117,6 @@ def supervised(flags: Flags = DEFAULTS) -> None:
     intnacl supervised --dataset cifar100 --set augment=crop_flip --out runs/sup
     ```
     """
-    from intnacl.cli.commands import run_command
-    from intnacl.errors import InputError
-
     names = ("preset", "num_positives", "lam", "alpha")
     given = [f"--{name.replace('_', '-')}" for name in names if getattr(flags, name) is not None]
     given += [f"--set {key}" for key in pairs(flags.set_) if key.startswith(("loss.", "adversary."))]
@@ -89,7 +124,7 @@ def supervised(flags: Flags = DEFAULTS) -> None:
         raise InputError(
             f"{given[0]} belongs to contrastive losses, and supervised training has none: leave it out."
         )
-    sys.exit(run_command(flags, {"objective": "supervised"}))
+    _run(flags, {"objective": "supervised"})
 
 
 def bench(
@@ -121,6 +156,70 @@ def bench(
     out
         JSON file for the results, rewritten after every row.
     """
-    from intnacl.cli.commands import bench_command
+    from intnacl.runs.bench import time_losses
+    from intnacl.training.ranks import pick_device
 
-    bench_command(device, steps, only, out)
+    time_losses(pick_device(device), steps, only, out)
+
+
+def _run(flags: Flags, more: Mapping[str, object]) -> NoReturn:
+    """Train and measure the run that the flags name, over the settings `more`."""
+    from intnacl.runs.folder import RunFolder, default_folder
+    from intnacl.runs.measure import run
+    from intnacl.runs.tables import print_result
+    from intnacl.training.ranks import ranks
+    from intnacl.training.stop import Stop
+
+    with ranks(flags.device) as here, Stop(flags.max_minutes) as stop:
+        (config,) = _resolve(flags, more, here).values()
+        folder = RunFolder(flags.out or default_folder(config))
+        reason = run(config, folder, here, stop, print)
+        if reason is None and here.main:
+            print_result(folder)
+    _end(reason, here)
+
+
+def _resolve(
+    flags: Flags, more: Mapping[str, object], here: "Ranks", presets: Sequence[str] = ()
+) -> "dict[str | None, RunConfig]":
+    """The configuration that flags give over the settings `more`, with each of `presets` if there are any.
+
+    Warns of settings among the flags that no run uses.
+    """
+    from intnacl.runs.resolve import resolve, warn_of_unused
+
+    configs = {
+        preset: resolve(
+            {**more, **flags.overrides},
+            file=flags.config,
+            preset=preset,
+            recipe=flags.recipe,
+            device=here.device,
+        )
+        for preset in presets or (flags.preset,)
+    }
+    if here.main:
+        warn_of_unused(flags.overrides, configs.values())
+    return configs
+
+
+def _end(reason: str | None, here: "Ranks") -> NoReturn:
+    """Exit; if the work was stopped early, for the `reason`, say so and how to go on."""
+    if here.main and reason:
+        print(f"stopped ({reason})\ngo on with: {resume_command()}")
+    code = EXIT_CODES.get(reason or "", 0)  # 0 also for a run that stopped at its time limit
+    if here.world > 1:
+        # At the interpreter's own end, once in a while, a thread of the process group aborts.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
+
+
+def resume_command() -> str:
+    """The command line of this process, to be run again; under torchrun, that of one node."""
+    arguments = ["-m", "intnacl", *sys.argv[1:]]
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        return shlex.join(["torchrun", "--nproc-per-node", os.environ["LOCAL_WORLD_SIZE"], *arguments])
+    installed = Path(sys.argv[0]).name == "intnacl"
+    return shlex.join(["intnacl", *sys.argv[1:]] if installed else ["python", *arguments])

@@ -1,4 +1,4 @@
-"""How fast a step is: milliseconds, memory and the share of the data path, for losses of the family.
+"""Time and memory of a training step, for losses of the family.
 
 Timed are whole updates as training runs them (views, adversarial view, forward, backward, optimiser) on
 images that lie on the device.
@@ -6,15 +6,18 @@ images that lie on the device.
 
 import platform
 import statistics
+import sys
 import time
-from collections.abc import Callable
-from functools import partial
-from typing import Any
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypedDict
 
 import torch
 
+from intnacl.console import print_table
 from intnacl.data.datasets import Dataset
 from intnacl.errors import InputError
+from intnacl.files import make_folder, write_json
 from intnacl.runs.pretrain import build_objective
 from intnacl.runs.resolve import resolve
 from intnacl.training.cuda_graph import record
@@ -34,84 +37,117 @@ ROWS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-def chosen(parts: tuple[str, ...]) -> list[str]:
-    """The rows whose names hold one of these texts, upper or lower case; all of them where there is none."""
-    found = [name for name in ROWS if any(part.lower() in name.lower() for part in parts)]
-    unknown = [part for part in parts if not any(part.lower() in name.lower() for name in ROWS)]
-    if unknown:
-        raise InputError(
-            f"--only {unknown[0]!r} is in no row's name; there are {', '.join(map(repr, ROWS))}."
-        )
-    return found if parts else list(ROWS)
+class StepTimes(TypedDict):
+    """A row of the table: how long a step takes, and how much memory."""
+
+    loss: str
+    ms: float
+    """The median of `repeats_ms`, each the mean of so many steps."""
+    repeats_ms: list[float]
+    views_ms: float
+    """Of making the views alone."""
+    memory_gib: float | None
+    way: str
+    precision: str
+    build_s: float
+    epochs_100_min: float
 
 
-def measure(name: str, device: torch.device, *, steps: int = 50) -> dict[str, Any]:
-    """One row of the table: a loss with the recipe `paper` at CIFAR's size on `device`.
+def time_losses(device: torch.device, steps: int | None, only: Sequence[str], out: Path | None) -> None:
+    """Time the rows whose names hold one of the texts `only`, or all, and print their table.
 
-    `ms` is the median of the times in `repeats_ms`, each the mean of so many steps.
+    The rows are also written to `out`, after each one: none is lost where a later one fails.
     """
+    for text in only:
+        if not any(text.lower() in name.lower() for name in ROWS):
+            raise InputError(f"--only {text!r} is in no row's name; there are {', '.join(map(repr, ROWS))}.")
+    if steps is None:
+        steps = 50 if device.type == "cuda" else 1  # seconds each
+    if steps < 1:
+        raise InputError(f"steps={steps} times nothing: give 1 or more.")
+    if out and out.is_dir():
+        raise InputError(f"--out {out} is a folder: give a JSON file.")
+    if out:
+        make_folder(out.parent)  # before the minutes that the rows take, not after them
+    print(f"{hardware(device)}, 256 pairs a step, 32x32, ResNet-18")
+    rows: list[StepTimes] = []
+    try:
+        for name in ROWS:
+            if only and not any(text.lower() in name.lower() for text in only):
+                continue
+            print(f"timing {name} …", file=sys.stderr)
+            rows.append(measure(name, device, steps=steps))
+            print(f"  {rows[-1]['ms']:.2f} ms a step", file=sys.stderr)  # should the table never come
+            if out:
+                write_json(out, {"hardware": hardware(device), "rows": rows})
+    finally:
+        heads = ["loss", "ms a step", "of it views", "100 epochs, min", "memory, GiB", "way"]
+        lines = []
+        for row in rows:
+            times = f"{row['ms']:.2f} ({min(row['repeats_ms']):.2f} to {max(row['repeats_ms']):.2f})"
+            share = f"{row['views_ms']:.2f} ({100 * row['views_ms'] / row['ms']:.0f} %)"
+            memory = f"{row['memory_gib']:.1f}" if row["memory_gib"] else "–"
+            way = f"{row['precision']}, {row['way']}"
+            lines.append([row["loss"], times, share, f"{row['epochs_100_min']:.2f}", memory, way])
+        print_table("", heads, lines, text=len(heads))
+
+
+def measure(name: str, device: torch.device, *, steps: int = 50) -> StepTimes:
+    """Time a row's loss with the recipe `paper` at CIFAR's size."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
-    config = resolve(ROWS[name], recipe="paper", device=device)
-    generator, size = torch.Generator().manual_seed(0), config.train.batch_size
+    config, here = resolve(ROWS[name], recipe="paper", device=device), Ranks(0, 1, device)
+    generator = torch.Generator().manual_seed(0)
     images = torch.randint(0, 256, (10_000, 3, 32, 32), generator=generator, dtype=torch.uint8)
-    data, here = (
-        Dataset(name="random", split="train", images=images, labels=None, classes=()),
-        Ranks(0, 1, device),
-    )
+    data = Dataset(name="random", split="train", images=images, labels=None, classes=())
     train_step = TrainStep(build_objective(config, data, here), images, None, config.train, here)
     begun = time.perf_counter()
     mode = train_step.prepare(print)
     built = time.perf_counter() - begun
-    index = torch.randint(len(images), (1, size), device=device)
+    index_1B = torch.randint(len(images), (1, config.train.batch_size), device=device)
     repeats = [
-        time_calls(lambda step: train_step(index, step), device, steps, warm_up=0 if again else WARM_UP)
+        time_calls(lambda step: train_step(index_1B, step), device, steps, warm_up=0 if again else WARM_UP)
         for again in range(REPEATS)
     ]
-    milliseconds = statistics.median(repeats)
     gib = torch.cuda.max_memory_allocated(device) / 2**30 if device.type == "cuda" else None
-    views = _views_alone(train_step, index[0], device, steps, graph=mode.captured)
+    views, clock = train_step.objective.parts.views, torch.zeros((), dtype=torch.int64, device=device)
+
+    def make_views(_: int) -> object:
+        return views(train_step.images[index_1B[0]], train_step.rows, clock)
+
+    if mode.captured:
+        captured, _ = record(lambda: make_views(0), device)
+        views_ms = time_calls(lambda _: captured.replay(), device, steps)
+    else:
+        views_ms = time_calls(make_views, device, steps)
+    milliseconds = statistics.median(repeats)
     return {
-        "loss": name, "ms": milliseconds, "repeats_ms": repeats, "views_ms": views,
-        "memory_gib": gib, "way": str(mode), "precision": config.train.precision, "build_s": built,
+        "loss": name, "ms": milliseconds, "repeats_ms": repeats, "views_ms": views_ms, "memory_gib": gib,
+        "way": str(mode), "precision": config.train.precision, "build_s": built,
         "epochs_100_min": milliseconds * EPOCHS_100 / 60_000,
     }  # fmt: skip
 
 
 def hardware(device: torch.device) -> str:
-    """The machine and the versions that a figure holds for."""
+    """Name the machine and the versions that a time holds for."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{platform.machine()} CPU"
     return f"{name}, torch {torch.__version__}, Python {platform.python_version()}"
 
 
 def time_calls(
-    call: Callable[[int], Any], device: torch.device, steps: int, *, warm_up: int = WARM_UP
+    call: Callable[[int], object], device: torch.device, steps: int, *, warm_up: int = WARM_UP
 ) -> float:
-    """Milliseconds a call, after a few that are not counted."""
+    """Milliseconds a call takes, after a few that are not counted."""
+
+    def wait() -> None:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+
     for step in range(warm_up):
         call(step)
-    _wait(device)
+    wait()
     begun = time.perf_counter()
     for step in range(steps):
         call(step)
-    _wait(device)
+    wait()
     return 1000 * (time.perf_counter() - begun) / steps
-
-
-def _views_alone(
-    train_step: TrainStep, index: torch.Tensor, device: torch.device, steps: int, *, graph: bool
-) -> float:
-    views, clock = train_step.objective.parts.views, torch.zeros((), dtype=torch.int64, device=device)
-
-    def call(_: int) -> Any:
-        return views(train_step.images[index], train_step.rows, clock)
-
-    if not graph:
-        return time_calls(call, device, steps)
-    captured, _ = record(partial(call, 0), device)
-    return time_calls(lambda _: captured.replay(), device, steps)
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)

@@ -33,7 +33,8 @@ def compare(
     """
     runs = [(label, replace(config, seed=seed)) for seed in seeds for label, config in configs.items()]
     for label, config in runs if here.world > 1 else ():
-        say(f"{label}, seed {config.seed}")
+        if here.main:
+            say(f"{label}, seed {config.seed}")
         check(config)
         reason = pretrain(config, run_folder(folder, label, config.seed), here, stop)
         if reason is not None:
@@ -73,13 +74,22 @@ def summarize(folder: Path, labels: Sequence[str], seeds: Sequence[int]) -> dict
     }  # fmt: skip
 
 
-def write_comparison(summary: dict[str, Any], folder: Path) -> tuple[Path, Path]:
-    """Write its figure and its numbers; returns their paths."""
+def write_comparison(folder: Path, labels: Sequence[str], seeds: Sequence[int]) -> None:
+    """Write the figure and the numbers of finished runs, and print their table."""
+    summary = summarize(folder, labels, seeds)
     drawing, figures = folder / "comparison.png", folder / "comparison.json"
     write_json(figures, summary)
     title = f"{summary['dataset']} under attack, {_over(summary)}"
     save_figure(draw_comparison(accuracy_panels(summary), title), drawing)
-    return drawing, figures
+    print_comparison(summary)
+
+    def braces(items: Sequence[object]) -> str:
+        """Several items as a shell expands them; it takes braces around a single one literally."""
+        text = ",".join(map(str, items))
+        return f"{{{text}}}" if len(items) > 1 else text
+
+    pages = RunFolder(folder / f"{braces(labels)}-seed{braces(seeds)}").page
+    print(f"written: {drawing}, {figures}, {pages}")
 
 
 def print_comparison(summary: dict[str, Any]) -> None:

@@ -11,9 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from intnacl.cli.commands import EXIT_CODES, pretrain_command, resume_command, train
-from intnacl.cli.flags import Flags
-from intnacl.errors import InputWarning
 from processes import ENVIRONMENT, SMALL, encoder, finish, kill, log, newest_step, start, wait_until, workers
 
 REFERENCE: dict[int, Path] = {}
@@ -49,11 +46,6 @@ def test_a_run_folder_is_the_whole_record(whole: Path) -> None:
     assert rows[-1]["knn"] > 50
     assert rows[-1]["loss"] < rows[0]["loss"]
     assert rows[-1]["loss"] == pytest.approx(rows[-1]["nacl"] + rows[-1]["robust"], rel=1e-6)
-
-
-def test_a_flag_without_effect_is_told() -> None:
-    with pytest.warns(InputWarning, match=r"loss\.lam=0\.3 changes nothing here"):
-        assert train(Flags(preset="simclr", num_positives=3, lam=0.3), lambda *_: None) == 0
 
 
 def _reached(folder: Path, step: int) -> bool:
@@ -160,33 +152,3 @@ def test_sigterm_to_torchrun_saves_and_the_same_command_goes_on(tmp_path: Path, 
     code, text = finish(start(out, ranks=2))
     assert code == 0, text
     assert encoder(out) == encoder(whole_on_two)
-
-
-# ---- the parts -------------------------------------------------------------------------------------------
-
-
-def test_the_resume_command_is_the_one_that_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
-    monkeypatch.setattr(sys, "argv", ["/usr/bin/intnacl", "pretrain", "--out", "my run"])
-    assert resume_command() == "intnacl pretrain --out 'my run'"
-    monkeypatch.setattr(sys, "argv", ["/x/intnacl/__main__.py", "pretrain"])
-    assert resume_command() == "python -m intnacl pretrain"
-    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
-    assert resume_command() == "torchrun --nproc-per-node 8 -m intnacl pretrain"
-
-
-@pytest.mark.parametrize(("reason", "code"), [(None, 0), ("time", 0), ("terminate", 75), ("interrupt", 130)])
-def test_exit_codes(
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    reason: str,
-    code: int,
-) -> None:
-    monkeypatch.setattr("intnacl.cli.commands.pretrain", lambda *_: reason)
-    assert pretrain_command(Flags(device="cpu", out=tmp_path)) == code
-    shown = capsys.readouterr().out
-    assert ("done:" in shown) == (reason is None)
-    assert ("go on with:" in shown) == (reason is not None)
-    assert set(EXIT_CODES) <= {"terminate", "interrupt"}
