@@ -1,6 +1,8 @@
 """Arrays saved by numpy: layouts, splits, and what can be wrong with them."""
 
+import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -10,6 +12,13 @@ import torch
 from intnacl.data.images import ImageSet, LoadRequest
 from intnacl.data.npz import load_npz
 from intnacl.errors import InputError
+
+OPENED: list[str] = []  # every file that Python opens
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _watch() -> None:
+    sys.addaudithook(lambda event, args: OPENED.append(str(args[0])) if event == "open" else None)
 
 
 def pixels(*shape: int) -> npt.NDArray[np.uint8]:
@@ -48,7 +57,7 @@ def test_grey_gets_three_channels(file: Path, shape: tuple[int, ...]) -> None:
         assert np.array_equal(got[:, channel].numpy(), images.reshape(4, 5, 6))
 
 
-def test_both_splits_in_one_file(file: Path) -> None:
+def test_both_splits_in_one_file_which_is_opened_once_a_load(file: Path) -> None:
     np.savez(
         file,
         train_images=pixels(4, 5, 5, 3),
@@ -56,46 +65,43 @@ def test_both_splits_in_one_file(file: Path) -> None:
         test_images=pixels(2, 5, 5, 3),
         test_labels=np.array([[0], [1]], np.uint8),
     )
+    OPENED.clear()
     train, test = get(file), get(file, "test")
+    assert OPENED.count(str(file)) == 2
     assert len(train.images) == 4
     assert test.labels is not None
     assert test.labels.tolist() == [0, 1]
     assert test.classes == train.classes == tuple("01234")
 
 
-def test_a_folder_of_splits(tmp_path: Path) -> None:
-    np.savez(tmp_path / "train.npz", images=pixels(2, 5, 5, 3), labels=np.array([0, 3]))
+@pytest.mark.parametrize("names", [{}, {"classes": np.array(["cat", "dog", "cow", "ant"])}])
+def test_a_folder_of_splits_has_the_classes_of_both(tmp_path: Path, names: dict[str, Any]) -> None:
+    np.savez(tmp_path / "train.npz", images=pixels(2, 5, 5, 3), labels=np.array([0, 3]), **names)
     np.savez(tmp_path / "test.npz", images=pixels(1, 5, 5, 3), labels=np.array([1]))
-    assert get(tmp_path, "test").classes == tuple("0123")
-
-
-def test_class_names_of_one_split_are_the_others_too(tmp_path: Path) -> None:
-    names = np.array(["cat", "dog"])
-    np.savez(tmp_path / "train.npz", images=pixels(2, 5, 5, 3), labels=np.array([0, 1]), classes=names)
-    np.savez(tmp_path / "test.npz", images=pixels(1, 5, 5, 3), labels=np.array([1]))
-    assert get(tmp_path, "test").classes == get(tmp_path, "train").classes == ("cat", "dog")
-
-
-def test_class_names(file: Path) -> None:
-    np.savez(
-        file, images=pixels(2, 5, 5, 3), labels=np.array([0, 1]), classes=np.array(["cat", "dog", "cow"])
-    )
-    assert get(file).classes == ("cat", "dog", "cow")
-    np.savez(
-        file, images=pixels(2, 5, 5, 3), labels=np.array([0, 3]), classes=np.array(["cat", "dog", "cow"])
-    )
-    with pytest.raises(InputError, match=r"set\.npz: label 3 has no name; 'classes' holds 3"):
-        get(file)
+    OPENED.clear()
+    classes = get(tmp_path, "test").classes
+    assert [OPENED.count(str(tmp_path / f"{split}.npz")) for split in ("train", "test")] == [1, 1]
+    assert classes == get(tmp_path).classes == (("cat", "dog", "cow", "ant") if names else tuple("0123"))
+    (tmp_path / "test.npz").unlink()
+    with pytest.raises(InputError, match=r"holds no test split: save 'images'"):
+        get(tmp_path, "test")
 
 
 @pytest.mark.parametrize(
     "names",
-    [np.array(["Kätzchen".encode(), b"dog"]), np.array([["Kätzchen"], ["dog"]])],
-    ids=["bytes", "2-d"],
+    [
+        np.array(["Kätzchen", "dog"]),
+        np.array(["Kätzchen".encode(), b"dog"]),
+        np.array([["Kätzchen"], ["dog"]]),
+    ],
+    ids=["texts", "bytes", "2-d"],
 )
-def test_class_names_of_other_types(file: Path, names: npt.NDArray[np.str_]) -> None:
+def test_class_names(file: Path, names: npt.NDArray[Any]) -> None:
     np.savez(file, images=pixels(2, 5, 5, 3), labels=np.array([0, 1]), classes=names)
     assert get(file).classes == ("Kätzchen", "dog")
+    np.savez(file, images=pixels(2, 5, 5, 3), labels=np.array([0, 3]), classes=names)
+    with pytest.raises(InputError, match=r"set\.npz: label 3 has no name; 'classes' holds 2"):
+        get(file)
 
 
 @pytest.mark.parametrize(
@@ -133,12 +139,9 @@ def test_a_truncated_file_is_named(file: Path, keep: int) -> None:
         get(file)
 
 
-def test_a_missing_file_is_named(file: Path) -> None:
+def test_what_is_no_npz_is_named(file: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"set\.npz does not exist"):
         get(file)
-
-
-def test_an_npy_file_is_no_npz(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", pixels(2, 5, 5, 3))
     with pytest.raises(InputError, match=r"x\.npy is damaged or no \.npz"):
         get(tmp_path / "x.npy")

@@ -7,8 +7,7 @@ may hold the names. Images are uint8 of shape (N,H,W,3), (N,3,H,W), or grey (N,H
 
 import zipfile
 import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -23,71 +22,84 @@ REMEDY = (
     "save 'images' (for training alone) or 'train_images' and 'test_images' in it, or give a folder with "
     "train.npz and test.npz"
 )
+DAMAGE = (OSError, ValueError, EOFError, TypeError, AttributeError, zipfile.BadZipFile, zlib.error)
 
 
-def load_npz(request: LoadRequest) -> ImageSet:
-    """Read the split's arrays; nothing is unpickled."""
-    assert request.path is not None
-    places = _places(request.path)
-    if request.split not in places:
-        raise InputError(f"{request.path} holds no {request.split} split{_found(request.path)}: {REMEDY}.")
-    path, prefix = places[request.split]
-    images = _channels_first(_array(path, f"{prefix}images"), path)
-    labels = _labels(path, prefix, len(images))
-    classes = _classes(places, path) if labels is not None else ()
-    return ImageSet(images=torch.from_numpy(images), labels=labels, classes=classes)
+class Archives(ExitStack):
+    """The .npz files of one load: each is opened once, when it is first asked for, and closed at the end."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._opened: dict[Path, Any] = {}
 
-def _places(path: Path) -> dict[str, tuple[Path, str]]:
-    """Split -> its file, and what its arrays' names begin with."""
-    if path.is_dir():
-        files = {split: (path / f"{split}.npz", "") for split in ("train", "test")}
-        return {split: place for split, place in files.items() if place[0].exists()}
-    names = _names(path)
-    if "images" in names:
-        return {"train": (path, "")}
-    return {split: (path, f"{split}_") for split in ("train", "test") if f"{split}_images" in names}
+    def names(self, path: Path) -> list[str]:
+        """Return the names of a file's arrays."""
+        if path not in self._opened:
+            try:
+                file = self.enter_context(path.open("rb"))
+                self._opened[path] = self.enter_context(np.load(file, allow_pickle=False))
+            except FileNotFoundError:
+                raise InputError(f"{path.absolute()} does not exist.") from None
+            except DAMAGE as error:
+                raise InputError(f"{path} is damaged or no .npz file ({error}).") from error
+        return list(self._opened[path].files)
 
-
-def _found(path: Path) -> str:
-    """What is there instead."""
-    return "" if path.is_dir() else f", only {', '.join(_names(path)) or 'nothing'}"
-
-
-def _names(path: Path) -> list[str]:
-    with _opened(path) as archive:
-        return list(archive.files)
-
-
-def _array(path: Path, name: str) -> npt.NDArray[Any]:
-    with _opened(path) as archive:
-        if name not in archive.files:
-            raise InputError(
-                f"{path} has no array {name!r}; it holds {', '.join(archive.files) or 'nothing'}."
-            )
-        array: npt.NDArray[Any] = archive[name]
+    def read(self, path: Path, name: str) -> npt.NDArray[Any]:
+        """Return one array of a file."""
+        names = self.names(path)
+        if name not in names:
+            raise InputError(f"{path} has no array {name!r}; it holds {', '.join(names) or 'nothing'}.")
+        try:
+            array: npt.NDArray[Any] = self._opened[path][name]
+        except DAMAGE as error:
+            raise InputError(f"{path} is damaged or no .npz file ({error}).") from error
         return array
 
 
-@contextmanager
-def _opened(path: Path) -> Iterator[Any]:
-    try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            yield archive
-    except FileNotFoundError:
-        raise InputError(f"{path.absolute()} does not exist.") from None
-    except InputError:
-        raise
-    except (
-        OSError,
-        ValueError,
-        EOFError,
-        TypeError,
-        AttributeError,
-        zipfile.BadZipFile,
-        zlib.error,
-    ) as error:
-        raise InputError(f"{path} is damaged or no .npz file ({error}).") from error
+def load_npz(request: LoadRequest) -> ImageSet:
+    """Read the split's arrays from one open file, or from one for each split; nothing is unpickled.
+
+    Classes are named by `classes` in the file of the split or of the other one, else numbered up to the
+    largest label of both splits, so that these agree.
+    """
+    assert request.path is not None
+    with Archives() as archives:
+        places = _places(request.path, archives)
+        if request.split not in places:
+            arrays = [] if request.path.is_dir() else archives.names(request.path)
+            found = "" if request.path.is_dir() else f", only {', '.join(arrays) or 'nothing'}"
+            raise InputError(f"{request.path} holds no {request.split} split{found}: {REMEDY}.")
+        path, prefix = places[request.split]
+        images = _channels_first(archives.read(path, f"{prefix}images"), path)
+        if f"{prefix}labels" not in archives.names(path):
+            return ImageSet(images=torch.from_numpy(images), labels=None, classes=())
+        labels = _labels(archives.read(path, f"{prefix}labels"), len(images), path)
+        needed = int(labels.max()) + 1
+        for other, prefix in places.values():
+            if f"{prefix}labels" in archives.names(other) and (other, prefix) != places[request.split]:
+                others = archives.read(other, f"{prefix}labels")
+                if others.size and others.dtype.kind in "iu":
+                    needed = max(needed, int(others.max()) + 1)
+        files = dict.fromkeys([path, *(file for file, _ in places.values())])
+        named = next((file for file in files if "classes" in archives.names(file)), None)
+        if named is None:
+            classes = numbered_classes(needed, path)
+        else:
+            classes = _texts(archives.read(named, "classes"))
+            if len(classes) < needed:
+                raise InputError(f"{named}: label {needed - 1} has no name; 'classes' holds {len(classes)}.")
+        return ImageSet(images=torch.from_numpy(images), labels=torch.from_numpy(labels), classes=classes)
+
+
+def _places(path: Path, archives: Archives) -> dict[str, tuple[Path, str]]:
+    """Split -> its file, and the beginning of its arrays' names."""
+    if path.is_dir():
+        files = {split: path / f"{split}.npz" for split in ("train", "test")}
+        return {split: (file, "") for split, file in files.items() if file.exists()}
+    names = archives.names(path)
+    if "images" in names:
+        return {"train": (path, "")}
+    return {split: (path, f"{split}_") for split in ("train", "test") if f"{split}_images" in names}
 
 
 def _channels_first(images: npt.NDArray[Any], path: Path) -> npt.NDArray[np.uint8]:
@@ -103,33 +115,15 @@ def _channels_first(images: npt.NDArray[Any], path: Path) -> npt.NDArray[np.uint
     return np.repeat(stacked, 3, axis=1) if stacked.shape[1] == 1 else np.ascontiguousarray(stacked)
 
 
-def _labels(path: Path, prefix: str, count: int) -> torch.Tensor | None:
-    if f"{prefix}labels" not in _names(path):
-        return None
-    labels = _array(path, f"{prefix}labels")
+def _labels(labels: npt.NDArray[Any], count: int, path: Path) -> npt.NDArray[np.int64]:
     if labels.shape not in ((count,), (count, 1)) or labels.dtype.kind not in "iu":
         raise InputError(f"{path}: labels are {labels.dtype} {labels.shape}; wanted {count} integers.")
     if labels.min() < 0:
         raise InputError(f"{path}: a label is {labels.min()}; classes count from 0.")
-    return torch.from_numpy(labels.reshape(-1).astype(np.int64))
-
-
-def _classes(places: dict[str, tuple[Path, str]], path: Path) -> tuple[str, ...]:
-    """The names in `classes` of its own file or the other split's, else numbers up to the largest label of
-    both, so that these agree."""
-    labels = [_array(p, f"{prefix}labels") for p, prefix in places.values() if f"{prefix}labels" in _names(p)]
-    needed = max(int(part.max()) + 1 for part in labels if part.size and part.dtype.kind in "iu")
-    files = dict.fromkeys([path, *(p for p, _ in places.values())])
-    named = next((file for file in files if "classes" in _names(file)), None)
-    if named is None:
-        return numbered_classes(needed, path)
-    names = _texts(_array(named, "classes"))
-    if len(names) < needed:
-        raise InputError(f"{named}: label {needed - 1} has no name; 'classes' holds {len(names)}.")
-    return names
+    return labels.reshape(-1).astype(np.int64)
 
 
 def _texts(array: npt.NDArray[Any]) -> tuple[str, ...]:
-    """An array of any shape, of texts, bytes or numbers, as texts."""
+    """Return an array of any shape, of texts, bytes or numbers, as texts."""
     decoded = np.char.decode(array, "utf-8", "replace") if array.dtype.kind == "S" else array
     return tuple(str(name) for name in decoded.ravel())
