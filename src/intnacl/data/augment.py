@@ -50,10 +50,10 @@ class Params(NamedTuple):
 
 
 def draw(config: AugmentConfig, uniform_BU: Tensor, height: int, width: int) -> Params:
-    """Parameters from `UNIFORMS` uniform numbers a sample, for images of height × width.
+    """Draw parameters from `UNIFORMS` uniform numbers a sample, for images of height × width.
 
-    Each parameter has its own columns whatever the recipe: switching one operation off leaves the others as
-    they were.
+    Each parameter has its own columns in every augmentation, so that switching one operation off leaves the
+    others unchanged.
     """
     assert uniform_BU.shape[1] == UNIFORMS, uniform_BU.shape
     crop_BT2, corner_B2, flip_B1, jitter_B9, rest_B4 = torch.split(uniform_BU, [2 * TRIES, 2, 1, 9, 4], dim=1)
@@ -79,13 +79,21 @@ def apply(
     size: tuple[int, int] | None = None,
     dtype: torch.dtype = torch.float32,
 ) -> Tensor:
-    """The images (uint8, or float in [0, 1]) under `params`: (B, 3, *size) in [0, 1], channels_last.
+    """Transform images (uint8, or float in [0, 1]) by `params`: (B, 3, *size) in [0, 1], channels_last.
 
     `size` defaults to the source's. Pixels are computed in float32 and rounded once, at the end, to `dtype`.
     """
-    _check_images(images_BCHW)
+    known = images_BCHW.dtype == torch.uint8 or images_BCHW.is_floating_point()
+    if not known or images_BCHW.ndim != 4 or images_BCHW.shape[1] != 3:
+        raise InputError(
+            f"images are {images_BCHW.dtype} of shape {tuple(images_BCHW.shape)}: expected (batch, 3, "
+            "height, width), uint8 or floats in [0, 1]; grey ones are images.expand(-1, 3, -1, -1)."
+        )
+    unit_BCHW = images_BCHW.to(torch.float32)
+    if images_BCHW.dtype == torch.uint8:
+        unit_BCHW = unit_BCHW / 255
     H, W = images_BCHW.shape[2:]
-    planes = Planes(*_crop_flip(_to_unit(images_BCHW), params, config, size or (H, W)).unbind(1))
+    planes = Planes(*_crop_flip(unit_BCHW, params, config, size or (H, W)).unbind(1))
     if config.jitters:
         planes = _jitter(planes, params)
     if config.grayscale_p > 0:
@@ -108,7 +116,7 @@ def augment(
     size: tuple[int, int] | None = None,
     dtype: torch.dtype = torch.float32,
 ) -> Tensor:
-    """One view of each image, a function of (seed, step, view, row): `draw`, then `apply`.
+    """Return one view of each image, a function of (seed, step, view, row): `draw`, then `apply`.
 
     `rows` (B,) are the images' places in the global batch; `seed`, `step` and `view` may be tensors on the
     device, so that a captured CUDA graph draws anew at every replay.
@@ -118,15 +126,6 @@ def augment(
     return apply(images_BCHW, params, config, size, dtype)
 
 
-def _check_images(images: Tensor) -> None:
-    known = images.dtype == torch.uint8 or images.is_floating_point()
-    if not known or images.ndim != 4 or images.shape[1] != 3:
-        raise InputError(
-            f"images are {images.dtype} of shape {tuple(images.shape)}: expected (batch, 3, height, width), "
-            "uint8 or floats in [0, 1]; grey ones are images.expand(-1, 3, -1, -1)."
-        )
-
-
 def _between(uniform: Tensor, low: float, high: float) -> Tensor:
     return low + (high - low) * uniform
 
@@ -134,7 +133,7 @@ def _between(uniform: Tensor, low: float, high: float) -> Tensor:
 def _crop_box(
     config: AugmentConfig, uniform_BT2: Tensor, corner_B2: Tensor, height: int, width: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Top, left, height, width, (B,) int64 each, of the first of T tries that fits, or of the fallback."""
+    """Return top, left, height and width, (B,) int64 each, of the first try that fits, or the fallback."""
     tall_B, wide_B = _fallback(config, height, width, corner_B2)
     if config.crop_scale is None:
         return torch.zeros_like(tall_B), torch.zeros_like(tall_B), tall_B, wide_B
@@ -155,7 +154,7 @@ def _crop_box(
 
 
 def _fallback(config: AugmentConfig, height: int, width: int, like_B: Tensor) -> tuple[Tensor, Tensor]:
-    """Height and width of the largest box whose ratio is allowed; of the image when nothing is cropped."""
+    """Return height and width of the largest box whose ratio is allowed, or of the image if uncropped."""
     low, high = config.crop_ratio if config.crop_scale is not None else (0, math.inf)
     tall, wide = height, width
     if width < low * height:
@@ -170,7 +169,7 @@ def _fallback(config: AugmentConfig, height: int, width: int, like_B: Tensor) ->
 
 
 def _jitter_factors(config: AugmentConfig, uniform_B4: Tensor, chosen_B: Tensor) -> Tensor:
-    """Uniform in [max(0, 1 − b), 1 + b] for brightness, contrast and saturation, in [−h, h] for hue."""
+    """Draw uniformly from [max(0, 1 − b), 1 + b] for brightness, contrast, saturation, [−h, h] for hue."""
     *blends, hue = config.factors
     columns = [_between(uniform_B4[:, i], max(0.0, 1 - b), 1 + b) for i, b in enumerate(blends)]
     blends_B3 = torch.stack(columns, dim=1)
@@ -180,17 +179,11 @@ def _jitter_factors(config: AugmentConfig, uniform_B4: Tensor, chosen_B: Tensor)
 
 
 def _ranks(key_BK: Tensor) -> Tensor:
-    """The rank of each key in its row, equal keys in the order of columns: a random permutation (B, K)."""
+    """Return the rank of each key in its row, equal keys in the order of columns: a permutation (B, K)."""
     column_K = torch.arange(key_BK.shape[1], device=key_BK.device)
     other_B1K, own_BK1 = key_BK[:, None, :], key_BK[:, :, None]
     before_BKK = (other_B1K < own_BK1) | ((other_B1K == own_BK1) & (column_K < column_K[:, None]))
     return before_BKK.sum(2)
-
-
-def _to_unit(images: Tensor) -> Tensor:
-    if images.dtype == torch.uint8:
-        return images.to(torch.float32) / 255
-    return images.to(torch.float32)
 
 
 def _crop_flip(images_BCHW: Tensor, params: Params, config: AugmentConfig, size: tuple[int, int]) -> Tensor:
@@ -211,10 +204,11 @@ def _crop_flip(images_BCHW: Tensor, params: Params, config: AugmentConfig, size:
 
 
 def _jitter(planes: Planes, params: Params) -> Planes:
-    """The four colour operations in each sample's own order.
+    """Apply the four colour operations in each sample's own order.
 
-    Hue is dear and the three others are one cheap blend. So hue is done once: what a sample does before its
-    hue is done in three blends before it, the rest in three after; a blend not wanted is the identity.
+    Hue rotation is expensive, and each of the three others is one cheap blend. So the hue of all samples is
+    rotated once, between three blends before it and three after; a blend that a sample does not need at its
+    place is the identity.
     """
     hue_B = params.stage[:, HUE]
     for stage in (0, 1, 2):
@@ -226,7 +220,7 @@ def _jitter(planes: Planes, params: Params) -> Planes:
 
 
 def _blend_at(planes: Planes, params: Params, stage: int, active_B: Tensor) -> Planes:
-    """Brightness, contrast or saturation, whichever each active sample does at this stage."""
+    """Apply brightness, contrast or saturation, whichever an active sample has at this stage."""
     chosen_B4 = (params.stage == stage) & active_B[:, None]
     excess_B4 = torch.where(chosen_B4, params.factors - 1, 0.0)
     own_B = 1 + excess_B4[:, :HUE].sum(1)
@@ -234,7 +228,7 @@ def _blend_at(planes: Planes, params: Params, stage: int, active_B: Tensor) -> P
 
 
 def _blur(planes: Planes, params: Params, kernel: int) -> Planes:
-    """Gaussian blur of the chosen samples; the identity is a blur too narrow to reach the next pixel."""
+    """Blur the chosen samples; for the others the blur is too narrow to reach the next pixel."""
     H, W = planes.red.shape[1:]
     if kernel // 2 >= min(H, W):
         raise InputError(

@@ -1,4 +1,4 @@
-"""What may happen to an image, how strongly and how often: settings of `augment`, some with a name."""
+"""Settings of `augment`: which operations an image undergoes, how strongly and how often; some have names."""
 
 import math
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ def _interval(top: float = math.inf) -> Check:
 
 @dataclass(frozen=True, kw_only=True)
 class AugmentConfig(Settings):
-    """What may happen to an image, how strongly and how often. The defaults are the `paper` recipe."""
+    """The operations on an image, how strong and how probable. The defaults are the augmentation `paper`."""
 
     crop_scale: tuple[float, float] | None = setting((0.08, 1.0), _interval(1.0))
     """Area of the crop over area of the image, from and to; None: no crop."""
@@ -63,7 +63,7 @@ class AugmentConfig(Settings):
 
     @property
     def jitters(self) -> bool:
-        """Whether any colour is ever jittered."""
+        """True if colours are jittered at all."""
         return self.jitter_p > 0 and max(self.factors) > 0
 
 

@@ -1,4 +1,4 @@
-"""Which images make up the batch of a step: a pure function of (seed, step), any step to be had at once.
+"""The images of each step's batch: a pure function of (seed, step), computed directly for any step.
 
 An epoch is a permutation of the data set, cut into batches; what does not fill a batch is left out
 (drop_last). The permutation is sorted by words of the counter-based generator, not drawn from torch's: it is
@@ -19,7 +19,7 @@ STREAM = 0xFFFFFFFF  # in the generator's place of the view: no view of an image
 
 
 def steps_per_epoch(n: int, batch_size: int) -> int:
-    """How many whole batches N images give."""
+    """Return how many full batches N images give."""
     if not 1 <= batch_size <= n:
         raise InputError(
             f"batch_size={batch_size} does not fit a data set of n={n} images: take one from 1 to {n}."
@@ -29,7 +29,7 @@ def steps_per_epoch(n: int, batch_size: int) -> int:
 
 @lru_cache(maxsize=2)
 def permutation(seed: int, epoch: int, n: int, device: torch.device | str = "cpu") -> Tensor:
-    """A random order of 0 … N−1, (N,) int64, a function of (seed, epoch): ranks of 62-bit random keys."""
+    """Return a random order of 0 … N−1, (N,) int64, which sorts 62-bit keys drawn for (seed, epoch)."""
     high_N, low_N = draws.words(seed, epoch, STREAM, torch.arange(n, device=device), 2).unbind(1)
     return torch.argsort((high_N >> 1 << 31) | (low_N >> 1), stable=True)
 
@@ -37,7 +37,10 @@ def permutation(seed: int, epoch: int, n: int, device: torch.device | str = "cpu
 def batch_indices(
     seed: int, step: int, n: int, batch_size: int, *, device: torch.device | str = "cpu"
 ) -> Tensor:
-    """The data set's indices in the global batch of a step, counted from 0 over all epochs: (B,) int64."""
+    """Return the indices of the images in the global batch of a step, (B,) int64.
+
+    Steps count from 0 over all epochs.
+    """
     epoch, place = divmod(step, steps_per_epoch(n, batch_size))
     return permutation(seed, epoch, n, device)[place * batch_size : (place + 1) * batch_size].clone()
 
@@ -45,7 +48,7 @@ def batch_indices(
 def rank_rows(
     rank: int, world: int, batch_size: int, *, halo: int = 0, device: torch.device | str = "cpu"
 ) -> Tensor:
-    """The rows of the global batch that a rank holds: its own after the `halo` rows before them.
+    """Return the rows of the global batch that a rank holds: its own, after the `halo` rows before them.
 
     (halo + B/world,) int64. The halo wraps around the global batch; it holds the mixing partners of the
     rank's first rows (see `views`).

@@ -24,17 +24,17 @@ from intnacl.errors import InputError
 
 FORMAT = 2  # raise when decoding or layout change, so that older entries are rebuilt
 Fill = Callable[[IO[bytes]], tuple[list[int], dict[str, str]]]
-"""Writes pixels; returns labels, and broken name -> reason."""
+"""Writes pixels to the file; returns labels, and the name of each broken image -> the reason."""
 
 
 def default_root() -> Path:
-    """Where data sets are kept when no root is given: $INTNACL_DATA, else ~/.cache/intnacl."""
+    """Return where data sets are kept when no root is given: $INTNACL_DATA, else ~/.cache/intnacl."""
     return Path(os.environ.get("INTNACL_DATA") or "~/.cache/intnacl").expanduser()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """What an entry is made from: every file it depends on, and what tells its entry from others."""
+    """The origin of an entry: every file that it depends on, and what distinguishes it from others."""
 
     name: str
     origin: Path
@@ -61,20 +61,23 @@ class Source:
 
 def cached(root: Path, source: Source, fill: Fill) -> ImageSet:
     """Open the entry of `source`, filling it first where it is missing, stale or damaged."""
-    folder = _writable(root)
+    folder = _writable_folder(root)
     entry = folder / f"{source.key}.{source.fingerprint}"
     if (opened := _open(entry)) is None:
         with files.lock(folder / f".{source.key}.lock") as held:
             if (opened := _open(entry)) is None:
-                _clear(folder, source.key, partial=held.state == "held")
+                # Stale entries and what a killed process left; a process that maps one keeps its pages.
+                leftovers = folder.glob(f".{source.key}.*.*") if held.state == "held" else ()
+                for old in (*folder.glob(f"{source.key}.*"), *leftovers):
+                    shutil.rmtree(old, ignore_errors=True)
                 _write(entry, fill, source)
                 opened = _open(entry)
     assert opened is not None, f"{entry} was just written"
     return opened
 
 
-def _writable(root: Path) -> Path:
-    """`root`/cache; for data on a read-only disk the default root's."""
+def _writable_folder(root: Path) -> Path:
+    """Return `root`/cache or, for data on a read-only disk, that of the default root."""
     folders = dict.fromkeys((root / "cache", default_root() / "cache"))
     for folder in folders:
         try:
@@ -88,19 +91,13 @@ def _writable(root: Path) -> Path:
     )
 
 
-def _clear(folder: Path, key: str, *, partial: bool) -> None:
-    """Remove stale entries of `key` and what a killed process left; who has one mapped keeps its pages."""
-    leftovers = folder.glob(f".{key}.*.*") if partial else ()
-    for old in (*folder.glob(f"{key}.*"), *leftovers):
-        shutil.rmtree(old, ignore_errors=True)
-
-
 def _write(entry: Path, fill: Fill, source: Source) -> None:
     with files.new_folder(entry) as folder:
         with (folder / "images.u8").open("wb") as out:
             labels, skipped = fill(out)
         if not labels:
-            raise InputError(f"{source.origin}: no image could be decoded; the first: {_first(skipped)}.")
+            first = next((f"{name}: {reason}" for name, reason in skipped.items()), "there are none")
+            raise InputError(f"{source.origin}: no image could be decoded; the first: {first}.")
         if min(labels) < 0 <= max(labels):
             labelled = sum(label >= 0 for label in labels)
             raise InputError(
@@ -113,12 +110,8 @@ def _write(entry: Path, fill: Fill, source: Source) -> None:
         (folder / "entry.json").write_text(json.dumps(facts))
 
 
-def _first(skipped: dict[str, str]) -> str:
-    return next((f"{name}: {reason}" for name, reason in skipped.items()), "there are none")
-
-
 def _open(entry: Path) -> ImageSet | None:
-    """Map the entry, or None where it is missing or its files are not whole."""
+    """Map the entry into memory; None where it is missing or one of its files is damaged."""
     try:
         facts = json.loads((entry / "entry.json").read_bytes())
         images = _map(entry / "images.u8", torch.uint8, facts["shape"])
@@ -130,8 +123,8 @@ def _open(entry: Path) -> ImageSet | None:
 
 
 def _map(path: Path, dtype: torch.dtype, shape: list[int]) -> Tensor:
-    """A copy-on-write tensor over the file: pages are read when touched, writing never reaches the disk."""
+    """Return a copy-on-write tensor over the file: pages are read when touched, and writes stay in memory."""
     count = math.prod(shape)
     if path.stat().st_size != count * dtype.itemsize:
-        raise ValueError(f"{path} is not whole")
+        raise ValueError(f"{path} is damaged")
     return torch.from_file(str(path), shared=False, size=count, dtype=dtype).view(shape)

@@ -22,7 +22,7 @@ PIXELS = 3 * 32 * 32
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """Where one of the two sets keeps its batches, labels and class names."""
+    """The files and keys in which one of the two sets keeps its batches, labels and class names."""
 
     archive: Archive
     batches: dict[str, tuple[str, ...]]
@@ -58,30 +58,27 @@ CIFAR = {
 
 
 def load_cifar10(request: LoadRequest) -> ImageSet:
-    """60,000 images of 10 classes, 50,000 of them for training."""
+    """Load one split of 60,000 images of 10 classes, 50,000 of them for training."""
     return load_cifar(CIFAR["cifar10"], request)
 
 
 def load_cifar100(request: LoadRequest) -> ImageSet:
-    """60,000 images of 100 classes (the fine labels), 50,000 of them for training."""
+    """Load one split of 60,000 images of 100 classes (the fine labels), 50,000 of them for training."""
     return load_cifar(CIFAR["cifar100"], request)
 
 
 def load_cifar(layout: Layout, request: LoadRequest) -> ImageSet:
     """Read every batch of the split."""
     folder = unpacked(layout.archive, request.root, download=request.download)
-    classes = _read_classes(folder / layout.meta, layout.classes_key)
+    meta, key = folder / layout.meta, layout.classes_key
+    names = _entry(unpickle(meta), key, meta)
+    if not isinstance(names, list) or not names:
+        raise InputError(f"{meta}: {key!r} is not a list of class names.")
+    classes = tuple(_text(name) for name in names)
     batches = [_read_batch(folder / name, layout, len(classes)) for name in layout.batches[request.split]]
     images = np.concatenate([pixels for pixels, _ in batches]).reshape(-1, 3, 32, 32)
     labels = np.concatenate([labels for _, labels in batches])
     return ImageSet(images=torch.from_numpy(images), labels=torch.from_numpy(labels), classes=classes)
-
-
-def _read_classes(path: Path, key: str) -> tuple[str, ...]:
-    names = _entry(unpickle(path), key, path)
-    if not isinstance(names, list) or not names:
-        raise InputError(f"{path}: {key!r} is not a list of class names.")
-    return tuple(_text(name) for name in names)
 
 
 def _read_batch(
@@ -141,7 +138,7 @@ class _Unpickler(pickle.Unpickler):
         self._path = path
 
     def find_class(self, module: str, name: str) -> Any:
-        """What stands for a pickled global name, if it is one of the three."""
+        """Return what stands for a pickled global name, if it is one of the three."""
         if (module, name) not in _KNOWN:
             raise InputError(
                 f"{self._path} asks for {module}.{name}, which no CIFAR file needs: refused, nothing ran."
@@ -150,19 +147,19 @@ class _Unpickler(pickle.Unpickler):
 
 
 def _empty(*_: object) -> npt.NDArray[np.uint8]:
-    """Stands for numpy's _reconstruct: an array yet without content, whatever type the file says."""
+    """Stand in for numpy's _reconstruct: an array without content yet, whatever type the file claims."""
     return np.empty(0, np.uint8)
 
 
 def _uint8(code: bytes | str, *_: object) -> np.dtype[np.uint8]:
-    """Stands for numpy.dtype: an array of objects, or of anything but bytes, is none of CIFAR's."""
+    """Stand in for numpy.dtype, and refuse every type but bytes, such as Python objects."""
     if code not in (b"u1", "u1"):
         raise ValueError(f"array of type {code!r}")
     return np.dtype(np.uint8)
 
 
-# None of numpy's own callables: a file that calls numpy.ndarray on bytes of its own as an array of objects
-# has made pointers to anywhere.
+# None of these is a callable of numpy: a file that could call numpy.ndarray on its own bytes as an array of
+# objects would forge pointers to any address.
 _KNOWN: dict[tuple[str, str], Any] = {
     ("numpy.core.multiarray", "_reconstruct"): _empty,
     ("numpy._core.multiarray", "_reconstruct"): _empty,

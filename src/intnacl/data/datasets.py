@@ -29,6 +29,7 @@ from intnacl.data.tinyimagenet import load_tinyimagenet
 from intnacl.errors import InputError, InputWarning, check_choice
 
 SPLITS = ("train", "test")
+SHOWN = 5  # broken images that a warning names
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -54,7 +55,7 @@ class Dataset(ImageSet):
 
     @cached_property
     def checksum(self) -> str:
-        """SHA-256 of shape, class names, pixels and labels, in hex: the same wherever they were read from."""
+        """SHA-256 of shape, class names, pixels and labels in hex, wherever they were read from."""
         header = {
             "shape": list(self.images.shape),
             "classes": self.classes,
@@ -67,14 +68,14 @@ class Dataset(ImageSet):
         return digest.hexdigest()
 
     def spread(self, count: int) -> Tensor:
-        """Indices of `count` images (all, if there are fewer) at even distances."""
+        """Return the indices of `count` images (of all, if there are fewer) at even distances."""
         if count < 1:
             raise InputError(f"rows={count} draws nothing: give 1 or more.")
         count = min(count, len(self))
         return torch.arange(count) * len(self) // count
 
     def captions(self, indices: Tensor) -> list[str]:
-        """Class names of these images; where the set is unlabelled, their own names or else their indices."""
+        """Return the class names of these images or, without labels, their own names or their indices."""
         if self.labels is None:
             return [printable(self.names[i]) if self.names else f"no. {i}" for i in indices.tolist()]
         return [self.classes[label] for label in self.labels[indices].tolist()]
@@ -84,14 +85,14 @@ class Dataset(ImageSet):
 
     @property
     def facts(self) -> str:
-        """One line: what it is."""
+        """Name, split, number and size of the images, and classes, in one line."""
         count, _, height, width = self.images.shape
         classes = f"{len(self.classes)} classes" if self.labels is not None else "unlabelled"
         broken = f", {len(self.skipped)} broken skipped" if self.skipped else ""
         return f"{self.name}, {self.split}: {count:,} images, {height}×{width}, {classes}{broken}"
 
     def summary(self) -> str:
-        """One line: what it is, and its checksum."""
+        """Return `facts` and the checksum, in one line."""
         return f"{self.facts}; sha256 {self.checksum}"
 
 
@@ -111,12 +112,12 @@ class Entry:
 
     @property
     def images(self) -> str:
-        """50,000 + 10,000."""
+        """The numbers of images as text, such as "50,000 + 10,000"."""
         return " + ".join(f"{count:,}" for count in self.counts) if self.counts else "any"
 
     @property
     def size(self) -> str:
-        """32×32."""
+        """The size of the images as text, such as "32×32"."""
         return f"{self.side}×{self.side}" if self.side else "resized" if self.resized else "any"
 
 
@@ -164,7 +165,7 @@ DATASETS: dict[str, Entry] = {
 
 
 def is_at_path(name: str) -> bool:
-    """Whether a data set is one's own, KIND:PATH: its files may change, those of a named set do not."""
+    """True if a data set is one's own, KIND:PATH: its files may change, those of a named set do not."""
     return ":" in name
 
 
@@ -181,7 +182,7 @@ def check_name(name: str) -> None:
 
 
 def _at_home(path: str | Path) -> Path:
-    """The path with ~ as the user's home."""
+    """Return the path with ~ replaced by the user's home."""
     try:
         return Path(path).expanduser()
     except RuntimeError:
@@ -217,26 +218,18 @@ def load(
         size=None if size is None else int(size),
         download=download,
     )
-    return _checked(name, request, DATASETS[kind].load(request), strict)
-
-
-def _checked(name: str, request: LoadRequest, loaded: ImageSet, strict: bool) -> Dataset:
+    loaded = DATASETS[kind].load(request)
     height, width = loaded.images.shape[2:]
-    if request.size is not None and (height, width) != (request.size, request.size):
+    if size is not None and (height, width) != (size, size):
         raise InputError(
-            f"size={request.size}: {name} has {height}×{width} images and is not resized: leave size out."
+            f"size={size}: {name} has {height}×{width} images and is not resized: leave size out."
         )
-    if loaded.skipped:
-        message = _skipped_message(name, request.split, loaded)
+    if skipped := len(loaded.skipped):
+        broken = [f"{image} ({reason})" for image, reason in loaded.skipped.items()]
+        more = f" and {skipped - SHOWN} more" if skipped > SHOWN else ""
+        counts = f"{skipped} of {skipped + len(loaded.images)} images are broken"
+        message = f"{name}, {split}: {counts}: {', '.join(broken[:SHOWN])}{more}"
         if strict:
             raise InputError(f"{message}. Repair or remove them, or load without strict, which skips them.")
-        warnings.warn(f"{message}; they are skipped", InputWarning, stacklevel=3)
-    return Dataset(name=name, split=request.split, **vars(loaded))
-
-
-def _skipped_message(name: str, split: str, loaded: ImageSet, shown: int = 5) -> str:
-    broken = [f"{image} ({reason})" for image, reason in list(loaded.skipped.items())[:shown]]
-    more = len(loaded.skipped) - len(broken)
-    rest = f" and {more} more" if more else ""
-    total = len(loaded.skipped) + len(loaded.images)
-    return f"{name}, {split}: {len(loaded.skipped)} of {total} images are broken: {', '.join(broken)}{rest}"
+        warnings.warn(f"{message}; they are skipped", InputWarning, stacklevel=2)
+    return Dataset(name=name, split=split, **vars(loaded))

@@ -10,7 +10,7 @@ TEST_EVERY = 5  # of each class every fifth image is for testing
 
 
 def load_digits(request: LoadRequest) -> ImageSet:
-    """Grey levels 0…16 scaled to 0…255 and given three channels; the split is fixed and stratified."""
+    """Load grey levels 0…16 scaled to 0…255 in three channels; the split is fixed and stratified."""
     from sklearn.datasets import load_digits as load_embedded
 
     bunch = load_embedded()

@@ -1,4 +1,4 @@
-"""Archives from the network: downloaded and unpacked aside, md5 checked; a failure says what to put where."""
+"""Archives from the network: downloaded, checked by their md5, unpacked; an error names the manual steps."""
 
 import hashlib
 import tarfile
@@ -30,13 +30,13 @@ class Archive:
 
 
 def unpacked(archive: Archive, root: Path, *, download: bool = True) -> Path:
-    """The archive's folder under `root` (or `root` itself), unpacking and downloading as far as needed."""
+    """Return the archive's folder in `root` (or `root` itself), downloading and unpacking it if needed."""
     for folder in (root / archive.folder, root):
         if folder.name == archive.folder and folder.is_dir():
             return folder
     packed, folder = root / archive.file, root / archive.folder
     if not packed.exists() and not download:
-        raise InputError(_wanted(archive, root, "downloading is switched off"))
+        raise InputError(_by_hand(archive, root, "downloading is switched off"))
     try:
         root.mkdir(parents=True, exist_ok=True)
         with files.lock(root / f".{archive.file}.lock"):
@@ -45,11 +45,12 @@ def unpacked(archive: Archive, root: Path, *, download: bool = True) -> Path:
             if not folder.is_dir():
                 _unpack(archive, packed, folder)
     except (OSError, HTTPException) as error:
-        raise InputError(_wanted(archive, root, str(error))) from error
+        raise InputError(_by_hand(archive, root, str(error))) from error
     return folder
 
 
-def _wanted(archive: Archive, root: Path, reason: str) -> str:
+def _by_hand(archive: Archive, root: Path, reason: str) -> str:
+    """The message that says how to get the archive without this program."""
     return (
         f"{archive.folder} is not in {root} and could not be fetched ({reason}). "
         f"Get {archive.url} and save it as {root / archive.file}, or unpack it to {root / archive.folder}."
@@ -57,7 +58,7 @@ def _wanted(archive: Archive, root: Path, reason: str) -> str:
 
 
 def fetch(archive: Archive, target: Path) -> None:
-    """Download to `target`; nothing appears there unless it came whole and with the right md5."""
+    """Download to `target`; nothing appears there unless it is complete and has the right md5."""
     digest, received = hashlib.md5(usedforsecurity=False), 0
     with urllib.request.urlopen(archive.url, timeout=TIMEOUT_S) as reply, files.new_file(target) as out:
         length = reply.headers.get("Content-Length")
@@ -87,13 +88,9 @@ def _unpack(archive: Archive, packed: Path, folder: Path) -> None:
                 tar.extractall(partial, filter="data")
         except (tarfile.TarError, EOFError) as error:
             raise InputError(f"{packed} cannot be unpacked: {error}.") from error
-        _lift(partial, partial / archive.folder)
-
-
-def _lift(partial: Path, inner: Path) -> None:
-    """Move the content of the archive's own top folder up into `partial`."""
-    if not inner.is_dir():
-        raise InputError(f"the archive holds no folder {inner.name}.")
-    for file in inner.iterdir():
-        file.rename(partial / file.name)
-    inner.rmdir()
+        top = partial / archive.folder  # its content moves up into `partial`
+        if not top.is_dir():
+            raise InputError(f"the archive holds no folder {top.name}.")
+        for file in top.iterdir():
+            file.rename(partial / file.name)
+        top.rmdir()

@@ -1,8 +1,8 @@
 """Random numbers as a pure function of (seed, step, view, row): the counter-based generator Philox4x32-10.
 
 Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (SC 2011). A counter of four 32-bit words is
-mixed with a key of two in ten rounds of multiply and xor. There is no state: any draw of any step can be had
-at once, on any device, by any rank. All arithmetic is exact int64: CPU and GPU, eager and compiled agree bit
+mixed with a key of two in ten rounds of multiply and xor. There is no state: any rank can compute any draw of
+any step directly, on any device. All arithmetic is exact int64: CPU and GPU, eager and compiled agree bit
 for bit.
 
 Shapes: B rows, K numbers a row, Q = ceil(K / 4) counter blocks a row.
@@ -22,13 +22,13 @@ Words = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
 def _multiply(a: Tensor, m: int) -> tuple[Tensor, Tensor]:
-    """High and low word of the 64-bit product a·m, by 16-bit halves of m so that no int64 overflows."""
+    """Return the high and low word of a·m, computed by 16-bit halves of m so that no int64 overflows."""
     low, high = a * (m & 0xFFFF), a * (m >> 16)
     return (high + (low >> 16)) >> 16, (low + ((high & 0xFFFF) << 16)) & _MASK
 
 
 def philox(counter: Words, key: tuple[Tensor, Tensor]) -> Words:
-    """Philox4x32-10 of four counter words under two key words: int64 tensors that broadcast, in [0, 2³²)."""
+    """Return Philox4x32-10 of four counter words and two key words: int64 in [0, 2³²), which broadcast."""
     c0, c1, c2, c3 = counter
     rounds_R = torch.arange(_ROUNDS, device=c0.device)
     keys = [
@@ -42,7 +42,7 @@ def philox(counter: Words, key: tuple[Tensor, Tensor]) -> Words:
 
 
 def words(seed: int | Tensor, step: int | Tensor, view: int | Tensor, rows_B: Tensor, count: int) -> Tensor:
-    """`count` random 32-bit words a row: int64 (B, count).
+    """Return `count` random 32-bit words a row: int64 (B, count).
 
     The counter is (block, row, step, view), each below 2³², and the key is the seed, any int64. All but the
     rows may be numbers, or tensors on the rows' device with one number or one a row.
@@ -63,12 +63,12 @@ def check_seed(argument: str, seed: int) -> None:
 
 
 def uniform(seed: int | Tensor, step: int | Tensor, view: int | Tensor, rows_B: Tensor, count: int) -> Tensor:
-    """`count` uniform numbers a row, float32 (B, count) in [0, 1), each a multiple of 2⁻²⁴."""
+    """Return `count` uniform numbers a row, float32 (B, count) in [0, 1), each a multiple of 2⁻²⁴."""
     return (words(seed, step, view, rows_B, count) >> 8).to(torch.float32) * 2.0**-24
 
 
 def _column(value: int | Tensor, like: Tensor) -> Tensor:
-    """A number, or a tensor with one number or one a row, as an int64 column on the device of `like`."""
+    """Return a number, or a tensor of one number or one a row, as an int64 column on `like`'s device."""
     if not isinstance(value, Tensor):
         value = torch.full((1,), value, dtype=torch.int64, device=like.device)
     return value.to(torch.int64).reshape(-1, 1)

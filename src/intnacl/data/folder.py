@@ -38,11 +38,13 @@ def load_folder(request: LoadRequest) -> ImageSet:
 
 
 def find_split(path: Path, split: str) -> tuple[Path, tuple[str, ...]]:
-    """The folder of the split, and the classes: those of the training folder where it has any."""
+    """Return the folder of the split, and the classes: those of the training folder where it has any."""
     if not path.is_dir():
         raise InputError(f"{path.absolute()} is not a folder.")
     names = {sub.name.lower(): sub for sub in subfolders(path)}
-    if not _has_splits(set(names)):
+    train, test = (set(names).intersection(SPLITS[s]) for s in ("train", "test"))
+    # A folder called train may also be a class among others.
+    if not (names and ((train and test) or names.keys() <= train | test)):
         if split != "train":
             places = f"its images into {path / 'train'} and {path / 'test'}"
             raise InputError(f"{path} has no test split: put {places}. {TRAIN_ALONE}")
@@ -55,14 +57,8 @@ def find_split(path: Path, split: str) -> tuple[Path, tuple[str, ...]]:
     return found[split], next((some for some in classes if some), ())
 
 
-def _has_splits(names: set[str]) -> bool:
-    """Whether sub-folders of these names are splits; one called train may also be a class among others."""
-    train, test = names.intersection(SPLITS["train"]), names.intersection(SPLITS["test"])
-    return bool(names) and (bool(train and test) or names <= train | test)
-
-
 def subfolders(path: Path) -> list[Path]:
-    """Visible sub-folders in the order of their names."""
+    """Return the visible sub-folders in the order of their names."""
     return sorted(sub for sub in path.iterdir() if sub.is_dir() and not sub.name.startswith("."))
 
 
@@ -71,7 +67,11 @@ def _class_names(path: Path) -> tuple[str, ...]:
 
 
 def find_images(folder: Path, classes: tuple[str, ...]) -> list[tuple[Path, int]]:
-    """Each image with its label, -1 where the folder is flat."""
+    """Return each image with its label, which is -1 where the folder is flat.
+
+    Class folders are searched to any depth, but not in hidden folders, such as the copies in
+    `.ipynb_checkpoints`.
+    """
     flat = sorted(path for path in folder.iterdir() if is_image(path) and path.is_file())
     labelled = subfolders(folder)
     if flat and labelled:
@@ -83,21 +83,15 @@ def find_images(folder: Path, classes: tuple[str, ...]) -> list[tuple[Path, int]
         raise InputError(
             f"{folder} holds no images ({READ}) and no class folders: put some in, or give another folder."
         )
-    return [(path, -1) for path in flat] + [pair for sub in labelled for pair in _of_class(sub, classes)]
-
-
-def _visible(folder: Path) -> list[Path]:
-    """Everything below, but for what lies in hidden folders, such as `.ipynb_checkpoints`' copies."""
-    below = ((path, path.relative_to(folder).parts[:-1]) for path in folder.rglob("*"))
-    return [path for path, parents in below if not any(name.startswith(".") for name in parents)]
-
-
-def _of_class(folder: Path, classes: tuple[str, ...]) -> list[tuple[Path, int]]:
-    name = printable(folder.name)
-    if name not in classes:
-        raise InputError(f"{folder} is no class of the training folder, which has {', '.join(classes)}.")
-    paths = sorted(path for path in _visible(folder) if is_image(path) and path.is_file())
-    if not paths:
-        raise InputError(f"the class folder {folder} holds no image ({READ}): put some in, or remove it.")
-    label = classes.index(name)
-    return [(path, label) for path in paths]
+    found = [(path, -1) for path in flat]
+    for sub in labelled:
+        name = printable(sub.name)
+        if name not in classes:
+            raise InputError(f"{sub} is no class of the training folder, which has {', '.join(classes)}.")
+        below = ((path, path.relative_to(sub).parts[:-1]) for path in sub.rglob("*"))
+        visible = (path for path, parents in below if not any(part.startswith(".") for part in parents))
+        paths = sorted(path for path in visible if is_image(path) and path.is_file())
+        if not paths:
+            raise InputError(f"the class folder {sub} holds no image ({READ}): put some in, or remove it.")
+        found += [(path, classes.index(name)) for path in paths]
+    return found

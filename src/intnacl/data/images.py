@@ -1,4 +1,4 @@
-"""From encoded images to one uint8 array: decoded in threads, cropped to a square, broken ones set apart.
+"""From encoded images to one uint8 array: decoded in threads and cropped to squares, broken ones skipped.
 
 Shapes: N images, 3 channels, H rows, W columns, S = side of the square.
 """
@@ -6,7 +6,7 @@ Shapes: N images, 3 channels, H rows, W columns, S = side of the square.
 import io
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import islice
@@ -30,7 +30,7 @@ SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", "
 
 @dataclass(frozen=True, kw_only=True)
 class LoadRequest:
-    """What a loader is asked for: `path` follows the colon of `folder:PATH`, `size` None is the set's own."""
+    """The arguments of a loader: `path` follows the colon of `folder:PATH`; `size` None is the set's own."""
 
     split: str
     root: Path
@@ -41,10 +41,10 @@ class LoadRequest:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ImageSet:
-    """What a loader gives: images (N,3,H,W) uint8, labels (N) int64 or None, class names.
+    """The result of a loader: images (N,3,H,W) uint8, labels (N) int64 or None, class names.
 
-    `skipped` are broken images, name -> reason. `names` are those of a folder's images: their paths below it;
-    other sets have none.
+    `skipped` are broken images, name -> reason. `names` are the paths of a folder's images below it; other
+    sets have none.
     """
 
     images: Tensor
@@ -63,25 +63,25 @@ class Item(NamedTuple):
 
 
 class Broken(NamedTuple):
-    """Why an image could not be decoded."""
+    """The reason why an image could not be decoded."""
 
     reason: str
 
 
 def numbered_classes(count: int, origin: Path) -> tuple[str, ...]:
-    """Names for classes that have none: 0, 1, 2 …"""
+    """Return names for classes that have none: 0, 1, 2 …"""
     if count > MOST_CLASSES:
         raise InputError(f"{origin}: label {count - 1} is no class: number them 0, 1, 2 …")
     return tuple(map(str, range(count)))
 
 
 def printable(name: str) -> str:
-    """A file's name as text that can be drawn and written also where its bytes are no UTF-8."""
+    """Return a file's name as text that can be drawn and written, even if its bytes are not UTF-8."""
     return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
 def is_image(path: Path) -> bool:
-    """Whether the file is named like an image; hidden files (macOS writes `._cat.jpg`) are not."""
+    """True if the file is named like an image and not hidden (macOS writes `._cat.jpg`)."""
     return path.suffix.lower() in SUFFIXES and not path.name.startswith(".")
 
 
@@ -98,7 +98,10 @@ def decode(data: bytes, size: int, *, exact: bool = False) -> npt.NDArray[np.uin
 
 
 def _rgb(image: "Image", kind: str | None) -> "Image":
-    """8-bit RGB. Pillow's own conversion clips 16-bit grey to white; it holds a 16-bit PGM as 32-bit grey."""
+    """Convert to 8-bit RGB.
+
+    Pillow's own conversion clips 16-bit grey to white, and Pillow holds a 16-bit PGM as 32-bit grey.
+    """
     from PIL import Image
 
     if image.mode.startswith("I;16") or (image.mode == "I" and kind in ("PPM", "PNG")):
@@ -113,12 +116,13 @@ def _rgb(image: "Image", kind: str | None) -> "Image":
 def decode_all(
     items: Iterable[Item], total: int, out: IO[bytes], *, size: int, exact: bool = False
 ) -> tuple[list[int], dict[str, str]]:
-    """Append the pixels (3,S,S) of all whole images to `out` in order; give their labels and the broken."""
+    """Append the pixels (3,S,S) of all images to `out` in order; return their labels and the broken ones."""
     labels: list[int] = []
     skipped: dict[str, str] = {}
     workers = min(16, os.cpu_count() or 1)
     with ThreadPoolExecutor(workers) as pool, progress("decoding images", total) as advance:
-        for chunk in _chunks(items):
+        rest = iter(items)
+        while chunk := list(islice(rest, CHUNK)):
             for item, pixels in zip(chunk, pool.map(lambda i: _attempt(i, size, exact), chunk), strict=True):
                 if isinstance(pixels, Broken):
                     skipped[item.name] = pixels.reason
@@ -130,25 +134,14 @@ def decode_all(
 
 
 def _attempt(item: Item, size: int, exact: bool) -> npt.NDArray[np.uint8] | Broken:
-    # A file that cannot be read is the system's trouble, not a broken image: it must not shrink a data set.
-    data = _read(item.data) if isinstance(item.data, Path) else item.data
+    try:
+        data = item.data if isinstance(item.data, bytes) else item.data.read_bytes()
+    except OSError as error:  # a fault of the system, not of the image: it must not shrink a data set
+        raise InputError(f"cannot read {item.data!s}: {error.strerror or error}.") from error
     try:
         return decode(data, size, exact=exact)
     except MemoryError:
         raise
     except Exception as error:  # decoders of damaged files raise nearly anything
-        reason = re.sub(r" <_io\.BytesIO[^>]*>", "", str(error))  # PIL names our buffer; the user has a file
+        reason = re.sub(r" <_io\.BytesIO[^>]*>", "", str(error))  # PIL names our buffer in place of the file
         return Broken(f"{type(error).__name__}: {reason}" if data else "empty")
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror or error}.") from error
-
-
-def _chunks(items: Iterable[Item]) -> Iterator[list[Item]]:
-    rest = iter(items)
-    while chunk := list(islice(rest, CHUNK)):
-        yield chunk

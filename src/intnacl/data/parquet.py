@@ -7,6 +7,7 @@ plain bytes; class names come from the files' own metadata.
 
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ def load_parquet(request: LoadRequest) -> ImageSet:
 
 
 def find_files(path: Path, split: str) -> list[Path]:
-    """The parquet files of the split; without any split names all of them are for training."""
+    """Return the parquet files of the split; if no file is named after a split, all are for training."""
     if not path.exists():
         raise InputError(f"{path.absolute()} does not exist.")
     named = _files_of(path, split)
@@ -79,26 +80,19 @@ def _column(file: Path, choices: tuple[str, ...]) -> str | None:
 
 
 def _classes(files: list[Path]) -> tuple[str, ...]:
-    """Names from the metadata, else numbers up to the largest label of all files: the splits must agree."""
+    """Return names from the metadata, else numbers up to the largest label of all files of both splits."""
     for file in files:
-        if names := _named_classes(file):
-            return names
+        column, metadata = _column(file, LABEL_COLUMNS), _open(file).schema_arrow.metadata or {}
+        with suppress(ValueError, KeyError, TypeError):  # of a file without such metadata
+            features = json.loads(metadata.get(b"huggingface", b"{}"))["info"]["features"]
+            if names := tuple(features[column]["names"]):
+                return names
     largest = max((max(_labels(file), default=-1) for file in files), default=-1)
     return numbered_classes(largest + 1, files[0].parent)
 
 
-def _named_classes(file: Path) -> tuple[str, ...]:
-    column = _column(file, LABEL_COLUMNS)
-    metadata = _open(file).schema_arrow.metadata or {}
-    try:
-        features = json.loads(metadata.get(b"huggingface", b"{}"))["info"]["features"]
-        return tuple(features[column]["names"])
-    except (ValueError, KeyError, TypeError):
-        return ()
-
-
 def _labels(file: Path) -> list[int]:
-    """Every label of the file; none (-1, or a null) for unlabelled rows."""
+    """Return the labels of all rows, -1 for a row without one; empty if the file has no such column."""
     column = _column(file, LABEL_COLUMNS)
     if column is None:
         return []
@@ -116,7 +110,10 @@ def _items(file: Path, classes: int) -> Iterator[Item]:
         raise InputError(
             f"{file} has no column {' or '.join(IMAGE_COLUMNS)}; it has {_open(file).schema_arrow.names}."
         )
-    labels = _check_labels(file, classes)
+    labels = _labels(file) or [-1] * _open(file).metadata.num_rows
+    wrong = [row for row, label in enumerate(labels) if not 0 <= label < classes]
+    if wrong and (len(wrong) < len(labels) or set(labels) != {-1}):  # a file may have no labels at all
+        raise InputError(f"{file}, row {wrong[0]}: label {labels[wrong[0]]} is not one of 0…{classes - 1}.")
     row = 0
     try:
         for batch in _open(file).iter_batches(ROWS, columns=[column]):
@@ -126,12 +123,3 @@ def _items(file: Path, classes: int) -> Iterator[Item]:
                 row += 1
     except (pyarrow.ArrowException, OSError) as error:
         raise InputError(f"{file} is damaged at row {row} ({error}).") from error
-
-
-def _check_labels(file: Path, classes: int) -> list[int]:
-    """Labels of all rows, or -1 for all: a file that is labelled in part is mislabelled."""
-    labels = _labels(file) or [-1] * _open(file).metadata.num_rows
-    wrong = [row for row, label in enumerate(labels) if not 0 <= label < classes]
-    if wrong and (len(wrong) < len(labels) or set(labels) != {-1}):
-        raise InputError(f"{file}, row {wrong[0]}: label {labels[wrong[0]]} is not one of 0…{classes - 1}.")
-    return labels

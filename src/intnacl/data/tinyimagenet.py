@@ -16,11 +16,25 @@ SIZE = 64
 
 def load_tinyimagenet(request: LoadRequest) -> ImageSet:
     """Decode once into the cache; classes in the order of `wnids.txt`, by their first name in `words.txt`."""
-    folder = _folder(request.root)
+    root = request.root
+    folder = next((path for path in (root / FOLDER, root) if (path / "wnids.txt").is_file()), None)
+    if folder is None:
+        raise InputError(
+            f"TinyImageNet is not in {root}: unzip {URL} there, so that {root / FOLDER / 'wnids.txt'} exists."
+        )
     wnids = _lines(folder / "wnids.txt")
     label_of = {wnid: label for label, wnid in enumerate(wnids)}
-    find = _train_items if request.split == "train" else _val_items
-    items = find(folder, label_of)
+    if request.split == "train":
+        items = [
+            Item(str(path.relative_to(folder)), path, label)
+            for wnid, label in label_of.items()
+            for path in _images_in(folder / "train" / wnid / "images")
+        ]
+    else:
+        items = _validation_items(folder, label_of)
+    words = {}
+    if (folder / "words.txt").exists():
+        words = dict(line.split("\t", 1) for line in _lines(folder / "words.txt") if "\t" in line)
     lists = [folder / "wnids.txt", folder / "val" / "val_annotations.txt"]
     source = Source(
         name="tinyimagenet",
@@ -28,18 +42,9 @@ def load_tinyimagenet(request: LoadRequest) -> ImageSet:
         split=request.split,
         size=SIZE,
         files=[*(path for path in lists if path.exists()), *(folder / item.name for item in items)],
-        classes=_class_names(folder, wnids),
+        classes=tuple(words[wnid].split(",")[0] if wnid in words else wnid for wnid in wnids),
     )
     return cached(request.root, source, lambda out: decode_all(items, len(items), out, size=SIZE, exact=True))
-
-
-def _folder(root: Path) -> Path:
-    for folder in (root / FOLDER, root):
-        if (folder / "wnids.txt").is_file():
-            return folder
-    raise InputError(
-        f"TinyImageNet is not in {root}: unzip {URL} there, so that {root / FOLDER / 'wnids.txt'} exists."
-    )
 
 
 def _lines(path: Path) -> list[str]:
@@ -52,13 +57,6 @@ def _lines(path: Path) -> list[str]:
     return lines
 
 
-def _class_names(folder: Path, wnids: list[str]) -> tuple[str, ...]:
-    if not (folder / "words.txt").exists():
-        return tuple(wnids)
-    words = dict(line.split("\t", 1) for line in _lines(folder / "words.txt") if "\t" in line)
-    return tuple(words.get(wnid, wnid).split(",")[0] for wnid in wnids)
-
-
 def _images_in(folder: Path) -> list[Path]:
     paths = sorted(path for path in folder.iterdir() if is_image(path)) if folder.is_dir() else []
     if not paths:
@@ -66,15 +64,7 @@ def _images_in(folder: Path) -> list[Path]:
     return paths
 
 
-def _train_items(folder: Path, label_of: dict[str, int]) -> list[Item]:
-    return [
-        Item(str(path.relative_to(folder)), path, label)
-        for wnid, label in label_of.items()
-        for path in _images_in(folder / "train" / wnid / "images")
-    ]
-
-
-def _val_items(folder: Path, label_of: dict[str, int]) -> list[Item]:
+def _validation_items(folder: Path, label_of: dict[str, int]) -> list[Item]:
     listed = folder / "val" / "val_annotations.txt"
     label_by_file = {}
     for number, line in enumerate(_lines(listed), start=1):

@@ -24,10 +24,10 @@ class Planes(NamedTuple):
 
 
 def separable(images_BCHW: Tensor, rows_BOH: Tensor, columns_BPW: Tensor) -> Tensor:
-    """Rows · X · Columnsᵀ for every sample and channel: (B, C, O, P).
+    """Return Rows · X · Columnsᵀ for every sample and channel: (B, C, O, P).
 
-    With the channels between the two axes, each product is one plain batched matrix product. It is in
-    the images' own type also under autocast: weights of eight bits would show in the pixels.
+    With the channels between the two axes, each product is one plain batched matrix product. It keeps the
+    type of the images under autocast too: weights of eight bits would be visible in the pixels.
     """
     B, C, H, W = images_BCHW.shape
     with torch.autocast(images_BCHW.device.type, enabled=False):
@@ -37,7 +37,7 @@ def separable(images_BCHW: Tensor, rows_BOH: Tensor, columns_BPW: Tensor) -> Ten
 
 
 def resize_matrix(start_B: Tensor, length_B: Tensor, source: int, size: int) -> Tensor:
-    """Antialiased bilinear interpolation of source[start : start + length]: (B, size, source).
+    """Return antialiased bilinear interpolation of source[start : start + length]: (B, size, source).
 
     Output pixel i looks at c = (i + ½)·s with s = length / size. Source pixel j of the window has the weight
     max(0, 1 − |j + ½ − c| / max(s, 1)), normalised over the window, so that no pixel outside leaks in.
@@ -53,7 +53,7 @@ def resize_matrix(start_B: Tensor, length_B: Tensor, source: int, size: int) -> 
 
 
 def gaussian_matrix(sigma_B: Tensor, kernel: int, size: int) -> Tensor:
-    """Gaussian blur with `kernel` taps and mirrored edges along an axis of `size` pixels: (B, size, size)."""
+    """Return Gaussian blur with `kernel` taps and mirrored edges along an axis: (B, size, size)."""
     assert kernel % 2 == 1, kernel
     assert kernel // 2 < size, (kernel, size)
     tap_K = torch.arange(kernel, device=sigma_B.device) - kernel // 2
@@ -67,12 +67,12 @@ def gaussian_matrix(sigma_B: Tensor, kernel: int, size: int) -> Tensor:
 
 
 def grey(planes: Planes) -> Tensor:
-    """Luma (B, H, W) by the ITU-R 601 weights."""
+    """Return the luma (B, H, W) by the ITU-R 601 weights."""
     return planes.red * GREY[0] + planes.green * GREY[1] + planes.blue * GREY[2]
 
 
 def blend(planes: Planes, own_B: Tensor, grey_B: Tensor, mean_B: Tensor) -> Planes:
-    """clamp(own·x + grey·luma(x) + mean·(mean over pixels of luma(x)), 0, 1): three operations in one.
+    """Return clamp(own·x + grey·luma(x) + mean·(mean over pixels of luma(x)), 0, 1), three operations in one.
 
     With factor f, brightness is (f, 0, 0), saturation (f, 1−f, 0) and contrast (f, 0, 1−f); (1, 0, 0) changes
     nothing.
@@ -103,13 +103,13 @@ def rotate_hue(planes: Planes, turn_B: Tensor) -> Planes:
 
 
 def _sector(angle: Tensor) -> Tensor:
-    """clamp(min(k, 4 − k), 0, 1) of k = angle mod 6: how much of the chroma a channel lacks at this hue."""
+    """Return clamp(min(k, 4 − k), 0, 1), k = angle mod 6: the share of chroma that a channel lacks."""
     k = angle - 6 * torch.floor(angle / 6)
     return torch.minimum(k, 4 - k).clamp(0, 1)
 
 
 def to_grey(planes: Planes, chosen_B: Tensor) -> Planes:
-    """Luma in all three planes of the chosen samples."""
+    """Replace the three planes of the chosen samples by their luma."""
     luma_BHW, chosen_B11 = grey(planes), chosen_B[:, None, None]
     return Planes(*(torch.where(chosen_B11, luma_BHW, plane) for plane in planes))
 
@@ -121,5 +121,5 @@ def solarise(planes: Planes, chosen_B: Tensor, threshold: float) -> Planes:
 
 
 def join(planes: Planes, dtype: torch.dtype) -> Tensor:
-    """One image (B, 3, H, W) in [0, 1] of three planes, channels_last."""
+    """Join three planes to images (B, 3, H, W) in [0, 1], channels_last."""
     return torch.stack([plane.clamp(0, 1).to(dtype) for plane in planes], dim=-1).permute(0, 3, 1, 2)

@@ -19,7 +19,7 @@ from intnacl.errors import InputError
 
 
 class Views(NamedTuple):
-    """What a step sees of its images: each entry is (B, 3, H, W) in [0, 1]."""
+    """The views of a step's images: each entry is (B, 3, H, W) in [0, 1]."""
 
     plain: list[Tensor]  # x0, x1
     extra: list[Tensor]  # further views of the same images: NCA's M − 1 additional positives
@@ -27,7 +27,7 @@ class Views(NamedTuple):
 
 
 def mix(x: Tensor, lam: float, shift: int) -> Tensor:
-    """λ·x + (1−λ)·x.roll(shift): every row mixed with the row `shift` places before it, never with itself.
+    """Return λ·x + (1−λ)·x.roll(shift): every row mixed with the row `shift` places before it.
 
     Args:
         x: any tensor of floats with the batch first, (B, …).
@@ -60,7 +60,7 @@ def make_views(
     halo: int = 0,
     dtype: torch.dtype = torch.float32,
 ) -> Views:
-    """All views of one step, augmented as one batch: the number of kernels does not grow with the views.
+    """Return all views of one step, augmented as one batch: more views need no more kernels.
 
     Args:
         images: (h + B, 3, H, W) uint8, or float in [0, 1]: this rank's images, after those of its halo.
@@ -92,7 +92,7 @@ def make_views(
 
 
 def _mixed(bases: list[Tensor], lam: float, halo: int) -> list[Tensor]:
-    """Mixed views j = 1, 2, … of the rows after the halo: of base j, each with the row j places before it."""
+    """Return mixed views j = 1, 2, … of the rows after the halo: base j with the row j places before."""
     _check_lam(lam)
     if halo == 0:
         if bases and len(bases) >= len(bases[0]):
