@@ -188,13 +188,10 @@ def test_extreme_inputs_give_finite_values_and_gradients(case: str, temperature:
 
 
 @pytest.mark.parametrize("tau_plus", [0.01, 0.5, 0.999])
-def test_the_floor_of_the_estimator_gives_finite_gradients(tau_plus: float) -> None:
+def test_the_floor_of_the_estimator_and_many_positives_give_finite_gradients(tau_plus: float) -> None:
     z0 = torch.eye(2, 8, requires_grad=True)  # twins equal, others orthogonal: the difference is negative
     assert_finite(IntNaClLoss.preset("debiased", tau_plus=tau_plus, temperature=0.05), [z0, z0])
-
-
-def test_two_images_and_many_positives() -> None:
-    assert_finite(IntNaClLoss(num_positives=200), views(201, torch.float32, b=2))
+    assert_finite(IntNaClLoss(num_positives=200, tau_plus=tau_plus), views(201, torch.float32, b=2))
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

@@ -120,7 +120,7 @@ class IntNaClLoss(nn.Module):
 
     @property
     def views_needed(self) -> ViewsNeeded:
-        """How many plain, extra, mixed and adversarial views a step must provide."""
+        """The number of plain, extra, mixed and adversarial views that a step must provide."""
         others = self.config.num_positives - 1
         nca = self.config.nacl == "nca"
         return ViewsNeeded(2, others if nca else 0, 0 if nca else others, int(self.config.alpha > 0))

@@ -131,8 +131,7 @@ def test_fuse_leaves_to_the_compiler_what_kernels_cannot_do(
             for layer in net.modules():
                 assert not isinstance(layer, ViewBatchNorm) or (layer.kernel is not None) is (on and suited)
         assert not fuse(nn.Linear(2, 2), on=True)
-    convert(on_cpu := ResNet(*RESNETS["resnet18"]))
-    assert not fuse(on_cpu, on=True)
+    assert not fuse(convert(ResNet(*RESNETS["resnet18"])), on=True), "not on a CPU"
 
 
 @pytest.mark.parametrize(

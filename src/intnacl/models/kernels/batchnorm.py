@@ -28,7 +28,7 @@ PROGRAMS = 396  # that share one reduction: three for each multiprocessor
 
 
 class Layout(NamedTuple):
-    """How the rows of x fall into groups: `clean` views in groups of `together`, then adversarial ones."""
+    """The views in the rows of x: `clean` ones in groups of `together`, then adversarial ones."""
 
     views: int
     clean: int
