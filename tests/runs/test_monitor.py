@@ -1,4 +1,4 @@
-"""The kNN monitor: which images it looks at, what it measures, and when there is none."""
+"""The kNN monitor of a run: what it measures, and when there is none."""
 
 from pathlib import Path
 
@@ -8,9 +8,8 @@ import torch
 
 from intnacl.data import load
 from intnacl.errors import InputWarning
-from intnacl.evaluation.knn import KnnMonitor
 from intnacl.runs.config import RunConfig
-from intnacl.runs.monitor import build_monitor
+from intnacl.runs.pretrain import build_monitor
 from intnacl.runs.resolve import resolve
 from intnacl.training.ranks import Ranks
 
@@ -35,15 +34,6 @@ def test_it_measures_knn_accuracy() -> None:
     assert made is not None
     assert made.config.k == 144
     assert made(torch.nn.Flatten())["knn"] > 80
-
-
-def test_it_sees_all_classes_of_a_sorted_set(tmp_path: Path) -> None:
-    own = load(sorted_by_class(tmp_path, 15_000))
-    monitor = KnnMonitor(own, own, CPU)
-    assert len(monitor.train[0]) == 10_000
-    assert len(monitor.test[0]) == 2_000
-    assert set(monitor.train[1].tolist()) == set(monitor.test[1].tolist()) == {0, 1, 2}
-    assert monitor.config.k == 200
 
 
 def test_there_is_none_on_other_ranks_where_it_is_off_and_without_labels(tmp_path: Path) -> None:

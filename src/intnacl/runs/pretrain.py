@@ -1,18 +1,19 @@
 """The first stage of a run: training its encoder. `measure` has the others."""
 
 import gc
+import warnings
 from contextlib import nullcontext
 from dataclasses import replace
 
 from intnacl.data import load
 from intnacl.data.datasets import Dataset, is_at_path
-from intnacl.errors import InputError
+from intnacl.errors import InputError, InputWarning
+from intnacl.evaluation.knn import KnnMonitor
 from intnacl.models.weights import read_header, save_encoder
 from intnacl.plots.curves import draw_learning
 from intnacl.plots.style import save_figure
 from intnacl.runs.config import RunConfig
 from intnacl.runs.folder import RunFolder
-from intnacl.runs.monitor import build_monitor
 from intnacl.training.journal import Journal, records
 from intnacl.training.objectives import Contrastive, Objective, Supervised
 from intnacl.training.ranks import Ranks, barrier
@@ -97,6 +98,18 @@ def _train(config: RunConfig, folder: RunFolder, here: Ranks, stop: Stop) -> str
         save_encoder(objective.encoder, config.encoder, size, folder.encoder, data=train.checksum)
     barrier(here)  # a run is done for all when its files are
     return reason
+
+
+def build_monitor(config: RunConfig, train: Dataset, here: Ranks) -> KnnMonitor | None:
+    """Return the monitor of a labelled set with a test split, on the rank that looks at it; else None."""
+    if train.labels is None or not config.train.monitor_epochs or not here.main:
+        return None
+    try:
+        test = load(config.dataset, "test", config.root, size=config.size)
+        return KnnMonitor(train, test, here.device) if test.labels is not None else None
+    except InputError as error:
+        warnings.warn(f"the kNN accuracy is not watched: {error}", InputWarning, stacklevel=2)
+        return None
 
 
 def build_objective(config: RunConfig, train: Dataset, here: Ranks) -> Objective:
