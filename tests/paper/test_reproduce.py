@@ -19,8 +19,8 @@ from intnacl.errors import InputError
 from intnacl.paper import record
 from intnacl.paper.plan import Plan, make_plan
 from intnacl.paper.reproduce import Selection, print_plan, print_summary, reproduce, seeds_of
+from intnacl.paper.session import new_session
 from intnacl.paper.tables import read_grid
-from intnacl.paper.workers import new_session
 from intnacl.training.stop import Stop
 
 Output = pytest.CaptureFixture[str]

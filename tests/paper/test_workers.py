@@ -20,18 +20,15 @@ from intnacl.errors import InputError
 from intnacl.paper.attempts import TRIES, Outcome, failure, finished, run_folder
 from intnacl.paper.plan import Job
 from intnacl.paper.progress import Progress
+from intnacl.paper.session import Executor, Session, new_session, run_all
 from intnacl.paper.workers import (
-    Executor,
     InProcess,
     Processes,
     RayTasks,
-    Session,
     WorkerStop,
     connect,
     local_devices,
-    new_session,
     ray_device,
-    run_all,
     threads_of,
 )
 from intnacl.training.stop import Stop

@@ -1,4 +1,4 @@
-"""From tables to runs: what two tables share is trained once.
+"""From tables to runs: a run that several tables share is done once.
 
 Runs that differ only in their epochs, under a constant learning rate, are milestones of one training: each
 goes on from the last state of the one before.
@@ -39,9 +39,9 @@ class Job:
     parent: str | None = None
     """The run whose last state it goes on from."""
     goes_on: bool = False
-    """Whether some longer run may go on from it."""
+    """True if a longer run may go on from it."""
     shorter: tuple[str, ...] = ()
-    """The runs that it might go on from, the longest first."""
+    """The runs that it may go on from, the longest first."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,14 +94,14 @@ def make_plan(
 
 
 def jobs_of(plan: Plan, rows: Sequence[str] = (), columns: Sequence[str] = ()) -> tuple[Job, ...]:
-    """The runs behind rows of these labels, or "GROUP, LABEL"s, and columns of these; none named: all."""
+    """Return the runs of rows with these labels (or "GROUP, LABEL"s) and columns with these; none: all."""
     check_names(plan.tables, rows, columns)
     found = (runs for table in plan.tables for _, runs in runs_by_row(plan, table, rows, columns))
     return only(plan, set[str]().union(*found))
 
 
 def only(plan: Plan, names: Container[str]) -> tuple[Job, ...]:
-    """The runs of these names, as they are done where no others are."""
+    """Return the runs of these names, as they are done on their own."""
     return _chained(job for job in plan.jobs if job.name in names)
 
 
@@ -123,7 +123,7 @@ def check_names(tables: Sequence[Table], rows: Sequence[str], columns: Sequence[
 def runs_by_row(
     plan: Plan, table: Table, rows: Sequence[str] = (), columns: Sequence[str] = ()
 ) -> list[tuple[Row, set[str]]]:
-    """The rows of a table, all or those named, with their runs in all columns or in those named."""
+    """Return the rows of a table, all or those named, with their runs in all columns or in those named."""
     taken = [j for j, column in enumerate(table.columns) if not columns or column.label in columns]
     return [
         (row, {run for j in taken for run in cells[j].values()})
@@ -134,7 +134,7 @@ def runs_by_row(
 
 @dataclass(frozen=True, kw_only=True)
 class _Want:
-    """What one cell wants: a training (here with seed 0) and a figure of it."""
+    """A training (here with seed 0) and a figure of it that one cell wants."""
 
     table: str
     row: int
@@ -146,7 +146,7 @@ class _Want:
 
 
 def _wants(table: Table, overrides: Mapping[str, Any], device: torch.device | None) -> list[_Want]:
-    """What the cells of a table want, one after another."""
+    """Return the wants of a table's cells, one after another."""
     found = []
     known: dict[str, tuple[RunConfig, str]] = {}  # many columns of a row are figures of one run
     for i, j, settings in table.cells():
@@ -211,7 +211,7 @@ def _merged(wants: Sequence[_Want]) -> RunConfig:
 
 
 def _shorter_trainings(configs: Mapping[str, RunConfig]) -> dict[str, tuple[str, ...]]:
-    """For each training the shorter ones that it might go on from, the longest first."""
+    """Return for each training the shorter ones that it may go on from, the longest first."""
     alike: dict[str, list[tuple[int, str]]] = defaultdict(list)
     for key, config in configs.items():
         if config.train.schedule == "constant" and config.train.warmup_epochs == 0:

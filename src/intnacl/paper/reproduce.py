@@ -23,19 +23,9 @@ from intnacl.paper.plan import (
     runs_by_row,
 )
 from intnacl.paper.progress import Progress, last_line
+from intnacl.paper.session import Executor, Session, new_session, run_all
 from intnacl.paper.tables import Column, Row, Table, read_grid
-from intnacl.paper.workers import (
-    Executor,
-    InProcess,
-    Processes,
-    RayTasks,
-    Session,
-    connect,
-    local_devices,
-    new_session,
-    ray_device,
-    run_all,
-)
+from intnacl.paper.workers import InProcess, Processes, RayTasks, connect, local_devices, ray_device
 from intnacl.runs.config import to_dict
 from intnacl.training.ranks import read_device
 from intnacl.training.stop import Stop

@@ -1,4 +1,4 @@
-"""When two runs are the same, and what a run is called: after all that its result depends on."""
+"""Names of runs, which hold a hash of all that the result depends on, and keys of runs that are alike."""
 
 import hashlib
 import json
@@ -16,8 +16,10 @@ DEFAULTS = 2  # raise when a setting's default changes: runs with the old one mu
 
 
 def canonical(config: RunConfig) -> RunConfig:
-    """The same run with what it does not use of loss and mixing as in the recipes, so that equal runs are
-    equal."""
+    """Return the run with those settings of loss and mixing that it does not use as in the recipes.
+
+    Runs that do the same are then equal.
+    """
     names = unused(config)
     loss = {f.name: getattr(_simclr(), f.name) for f in fields(LossConfig) if f"loss.{f.name}" in names}
     unmixed = replace(config.augment, mix_of=AugmentConfig.mix_of)
@@ -27,22 +29,22 @@ def canonical(config: RunConfig) -> RunConfig:
 
 @cache
 def _simclr() -> LossConfig:
-    """What the recipes make of the loss when nothing is asked for."""
+    """Return the loss that the recipes have where nothing is asked for."""
     return resolve().loss
 
 
 def training_key(config: RunConfig) -> str:
-    """Equal for runs that train alike, whatever they measure and whatever their seed."""
+    """Return what is equal for runs that train alike, whatever they measure and whatever their seed."""
     return _text(replace(config, seed=0, evaluation=EvaluationConfig()))
 
 
 def encoder_key(config: RunConfig) -> str:
-    """Equal for runs that end with the same encoder, whatever they measure on it and how."""
+    """Return what is equal for runs that end with the same encoder, whatever they measure on it and how."""
     return _text(replace(config, evaluation=EvaluationConfig(), probe=ProbeConfig()))
 
 
 def run_name(config: RunConfig) -> str:
-    """A readable name and a hash of all that the result depends on."""
+    """Return a readable name with a hash of all that the result depends on."""
     loss = config.loss
     parts = [config.dataset.replace("/", "_").replace(":", "_")]
     if config.objective == "supervised":
@@ -57,7 +59,7 @@ def run_name(config: RunConfig) -> str:
 
 
 def _text(config: RunConfig) -> str:
-    """All settings that are not at their default: one that a later version adds leaves names as they are."""
+    """Return all settings that are not at their default: one that a later version adds changes no name."""
     usual = _defaults()
     flat = {key: value for key, value in flatten(to_dict(config)) if key not in FREE and value != usual[key]}
     return json.dumps({"defaults": DEFAULTS, **flat}, sort_keys=True)
