@@ -1,207 +1,289 @@
-"""One attempt at a run: done once, resumed, inherited, retried, given up."""
+"""One attempt at a run: done once, resumed, inherited, retried, given up; marked where a device is shared."""
 
 import dataclasses
 import errno
 import json
+import socket
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from grids import jobs
 
 from intnacl.errors import InputError
-from intnacl.paper import attempts
-from intnacl.paper.attempts import DIED, TRIES, attempt, failure, finished, run_folder
+from intnacl.paper.attempts import (
+    DIED,
+    TRIES,
+    Failure,
+    attempt,
+    device_name,
+    failure,
+    finished,
+    given_up,
+    mark_shared,
+    run_folder,
+)
+from intnacl.paper.cells import figure
 from intnacl.paper.plan import Job
 from intnacl.paper.reuse import inherit
 from intnacl.runs.folder import RunFolder
 from intnacl.training.journal import records
 from intnacl.training.stop import Stop
 
-
-def _attempt(job: Job, results: Path, session: str = "one") -> str:
-    return attempt(job, results, device="cpu", stop=Stop(), session=session)
-
-
-def _result(results: Path, job: Job) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(run_folder(results, job.name).result.read_text())
-    return found
+Try = Callable[..., str]
 
 
 @pytest.fixture
-def broken(monkeypatch: pytest.MonkeyPatch) -> list[Exception]:
-    """Errors that the next runs raise, one each."""
-    errors: list[Exception] = []
+def try_once(tmp_path: Path) -> Try:
+    def once(job: Job, session: str = "one", results: Path = tmp_path, stop: Stop | None = None) -> str:
+        return attempt(job, results, device="cpu", stop=stop or Stop(), session=session)
 
-    def run(*_: object) -> None:
-        raise errors.pop(0)
+    return once
+
+
+@pytest.fixture
+def broken(monkeypatch: pytest.MonkeyPatch) -> list[BaseException | str]:
+    """Errors that the next runs raise, or reasons to stop that they return, one each."""
+    endings: list[BaseException | str] = []
+
+    def run(*_: object) -> str:
+        ending = endings.pop(0)
+        if isinstance(ending, BaseException):
+            raise ending
+        return ending
 
     monkeypatch.setattr("intnacl.runs.run", run)
-    return errors
+    return endings
 
 
-def test_a_run_is_done_once(tmp_path: Path) -> None:
+def result_of(results: Path, job: Job) -> dict[str, Any]:
+    return json.loads(run_folder(results, job.name).result.read_text())  # type: ignore[no-any-return]
+
+
+def noted(results: Path, job: Job) -> Failure:
+    found = failure(run_folder(results, job.name))
+    assert found is not None
+    return found
+
+
+def marked(results: Path) -> list[str]:
+    return sorted(path.parent.name for path in results.glob("runs/*/shared"))
+
+
+def with_state(folder: RunFolder, step: int = 2) -> RunFolder:
+    """The folder of a run that was stopped after a step."""
+    state = folder.checkpoints / f"step-{step:09d}"
+    state.mkdir(parents=True)
+    (state / "state.json").write_text("{}")
+    folder.log.write_text(folder.path.name)
+    return folder
+
+
+def test_a_run_is_done_once(tmp_path: Path, try_once: Try) -> None:
     (job,) = jobs()
-    assert _attempt(job, tmp_path) == "finished"
+    assert try_once(job) == "finished"
     folder = run_folder(tmp_path, job.name)
-    assert set(_result(tmp_path, job)["accuracy"]) == {"digits"}
+    result = result_of(tmp_path, job)
+    assert set(result["accuracy"]) == {"digits"}
     assert not list(folder.checkpoints.glob("step-*"))  # nothing goes on from it
     assert "epoch 1/1" in folder.output.read_text()
     before = folder.result.stat().st_mtime_ns
-    assert _attempt(job, tmp_path) == "finished"
+    assert try_once(job) == "finished"
     assert folder.result.stat().st_mtime_ns == before
+    assert marked(tmp_path) == []  # it had the device to itself
+    assert "shared" not in result["protocol"]["hardware"]
+    assert figure(result, "digits", "minutes").value == pytest.approx(result["time_s"]["pretrain"] / 60)
 
 
-def test_a_milestone_equals_a_run_of_its_length(tmp_path: Path) -> None:
+def test_a_milestone_equals_a_run_of_its_length(tmp_path: Path, try_once: Try) -> None:
     first, second = jobs(epochs=(1, 3))
-    assert _attempt(second, tmp_path) == "waiting"
-    assert _attempt(first, tmp_path) == "finished"
-    assert _attempt(second, tmp_path) == "finished"
-    assert "going on from step 2 of 6" in run_folder(tmp_path, second.name).output.read_text()
-    log = records(run_folder(tmp_path, second.name).log)
-    assert [row["epoch"] for row in log] == [1, 2, 3]
+    assert [try_once(job) for job in (second, first, second)] == ["waiting", "finished", "finished"]
+    folder = run_folder(tmp_path, second.name)
+    assert "going on from step 2 of 6" in folder.output.read_text()
+    assert [row["epoch"] for row in records(folder.log)] == [1, 2, 3]
     alone = tmp_path / "alone"
-    assert _attempt(dataclasses.replace(second, parent=None), alone) == "finished"
-    went_on, straight = _result(tmp_path, second), _result(alone, second)
+    assert try_once(dataclasses.replace(second, parent=None), results=alone) == "finished"
+    went_on, straight = result_of(tmp_path, second), result_of(alone, second)
     assert went_on["protocol"]["encoder_sha256"] == straight["protocol"]["encoder_sha256"]
     assert went_on["accuracy"] == straight["accuracy"]
 
 
 def test_a_run_with_a_state_of_its_own_inherits_none(tmp_path: Path) -> None:
     """Else a run that was stopped would lose the epochs in its log that its parent has not."""
-    for name, step in (("parent", 2), ("child", 4)):
-        (tmp_path / name / "checkpoints" / f"step-{step:09d}").mkdir(parents=True)
-        (tmp_path / name / "log.jsonl").write_text(name)
-    inherit(RunFolder(tmp_path / "parent"), RunFolder(tmp_path / "child"))
-    assert (tmp_path / "child" / "log.jsonl").read_text() == "child"
-    assert [path.name for path in (tmp_path / "child" / "checkpoints").iterdir()] == ["step-000000004"]
+    parent, child = (
+        with_state(RunFolder(tmp_path / "parent"), 2),
+        with_state(RunFolder(tmp_path / "child"), 4),
+    )
+    inherit(parent, child)
+    assert child.log.read_text() == "child"
+    assert [path.name for path in child.checkpoints.iterdir()] == ["step-000000004"]
 
 
-def test_a_state_is_copied_where_files_cannot_be_linked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("links", [True, False])
+def test_a_state_is_inherited_with_the_mark_of_a_shared_device(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: bool, shared: bool
 ) -> None:
-    (tmp_path / "parent" / "checkpoints" / "step-000000002").mkdir(parents=True)
-    (tmp_path / "parent" / "checkpoints" / "step-000000002" / "state.json").write_text("{}")
-    (tmp_path / "child").mkdir()
+    """The time of a longer run has the shorter one's in it. Files are copied where they cannot be linked."""
 
-    def _refused(*_: object) -> None:
+    def refused(*_: object) -> None:
         raise OSError(errno.EPERM, "Operation not permitted")
 
-    monkeypatch.setattr("os.link", _refused)
-    inherit(RunFolder(tmp_path / "parent"), RunFolder(tmp_path / "child"))
-    assert (tmp_path / "child" / "checkpoints" / "step-000000002" / "state.json").read_text() == "{}"
+    parent, child = with_state(RunFolder(tmp_path / "parent")), RunFolder(tmp_path / "child")
+    if shared:
+        parent.mark_shared()
+    if not links:
+        monkeypatch.setattr("os.link", refused)
+    inherit(parent, child)
+    assert (child.checkpoints / "step-000000002" / "state.json").read_text() == "{}"
+    assert child.shared.exists() == shared
 
 
-def test_a_run_that_others_hold_is_left_alone(tmp_path: Path) -> None:
+def test_a_run_that_others_hold_is_left_alone(tmp_path: Path, try_once: Try) -> None:
     (job,) = jobs()
     with run_folder(tmp_path, job.name).hold(device="cpu"):
-        assert _attempt(job, tmp_path) == "busy"
+        assert try_once(job) == "busy"
 
 
-def test_a_stopped_run_goes_on_and_is_no_failure(tmp_path: Path) -> None:
+def test_a_stopped_run_goes_on_and_is_no_failure(tmp_path: Path, try_once: Try) -> None:
     (job,) = jobs()
-    assert attempt(job, tmp_path, device="cpu", stop=Stop(0.0), session="one") == "stopped"
-    noted = failure(run_folder(tmp_path, job.name))
-    assert noted is not None
-    assert (noted["tries"], noted["given_up"]) == ({"one": 0}, [])
-    assert _attempt(job, tmp_path) == "finished"
+    assert try_once(job, stop=Stop(0.0)) == "stopped"
+    assert noted(tmp_path, job) == {"error": "", "tries": {"one": 0}, "given_up": []}
+    assert try_once(job) == "finished"
     assert failure(run_folder(tmp_path, job.name)) is None
 
 
-def test_a_stop_leaves_what_an_earlier_session_noted(tmp_path: Path, broken: list[Exception]) -> None:
-    """Else the run would be a failure without a reason."""
-    (job,) = jobs()
-    broken += [InputError("no such data set")]
-    assert _attempt(job, tmp_path) == "failed"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("intnacl.runs.run", lambda *_: "terminate")
-        assert _attempt(job, tmp_path, session="two") == "stopped"
-    assert failure(run_folder(tmp_path, job.name)) == {
-        "error": "no such data set", "tries": {"one": 1, "two": 0}, "given_up": ["one"],
-    }  # fmt: skip
-
-
 def test_failures_are_retried_then_given_up_until_the_next_session(
-    tmp_path: Path, broken: list[Exception]
+    tmp_path: Path, try_once: Try, broken: list[BaseException | str]
 ) -> None:
     (job,) = jobs()
     broken += [RuntimeError(f"no {i}") for i in range(TRIES + 1)]
     for i in range(TRIES):
-        assert _attempt(job, tmp_path) == "failed"
-        noted = failure(run_folder(tmp_path, job.name))
-        assert noted is not None
-        assert noted["error"].endswith(f"RuntimeError: no {i}\n")
-        assert attempts.given_up(tmp_path, job.name, "one") == (i == TRIES - 1)
-    assert _attempt(job, tmp_path) == "failed"
+        assert try_once(job) == "failed"
+        assert noted(tmp_path, job)["error"].endswith(f"RuntimeError: no {i}\n")
+        assert given_up(tmp_path, job.name, "one") == (i == TRIES - 1)
+    assert try_once(job) == "failed"
     assert len(broken) == 1  # it was not tried again
-    assert _attempt(job, tmp_path, session="two") == "failed"
+    assert try_once(job, "two") == "failed"
     assert not broken
-    assert not attempts.given_up(tmp_path, job.name, "two")
+    assert not given_up(tmp_path, job.name, "two")
 
 
-def test_a_users_mistake_is_not_retried(tmp_path: Path, broken: list[Exception]) -> None:
+def test_a_users_mistake_is_not_retried_and_sessions_do_not_undo_each_others_verdict(
+    tmp_path: Path, try_once: Try, broken: list[BaseException | str]
+) -> None:
     (job,) = jobs()
-    broken += [InputError("no such data set")]
-    assert _attempt(job, tmp_path) == "failed"
-    assert failure(run_folder(tmp_path, job.name)) == {
-        "error": "no such data set", "tries": {"one": 1}, "given_up": ["one"],
+    broken += [InputError("no such data set"), InputError("no such data set"), "terminate"]
+    for session in ("one", "two", "one", "two"):
+        assert try_once(job, session) == "failed"
+        assert given_up(tmp_path, job.name, session)
+    assert broken == ["terminate"]  # each tried once
+    assert try_once(job, "three") == "stopped"  # which leaves what the others noted
+    assert noted(tmp_path, job) == {
+        "error": "no such data set", "tries": {"one": 1, "two": 1, "three": 0}, "given_up": ["one", "two"],
     }  # fmt: skip
 
 
-def test_sessions_that_share_a_folder_do_not_undo_each_others_verdict(
-    tmp_path: Path, broken: list[Exception]
+def test_a_run_that_kills_its_process_is_given_up(
+    tmp_path: Path, try_once: Try, broken: list[BaseException | str]
 ) -> None:
     (job,) = jobs()
-    broken += [InputError("bad"), InputError("bad")]
-    for session in ("one", "two", "one", "two"):
-        assert _attempt(job, tmp_path, session) == "failed"
-        assert attempts.given_up(tmp_path, job.name, session)
-    assert not broken  # each tried once
-    noted = failure(run_folder(tmp_path, job.name))
-    assert noted is not None
-    assert noted["error"] == "bad"
+    for _ in range(TRIES):
+        broken.append(KeyboardInterrupt())
+        with pytest.raises(KeyboardInterrupt):  # passes by like a kill: nothing is noted
+            try_once(job)
+    assert try_once(job) == "failed"
+    assert noted(tmp_path, job)["error"] == DIED
+
+
+def test_what_goes_on_from_a_failed_run_fails_with_it(
+    tmp_path: Path, try_once: Try, broken: list[BaseException | str]
+) -> None:
+    first, second = jobs(epochs=(1, 2))
+    broken += [InputError("bad")]
+    assert [try_once(job) for job in (first, second)] == ["failed", "failed"]
+    assert noted(tmp_path, second)["error"] == f"it goes on from {first.name}, which failed"
 
 
 @pytest.mark.parametrize(
     "text", ["", "[]", "{}", '{"session": "s", "tries": 3, "error": "e", "given_up": true}']
 )
 def test_a_damaged_note_is_forgotten(tmp_path: Path, text: str) -> None:
-    (tmp_path / "runs" / "a").mkdir(parents=True)
-    (tmp_path / "runs" / "a" / "failure.json").write_text(text)
-    assert failure(run_folder(tmp_path, "a")) is None
+    folder = run_folder(tmp_path, "a")
+    folder.path.mkdir(parents=True)
+    folder.failure.write_text(text)
+    assert failure(folder) is None
 
 
-def test_a_run_that_kills_its_process_is_given_up(tmp_path: Path, broken: list[Exception]) -> None:
+def test_half_a_result_is_no_result(tmp_path: Path, try_once: Try) -> None:
     (job,) = jobs()
-    for _ in range(TRIES):
-        broken.append(KeyboardInterrupt())  # type: ignore[arg-type]
-        with pytest.raises(KeyboardInterrupt):  # passes by like a kill: nothing is noted
-            _attempt(job, tmp_path)
-    assert _attempt(job, tmp_path) == "failed"
-    noted = failure(run_folder(tmp_path, job.name))
-    assert noted is not None
-    assert noted["error"] == DIED
-
-
-def test_what_goes_on_from_a_failed_run_fails_with_it(tmp_path: Path, broken: list[Exception]) -> None:
-    first, second = jobs(epochs=(1, 2))
-    broken += [InputError("bad")]
-    _attempt(first, tmp_path)
-    assert _attempt(second, tmp_path) == "failed"
-    noted = failure(run_folder(tmp_path, second.name))
-    assert noted is not None
-    assert noted["error"] == f"it goes on from {first.name}, which failed"
-
-
-def test_half_a_result_is_no_result(tmp_path: Path) -> None:
-    (job,) = jobs()
-    _attempt(job, tmp_path)
-    folder = run_folder(tmp_path, job.name)
-    whole = _result(tmp_path, job)
+    try_once(job)
+    folder, whole = run_folder(tmp_path, job.name), result_of(tmp_path, job)
     for damage in ("", "{}", "[]", json.dumps({**whole, "accuracy": None})):
         folder.result.write_text(damage)
         assert not finished(tmp_path, job.name)
     folder.result.unlink()  # killed before the end
-    assert _attempt(job, tmp_path) == "finished"
-    assert _result(tmp_path, job)["accuracy"] == whole["accuracy"]
+    assert try_once(job) == "finished"
+    assert result_of(tmp_path, job)["accuracy"] == whole["accuracy"]
     assert finished(tmp_path, job.name)
+
+
+def test_a_run_beside_another_marks_both(tmp_path: Path, try_once: Try) -> None:
+    done, other, elsewhere, old = (
+        run_folder(tmp_path, name) for name in ("done", "other", "elsewhere", "old")
+    )
+    done.path.mkdir(parents=True)
+    with elsewhere.hold(device="cuda:1"), other.hold(device="cpu"), old.hold(device="cpu"):
+        old.lock.write_text('{"host": "some", "pid": 1, "since": 0}')  # of an earlier version
+        mark_shared(tmp_path, other)
+        assert marked(tmp_path) == []
+        (job,) = jobs()
+        assert try_once(job) == "finished"
+    assert marked(tmp_path) == sorted([job.name, "other"])
+    result = result_of(tmp_path, job)
+    assert result["protocol"]["hardware"]["shared"] is True
+    assert figure(result, "digits", "minutes").value is None
+
+
+def test_a_run_that_is_only_measured_keeps_its_minutes(tmp_path: Path, try_once: Try) -> None:
+    """Its own and, where it is the other one, that one's."""
+    (job,) = jobs()
+    other, third = run_folder(tmp_path, "other"), run_folder(tmp_path, "third")
+    assert try_once(job) == "finished"
+    run_folder(tmp_path, job.name).result.unlink()
+    with other.hold(device="cpu"):
+        other.encoder.touch()
+        assert try_once(job) == "finished"
+        assert marked(tmp_path) == []
+        with third.hold(device="cpu"):
+            mark_shared(tmp_path, third)
+    assert marked(tmp_path) == ["third"]
+
+
+def test_the_same_device_of_another_host_is_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    host = socket.gethostname()
+    monkeypatch.setattr("socket.gethostname", lambda: f"not {host}")
+    with run_folder(tmp_path, "there").hold(device="cpu"):
+        monkeypatch.undo()
+        here = run_folder(tmp_path, "here")
+        with here.hold(device="cpu"):
+            mark_shared(tmp_path, here)
+    assert marked(tmp_path) == []
+
+
+def test_a_gpu_has_one_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`cuda` and `cuda:0` are the same, and one that another process calls `cuda:1`."""
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(
+        torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid=f"GPU-{device.index or 0}")
+    )
+    assert [device_name(d) for d in ("cuda", "cuda:0", "cuda:1")] == ["GPU-0", "GPU-0", "GPU-1"]
+    assert [device_name(d) for d in ("cpu", "cuda:2")] == ["cpu", "cuda:2"]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_real_gpu_has_a_number_of_its_own() -> None:
+    assert device_name("cuda") == device_name("cuda:0") != "cuda:0"
