@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import fmean, stdev
 from typing import Any
 
 from intnacl.attacks.named import ATTACK_NAMES
@@ -182,7 +182,7 @@ def _differences(results: Mapping[str, Sequence[dict[str, Any]]]) -> dict[str, S
 
 def mean_and_deviation(values: Sequence[float]) -> tuple[float, float | None]:
     """Return the mean over seeds and the deviation (n − 1), None for one seed."""
-    return mean(values), stdev(values) if len(values) > 1 else None
+    return fmean(values), stdev(values) if len(values) > 1 else None
 
 
 def _spread(values: list[float]) -> Spread:
