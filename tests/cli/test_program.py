@@ -86,21 +86,21 @@ def test_an_error_for_the_user_is_one_line(
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        ("pretrain --tau-plus 0.3", "--tau-plus is no flag: write --set loss.tau_plus=…"),
-        ("reproduce --temperature=0.1", "--temperature is no flag: write --set loss.temperature=…"),
+        ("pretrain --tau-plus 0.3", "--tau-plus is not a flag: write --set loss.tau_plus=…"),
+        ("reproduce --temperature=0.1", "--temperature is not a flag: write --set loss.temperature=…"),
         ("knn RUN --strength 1", "`intnacl knn --help` shows how."),  # it takes no settings
         ("pretrain --epoch 3", "? `intnacl pretrain --help` shows how."),  # after a suggestion
-        ("run runs/mine", "'runs/mine' stands without a flag. `intnacl run --help` shows how."),
+        ("run runs/mine", "unexpected argument 'runs/mine'. `intnacl run --help` shows how."),
         ("probe", "requires an argument. `intnacl probe --help` shows how."),
         ("prob", "`intnacl --help` shows how."),
         ("run --epochs 1.5", "--epochs: '1.5' is not a whole number. `intnacl run --help` shows how."),
         ("knn RUN --k 2.0", "--k: '2.0' is not a whole number. `intnacl knn --help` shows how."),
         ("reproduce --table main --seeds --dry-run",
          "--seeds requires at least 1 element. Got 0. `intnacl reproduce --help` shows how."),
-        ("run --out=", "--out= is empty: is it a variable of the shell that is not set?"),
+        ("run --out=", "--out= is empty: is it a shell variable that is not set?"),
         ("run --out '' --epochs 1",
-         "the value of --out is empty: is it a variable of the shell that is not set?"),
-        ("probe ''", "an argument is empty: is it a variable of the shell that is not set?"),
+         "the value of --out is empty: is it a shell variable that is not set?"),
+        ("probe ''", "an argument is empty: is it a shell variable that is not set?"),
         ("report --out=x== --set=evaluation.transfer=", "`intnacl report --help` shows how."),  # not empty
         ("reproduce --seeds 0 1.5", "'1.5' is not a whole number. `intnacl reproduce --help` shows how."),
         ("datasets show digits --rows 0.5",

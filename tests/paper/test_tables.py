@@ -115,7 +115,7 @@ def test_a_column_may_be_optional(tmp_path: Path) -> None:
     [
         ("", r"must hold \[\[tables\]\]"),
         ("x = 1", r"must hold \[\[tables\]\]. x is not known"),
-        ("[[tables]", "is no TOML"),
+        ("[[tables]", "is not TOML"),
         ("[[tables]]\n" + ROW, "table 1 has no name"),
         ('[[tables]]\nname = "t"\nfigur = "curves"\n' + ROW, "key='figur' is unknown; did you mean 'figure'"),
         ('[[tables]]\nname = 3\n' + ROW, "name=3 is of the wrong kind"),

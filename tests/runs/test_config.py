@@ -1,4 +1,4 @@
-"""The configuration: layers, files, round trips, and what makes two runs different."""
+"""Configurations: layers, text and files as values, mistakes, round trips, and unused settings."""
 
 import json
 import os
@@ -13,7 +13,7 @@ import torch
 from intnacl.data.augmentations import AUGMENTATIONS
 from intnacl.errors import InputError
 from intnacl.losses.config import PRESETS, LossConfig
-from intnacl.runs.config import FREE, SETTINGS, RunConfig, differences, from_dict, to_dict
+from intnacl.runs.config import FREE, SETTINGS, RunConfig, differences, from_dict, to_dict, unused
 from intnacl.runs.resolve import RECIPES, resolve
 
 WEIGHT = {"weight": "relative"}  # of every recipe
@@ -23,6 +23,11 @@ def toml(folder: Path, text: str) -> Path:
     path = folder / "run.toml"
     path.write_text(text, encoding="utf-8")
     return path
+
+
+def value_of(config: RunConfig, key: str) -> object:
+    part, _, name = key.rpartition(".")
+    return getattr(getattr(config, part) if part else config, name)
 
 
 # ---- layers ----------------------------------------------------------------------------------------------
@@ -59,40 +64,25 @@ def test_the_simclr_preset_undoes_the_files_loss_but_not_its_temperature(tmp_pat
     assert resolve(file=file, preset="simclr").loss == LossConfig(temperature=0.1, **WEIGHT)
 
 
-def test_a_file_may_name_preset_and_recipe_and_change_them(tmp_path: Path) -> None:
+def test_a_file_may_name_preset_recipe_and_data_set_and_the_command_line_wins(tmp_path: Path) -> None:
     file = toml(tmp_path, 'preset = "intcl"\nrecipe = "paper"\n[loss]\nalpha = 0.5\n')
     config = resolve(file=file)
     assert config.loss == LossConfig(**PRESETS["intcl"] | WEIGHT | {"alpha": 0.5})
     assert config.recipe == "paper"
-
-
-def test_the_command_line_wins_over_the_files_preset_and_recipe(tmp_path: Path) -> None:
-    file = toml(tmp_path, 'preset = "intcl"\nrecipe = "paper"\n')
     config = resolve(file=file, preset="adv", recipe="digits")
     assert config.loss == LossConfig(**PRESETS["adv"])
-    assert config.recipe == "digits"
-    assert config.encoder.name == "small"
+    assert (config.recipe, config.encoder.name) == ("digits", "small")
     assert resolve({"recipe": "digits"}, file=file).recipe == "digits"
-
-
-def test_the_file_may_name_the_data_set_whose_recipe_counts(tmp_path: Path) -> None:
     file = toml(tmp_path, 'dataset = "cifar10"\n')
     assert resolve(file=file).recipe == "paper"
     assert resolve({"dataset": "tinyimagenet"}, file=file).recipe == "tinyimagenet"
 
 
-def test_a_named_augmentation_of_the_command_line_goes_over_the_files_settings(tmp_path: Path) -> None:
+def test_a_named_augmentation_goes_over_single_settings_of_the_file(tmp_path: Path) -> None:
     file = toml(tmp_path, "[augment]\nstrength = 0.1\nflip_p = 0.0\n")
     config = resolve({"augment.flip_p": 0.3, "augment": "simclr"}, file=file)
     assert config.augment == replace(AUGMENTATIONS["simclr"], flip_p=0.3)
-
-
-def test_a_named_augmentation() -> None:
-    config = resolve({"augment": "simclr"})
-    assert config.augment == AUGMENTATIONS["simclr"]
     assert config.recipe == "custom"
-    with pytest.raises(InputError, match="did you mean 'simclr'"):
-        resolve({"augment": "simcl"})
 
 
 @pytest.mark.parametrize(
@@ -112,6 +102,11 @@ def test_a_recipe_keeps_its_name_while_views_encoder_and_optimiser_are_its_own(
     assert resolve(change).recipe == recipe
 
 
+def test_a_recipe_among_the_settings_is_applied_not_only_named() -> None:
+    given = resolve({"recipe": "tinyimagenet", "dataset": "cifar100"})
+    assert given == resolve({"dataset": "cifar100"}, recipe="tinyimagenet")
+
+
 def test_auto_settings_are_decided_for_the_device() -> None:
     train = resolve(device=torch.device("cpu")).train
     assert (train.precision, train.compile, train.cuda_graph) == ("fp32", False, False)
@@ -119,41 +114,72 @@ def test_auto_settings_are_decided_for_the_device() -> None:
     assert (train.precision, train.compile, train.cuda_graph) == ("bf16", False, True)
 
 
-# ---- mistakes --------------------------------------------------------------------------------------------
+# ---- values ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("key", "near"),
+    ("key", "text", "value"),
     [
-        ("train.epoch", "train.epochs"),
-        ("loss.temprature", "loss.temperature"),
-        ("encoder.nam", "encoder.name"),
+        ("train.epochs", "12", 12),
+        ("train.epochs", 5.0, 5),
+        ("train.lr", "1e-4", 1e-4),
+        ("evaluation.eps", "0.002,8/255", (0.002, 8 / 255)),
+        ("adversary.eps", "4/255", 4 / 255),
+        ("train.tensorboard", "true", True),
+        ("train.compile", "None", None),
+        ("train.compile", "false", False),
+        ("train.clip", "none", None),
+        ("train.clip", "1.5", 1.5),
+        ("encoder.mean", "0.1,0.2, 0.3", (0.1, 0.2, 0.3)),
+        ("encoder.mean", [0, 1, 0], (0.0, 1.0, 0.0)),
+        ("evaluation.transfer", "cifar10,cifar100", ("cifar10", "cifar100")),
+        ("evaluation.transfer", "", ()),
+        ("root", "/data", "/data"),
+        ("seed", -(2**63), -(2**63)),
     ],
 )
-def test_typos_get_a_suggestion(key: str, near: str) -> None:
-    with pytest.raises(InputError, match=f"setting='{key}' is unknown; did you mean '{near}'"):
-        resolve({key: "1"})
+def test_text_is_read_as_the_settings_type(key: str, text: object, value: object) -> None:
+    assert value_of(resolve({key: text}), key) == value
 
 
 @pytest.mark.parametrize(
-    ("key", "meant"),
+    ("changes", "message"),
     [
-        ("lr", "'train.lr' or 'probe.lr'"),
-        ("epoch", "'train.epochs' or 'probe.epochs'"),
-        ("stepz", "'adversary.steps'"),
+        # The wrong type
+        ({"train.epochs": "many"}, r"train\.epochs='many' is not a whole number"),
+        ({"train.epochs": 1.5}, "is not a whole number"),
+        ({"train.epochs": float("inf")}, "is not a whole number"),
+        ({"train.epochs": True}, "is not a whole number"),
+        ({"train.lr": "fast"}, "is not a number"),
+        ({"adversary.eps": "8/0"}, "is not a number"),
+        ({"adversary.eps": "8/2/255"}, "is not a number"),
+        ({"train.lr": True}, "is not a number"),
+        ({"train.tensorboard": "yes"}, "is not true or false"),
+        ({"encoder.name": 18}, "is not a text"),
+        ({"dataset": ["digits"]}, "is not a text"),
+        ({"encoder.mean": 0.5}, "is not a list of 3, each a number"),
+        ({"encoder.mean": "0.5,0.5"}, "is not a list of 3, each a number"),
+        ({"augment.crop_scale": "[0.2,1.0]"}, "with commas between and no brackets"),
+        ({"evaluation.eps": "a"}, "is not a list, each a number"),
+        # Out of range: the part's own check
+        ({"loss.lam": "2"}, r"lam=2\.0 is out of range"),
+        ({"train.epochs": "0"}, r"train\.epochs=0 must be 1 or more"),
+        ({"adversary.eps": "9"}, r"adversary eps=9\.0 must be above 0"),
+        ({"objective": "x"}, "objective='x' is unknown"),
+        ({"seed": 2**63}, "seed=9223372036854775808 is out of range"),
+        # Unknown names
+        ({"train.epoch": 1}, r"setting='train\.epoch' is unknown; did you mean 'train\.epochs'"),
+        ({"loss.temprature": 1}, r"did you mean 'loss\.temperature'"),
+        ({"lr": 1}, r"setting='lr' is unknown; did you mean 'train\.lr' or 'probe\.lr'"),
+        ({"epoch": 1}, r"did you mean 'train\.epochs' or 'probe\.epochs'"),
+        ({"stepz": 1}, r"did you mean 'adversary\.steps'"),
+        ({"recipe": "digit"}, "recipe='digit' is unknown; did you mean 'digits'"),
+        ({"augment": "simcl"}, "did you mean 'simclr'"),
     ],
 )
-def test_a_setting_without_its_part_is_taken_for_those_of_its_name(key: str, meant: str) -> None:
-    with pytest.raises(InputError, match=f"setting='{key}' is unknown; did you mean {meant}"):
-        resolve({key: "1"})
-
-
-def test_a_recipe_among_the_settings_is_applied_not_only_named() -> None:
-    assert resolve({"recipe": "tinyimagenet", "dataset": "cifar100"}) == resolve(
-        {"dataset": "cifar100"}, recipe="tinyimagenet"
-    )
-    with pytest.raises(InputError, match="recipe='digit' is unknown; did you mean 'digits'"):
-        resolve({"recipe": "digit"})
+def test_mistakes_are_named(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        resolve(changes)
 
 
 @pytest.mark.parametrize(
@@ -178,16 +204,7 @@ def test_data_sets_are_known_before_they_are_loaded(key: str, tmp_path: Path) ->
     assert from_dict(record).dataset == "svhn"
 
 
-def test_values_are_checked_by_their_owners() -> None:
-    for key, value in {"loss.lam": "2", "train.epochs": "0", "adversary.eps": "9", "objective": "x"}.items():
-        with pytest.raises(InputError, match=value):
-            resolve({key: value})
-
-
-def test_a_seed_beyond_64_bits_is_named() -> None:
-    assert resolve({"seed": -(2**63)}).seed == -(2**63)
-    with pytest.raises(InputError, match="seed=9223372036854775808 is out of range"):
-        resolve({"seed": 2**63})
+# ---- files -----------------------------------------------------------------------------------------------
 
 
 def test_a_file_is_utf_8_whatever_the_locale(tmp_path: Path) -> None:
@@ -208,27 +225,23 @@ def test_a_file_as_windows_writes_it(tmp_path: Path) -> None:
     assert (config.loss.alpha, config.train.epochs) == (1.0, 3)
 
 
-@pytest.mark.parametrize("value", ["0.1", "[0.1, true]"])
-def test_a_list_of_a_file_has_brackets(value: str, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"is not a list, each a number, in brackets\."):
-        resolve(file=toml(tmp_path, f"[evaluation]\neps = {value}\n"))
-
-
-def test_a_grid_is_told_from_a_run(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"run\.toml is a grid of tables: .*`intnacl reproduce --config`"):
-        resolve(file=toml(tmp_path, "[[tables]]\nname = 'mine'\n"))
-
-
-def test_a_missing_or_broken_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"none\.toml: No such file"):
-        resolve(file=tmp_path / "none.toml")
-    with pytest.raises(InputError, match=r"run\.toml is no TOML"):
-        resolve(file=toml(tmp_path, "train = = 3"))
-    (tmp_path / "bytes.toml").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(InputError, match=r"bytes\.toml is no TOML"):
-        resolve(file=tmp_path / "bytes.toml")
-    with pytest.raises(InputError, match=r"did you mean 'train\.epochs'"):
-        resolve(file=toml(tmp_path, "[train]\nepoch = 3\n"))
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"[evaluation]\neps = 0.1\n", r"is not a list, each a number, in brackets\."),
+        (b"[evaluation]\neps = [0.1, true]\n", r"is not a list, each a number, in brackets\."),
+        (b"[[tables]]\nname = 'mine'\n", r"run\.toml is a grid of tables: .*`intnacl reproduce --config`"),
+        (b"train = = 3", r"run\.toml is not TOML"),
+        (b"\xff\xfe\x00", r"run\.toml is not TOML"),
+        (b"[train]\nepoch = 3\n", r"did you mean 'train\.epochs'"),
+        (None, r"run\.toml: No such file"),
+    ],
+)
+def test_a_wrong_file_is_named(content: bytes | None, message: str, tmp_path: Path) -> None:
+    if content is not None:
+        (tmp_path / "run.toml").write_bytes(content)
+    with pytest.raises(InputError, match=message):
+        resolve(file=tmp_path / "run.toml")
 
 
 # ---- round trip and comparison ---------------------------------------------------------------------------
@@ -247,11 +260,7 @@ def test_the_loss_holds_exactly_the_keywords_of_the_loss() -> None:
 
 def test_every_setting_can_be_set_to_what_it_is() -> None:
     config = resolve(preset="intnacl")
-    values = {}
-    for key in SETTINGS:
-        part, _, name = key.rpartition(".")
-        values[key] = getattr(getattr(config, part) if part else config, name)
-    assert resolve(values, preset="simclr") == config
+    assert resolve({key: value_of(config, key) for key in SETTINGS}, preset="simclr") == config
 
 
 def test_differences_name_the_settings_and_pass_over_the_free_ones() -> None:
@@ -263,3 +272,34 @@ def test_differences_name_the_settings_and_pass_over_the_free_ones() -> None:
         "recipe", "root", "train.compile", "train.cuda_graph", "train.monitor_epochs", "train.save_minutes",
         "train.save_steps", "train.keep", "train.tensorboard",
     } == FREE  # fmt: skip
+
+
+# ---- unused settings -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "name", "need"),
+    [
+        ({"loss.num_positives": 3}, "loss.lam", "loss.nacl=mixnca and loss.num_positives above 1"),
+        ({"loss.nacl": "mixnca"}, "loss.lam", "loss.nacl=mixnca and loss.num_positives above 1"),
+        ({}, "loss.nacl", "loss.num_positives above 1"),
+        ({}, "adversary.eps", "loss.alpha above 0"),
+        ({}, "loss.tau_plus", "loss.negatives=g1 or g2"),
+        ({"loss.negatives": "g1"}, "loss.beta", "loss.negatives=g2"),
+        ({"loss.alpha": 1.0}, "loss.detach_weight", "loss.weight=loss and loss.alpha above 0"),
+        ({"objective": "supervised", "loss.alpha": 1.0}, "adversary.eps", "objective=contrastive"),
+    ],
+)
+def test_an_unused_setting_and_what_would_use_it(settings: dict[str, object], name: str, need: str) -> None:
+    assert unused(resolve(settings))[name] == need
+
+
+def test_intnacl_uses_nearly_everything() -> None:
+    config = resolve({"loss.weight": "loss"}, preset="intnacl")
+    assert unused(config).keys() == {"loss.denominator"}
+
+
+@pytest.mark.parametrize("name", ["loss.robust_negatives", "adversary.negatives"])
+def test_one_hard_estimator_is_enough(name: str) -> None:
+    config = resolve({"loss.negatives": "g0", "loss.alpha": 1.0, name: "g2"})
+    assert not {"loss.tau_plus", "loss.beta"} & unused(config).keys()

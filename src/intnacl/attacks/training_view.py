@@ -28,9 +28,9 @@ class AdversaryConfig(Settings):
     steps: int = setting(1, must(lambda v: v >= 1, "1 or more"))
     """Number of sign steps; if several, each of size 2·eps / steps."""
     random_start: bool = False
-    """Whether the first gradient is taken at a random point of the ball."""
+    """Take the first gradient at a random point of the ball."""
     clamp: bool = False
-    """Whether the view is kept in [0, 1]."""
+    """Keep the view in [0, 1]."""
     negatives: str = setting("g0", one_of(*get_args(Negatives)))
     """The estimator of the loss that the view maximises; g0: SimCLR's, as the paper writes."""
 

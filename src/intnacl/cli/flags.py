@@ -1,4 +1,4 @@
-"""The flags that `pretrain`, `run` and `supervised` share, and the configuration they stand for."""
+"""The flags that `pretrain`, `run` and `supervised` share, and their dotted settings."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ MANY = Parameter(consume_multiple=1, negative=(), show_default=False)  # --seeds
 
 
 def _numbers(kind: Any, tokens: Sequence[Token]) -> Any:
-    """One float or a tuple of them, as the flag's type says."""
+    """Convert to one float or to a tuple of them, as the flag's type says; 8/255 is a number too."""
     from intnacl.runs.config import number
 
     numbers = tuple(number(token.value) for token in tokens)
@@ -21,7 +21,7 @@ def _numbers(kind: Any, tokens: Sequence[Token]) -> Any:
 
 
 def _as_written(kind: Any, tokens: Sequence[Token]) -> Any:
-    """What the flag's type makes of the words, but no fraction for a whole number, which would be rounded."""
+    """Convert as cyclopts does, but refuse a fraction for a whole number: it would be rounded."""
     if int in (kind, *get_args(kind)):
         for token in tokens:
             if "." in token.value:
@@ -93,7 +93,7 @@ class Flags:
 
     @property
     def overrides(self) -> dict[str, Any]:
-        """The settings that were given, under their dotted names; `--set` pairs come last and win."""
+        """The given settings by dotted name; pairs of `--set` come last and win."""
         from intnacl.runs.config import FLAGS
 
         values = {dotted: getattr(self, name) for dotted, name in FLAGS.items()}
@@ -108,7 +108,7 @@ class Flags:
 
 
 def pairs(texts: tuple[str, ...]) -> dict[str, str]:
-    """KEY=VALUE texts of `--set` as a dict."""
+    """Split the KEY=VALUE texts of `--set`."""
     found = {}
     for text in texts:
         key, equals, value = text.partition("=")

@@ -1,4 +1,4 @@
-"""The program `intnacl`: its commands, and how it ends.
+"""The program `intnacl`: its commands and its exit codes.
 
 `intnacl COMMAND --help` explains each command with examples. Commands import what they need when they run,
 so that `--help` answers at once.
@@ -9,6 +9,7 @@ import os
 import re
 import sys
 from itertools import pairwise
+from typing import NoReturn
 
 from cyclopts import App, CycloptsError, UnknownOptionError, UnusedCliTokensError
 
@@ -16,7 +17,7 @@ from intnacl.cli import datasets, measure, paper, theory, train
 from intnacl.cli.flags import USUAL
 from intnacl.console import show_warnings_once
 
-# What a file system refuses for the user's sake, not for a mistake of the program.
+# Refusals of a file system that are not a mistake of the program.
 REFUSALS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.ENAMETOOLONG)
 
 app = App(
@@ -33,10 +34,10 @@ for command in (
 
 
 def main() -> None:
-    """Run the command line; a user's mistake ends in one clear line and exit code 2, a lost rank, a lack of
-    memory or a file that may not be touched in 1.
+    """Run the command line.
 
-    A closed pipe ends it without a word.
+    A user's mistake ends in one clear line and exit code 2; a lost rank, a lack of memory or a file that may
+    not be touched in one line and 1; a closed pipe silently in 1.
     """
     from intnacl.errors import InputError, LostRankError
 
@@ -45,57 +46,52 @@ def main() -> None:
         _check_words(sys.argv[1:])
         app(print_error=False, exit_on_error=False)
     except CycloptsError as error:
-        print(f"intnacl: {_mistake(error)}", file=sys.stderr)
-        sys.exit(2)
+        _fail(2, _explain(error))
     except InputError as error:
-        print(f"intnacl: {error}", file=sys.stderr)
-        sys.exit(2)
+        _fail(2, str(error))
     except LostRankError as error:
-        print(f"intnacl: {error}", file=sys.stderr)
-        sys.exit(1)
+        _fail(1, str(error))
     except (MemoryError, RuntimeError) as error:
         from intnacl.training.step import is_out_of_memory
 
         if not is_out_of_memory(error):
             raise
-        print("intnacl: out of memory: ask for less, or take a machine with more.", file=sys.stderr)
-        sys.exit(1)
-    except BrokenPipeError:  # whoever read our output has left, as `head` does
+        _fail(1, "out of memory: ask for less, or take a machine with more.")
+    except BrokenPipeError:  # the reader of our output has ended, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except OSError as error:
         if error.errno not in REFUSALS:
             raise
         place = f"{error.filename}: " if error.filename else ""
-        print(f"intnacl: {place}{error.strerror}: take another place (--out, --root).", file=sys.stderr)
-        sys.exit(1)
+        _fail(1, f"{place}{error.strerror}: take another place (--out, --root).")
+
+
+def _fail(code: int, message: str) -> NoReturn:
+    print(f"intnacl: {message}", file=sys.stderr)
+    sys.exit(code)
 
 
 def _check_words(words: list[str]) -> None:
-    """Raise where a value is empty: as a path, it would be the current folder."""
+    """Raise if a value is empty: as a path, it would be the current folder."""
     from intnacl.errors import InputError
 
     for before, word in pairwise(["", *words]):
         if not word or re.fullmatch(r"--[\w-]+=", word):
             named = word or (f"the value of {before}" if before.startswith("--") else "an argument")
-            raise InputError(f"{named} is empty: is it a variable of the shell that is not set?")
+            raise InputError(f"{named} is empty: is it a shell variable that is not set?")
 
 
-def _mistake(error: CycloptsError) -> str:
-    """What is wrong with the words of the command line, and what to write instead."""
+def _explain(error: CycloptsError) -> str:
+    """Say what is wrong with the words of the command line, and what to write instead."""
     text = str(error)
     if isinstance(error, UnusedCliTokensError):
-        text = f"{' '.join(error.unused_tokens or ())!r} stands without a flag."
-    if isinstance(error, UnknownOptionError) and (setting := _setting(error)):
-        return f"{error.token.keyword} is no flag: write --set {setting}=…"
+        text = f"unexpected argument {' '.join(error.unused_tokens or ())!r}."
+    if isinstance(error, UnknownOptionError):
+        from intnacl.runs.config import SETTINGS
+
+        name = (error.token.keyword or "").strip("-").replace("-", "_")
+        key = next((key for key in SETTINGS if key.rpartition(".")[2] == name), None)
+        if key and any("--set" in argument.names for argument in error.argument_collection):
+            return f"{error.token.keyword} is not a flag: write --set {key}=…"
     return f"{text} `intnacl {' '.join([*(error.command_chain or ()), '--help'])}` shows how."
-
-
-def _setting(error: UnknownOptionError) -> str | None:
-    """The setting that an unknown flag is named like, if the command takes settings."""
-    if not any("--set" in argument.names for argument in error.argument_collection):
-        return None
-    from intnacl.runs.config import SETTINGS
-
-    name = (error.token.keyword or "").strip("-").replace("-", "_")
-    return next((key for key in SETTINGS if key.rpartition(".")[2] == name), None)

@@ -182,9 +182,9 @@ def _run(flags: Flags, more: Mapping[str, object]) -> NoReturn:
 def _resolve(
     flags: Flags, more: Mapping[str, object], here: "Ranks", presets: Sequence[str] = ()
 ) -> "dict[str | None, RunConfig]":
-    """The configuration that flags give over the settings `more`, with each of `presets` if there are any.
+    """Return the configuration of the flags over the settings `more`, for each preset if there are any.
 
-    Warns of settings among the flags that no run uses.
+    Warn of settings among the flags that no run uses.
     """
     from intnacl.runs.resolve import resolve, warn_of_unused
 
@@ -217,7 +217,7 @@ def _end(reason: str | None, here: "Ranks") -> NoReturn:
 
 
 def resume_command() -> str:
-    """The command line of this process, to be run again; under torchrun, that of one node."""
+    """Return the command line of this process, to be run again; under torchrun, that of one node."""
     arguments = ["-m", "intnacl", *sys.argv[1:]]
     if "TORCHELASTIC_RUN_ID" in os.environ:
         return shlex.join(["torchrun", "--nproc-per-node", os.environ["LOCAL_WORLD_SIZE"], *arguments])

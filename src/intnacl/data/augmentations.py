@@ -48,7 +48,7 @@ class AugmentConfig(Settings):
     solarize_threshold: float = 0.5
     """Pixels at or above this value are inverted."""
     mix_of: str = setting("x0", one_of("x0", "x1", "own"))
-    """What mixed views (mixnca) are made of: "x0", the first view; "x1", the second; "own", further ones."""
+    """Source of mixed views (mixnca): "x0", the first view; "x1", the second; "own", views of their own."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

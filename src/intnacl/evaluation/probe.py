@@ -58,9 +58,9 @@ class ProbeConfig(Settings):
     l2: float = setting(0.0, check_number)
     """Adam: weight decay on weights and bias; L-BFGS spares the bias."""
     normalize: bool = False
-    """Whether each sample's features get length 1."""
+    """Scale each sample's features to length 1."""
     standardize: bool = False
-    """Whether features then get the training samples' mean 0 and deviation 1; folded into the layer."""
+    """Then give the training samples' features mean 0 and deviation 1; folded into the layer."""
     max_iter: int = setting(200, check_count)
     """Iterations at most (lbfgs)."""
     seed: int = setting(0, check_seed)

@@ -1,4 +1,4 @@
-"""A run's configuration: the settings of every part side by side, and how they are written and read.
+"""A run's configuration: the settings of all parts, how they are written, read and changed.
 
 `config.json` holds all of them. A setting has a dotted name, such as `train.lr`, under which the command line
 and files give it; unknown names and ill-typed values are errors that name the nearest setting.
@@ -23,7 +23,7 @@ from intnacl.training.settings import TrainConfig
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationConfig:
-    """What is measured after training."""
+    """Measurements after training."""
 
     transfer: tuple[str, ...] = ()
     """More data sets to probe and attack."""
@@ -34,7 +34,7 @@ class EvaluationConfig:
     fgsm_eps: tuple[float, ...] = ()
     """More radii for FGSM alone, which is cheap."""
     images: int | None = None
-    """How many test images are attacked; None: all."""
+    """Attack only this many test images; None: all."""
 
     @property
     def rounds(self) -> tuple[tuple[float, tuple[str, ...]], ...]:
@@ -84,24 +84,24 @@ FLAGS = {key: one.name for key, one in SETTINGS.items() if one.metadata.get("fla
 
 
 def to_dict(config: RunConfig) -> dict[str, Any]:
-    """Plain values, as in `config.json`."""
+    """Return plain values, as in `config.json`."""
     plain: dict[str, Any] = json.loads(json.dumps(asdict(config)))
     return plain
 
 
 def from_dict(values: Mapping[str, Any]) -> RunConfig:
-    """The configuration that `to_dict` wrote."""
+    """Return the configuration that `to_dict` wrote."""
     return override(RunConfig(), dict(flatten(values)))
 
 
 def differences(old: RunConfig, new: RunConfig) -> list[str]:
-    """Settings that make two runs different, as lines `key: old -> new`."""
+    """List the settings that make two runs different, as lines `key: old -> new`."""
     a, b = dict(flatten(to_dict(old))), dict(flatten(to_dict(new)))
     return [f"{key}: {a[key]!r} -> {b[key]!r}" for key in sorted(a.keys() - FREE) if a[key] != b[key]]
 
 
 def flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Nested values as dotted keys."""
+    """Yield nested values with dotted keys."""
     for key, value in values.items():
         if isinstance(value, Mapping):
             yield from flatten(value, f"{prefix}{key}.")
@@ -110,7 +110,7 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
 
 
 def override(config: RunConfig, changes: Mapping[str, Any]) -> RunConfig:
-    """The configuration with dotted keys changed; each part is built, and so checked, once."""
+    """Return the configuration with dotted keys changed; each part is built, and so checked, once."""
     parts: dict[str, dict[str, Any]] = {}
     for key, value in changes.items():
         if key == "augment" and isinstance(value, str):  # a named augmentation
@@ -138,7 +138,7 @@ def _check_setting(key: str) -> None:
 
 
 def typed(value: Any, wanted: Any, key: str) -> Any:
-    """A value of a file, or the text of a command line, as the field's type `wanted`."""
+    """Convert a value from a file, or text from the command line, to the field's type `wanted`."""
     if NoneType in get_args(wanted):
         if value is None or (isinstance(value, str) and value.lower() == "none"):
             return None
@@ -164,7 +164,7 @@ def typed(value: Any, wanted: Any, key: str) -> Any:
 
 
 def _scalar(value: Any, kind: type) -> Any:
-    """One value as a bool, int, float or str; raises where it is not one."""
+    """Convert one value to bool, int, float or str; raise an error that `typed` words."""
     if kind is bool:
         truths = {"true": True, "1": True, "false": False, "0": False}
         if str(value).lower() not in truths:
@@ -178,7 +178,7 @@ def _scalar(value: Any, kind: type) -> Any:
 
 
 def number(text: str) -> float:
-    """A number as people write it: 0.002, 1e-3, or 8/255 as radii of attacks are given."""
+    """Read a number such as 0.002, 1e-3, or 8/255, as radii of attacks are often given."""
     above, slash, below = text.partition("/")
     try:
         return float(above) / float(below) if slash else float(text)
@@ -187,7 +187,7 @@ def number(text: str) -> float:
 
 
 def unused(config: RunConfig) -> dict[str, str]:
-    """Dotted name of each setting of loss and views that a run does not use -> the settings that use it."""
+    """Return the settings of loss and views that a run does not use: name -> settings that would use it."""
     loss_settings = [key for key in SETTINGS if key.startswith("loss.")]
     adversary = [key for key in SETTINGS if key.startswith("adversary.")]
     if config.objective == "supervised":

@@ -1,4 +1,4 @@
-"""Recipes, and the configuration that a data set, a file and flags ask for.
+"""Recipes, and the configuration that results from a data set, a file and flags.
 
 Layers, each over the one before: the recipe of the data set, a TOML file (its preset, then its other
 settings), the preset of the command line, flags. What is written to `config.json` is what runs.
@@ -61,14 +61,14 @@ def resolve(
     recipe: str | None = None,
     device: torch.device | None = None,
 ) -> RunConfig:
-    """The configuration of recipe, file, preset and overrides (dotted keys, strings or values)."""
+    """Return the configuration of recipe, file, preset and overrides (dotted keys, strings or values)."""
     given = dict(overrides or {})
     from_file = dict(flatten(read_toml(file, "config file"))) if file else {}
     if "tables" in from_file:
         raise InputError(f"config file {file} is a grid of tables: give it to `intnacl reproduce --config`.")
     file_preset, file_recipe = (from_file.pop(name, None) for name in ("preset", "recipe"))
     given_recipe = given.pop("recipe", None)
-    if preset is not None:  # over the file: what presets decide, this one does
+    if preset is not None:  # it replaces all that presets decide in the file
         from_file = {key: value for key, value in from_file.items() if key not in DECIDED}
     preset = preset or file_preset or "simclr"
     dataset = given.get("dataset", from_file.get("dataset", RunConfig.dataset))
@@ -88,13 +88,13 @@ def resolve(
 
 
 def read_toml(path: Path, what: str) -> dict[str, Any]:
-    """The content of a TOML file; `what` it is called in errors."""
+    """Return the content of a TOML file; `what` is its name in errors."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8-sig"))  # Windows marks the text's beginning
     except OSError as error:
         raise InputError(f"{what} {path}: {error.strerror}.") from error
     except ValueError as error:  # bad syntax, or no text at all
-        raise InputError(f"{what} {path} is no TOML: {error}.") from error
+        raise InputError(f"{what} {path} is not TOML: {error}.") from error
 
 
 def warn_of_unused(given: Mapping[str, Any], configs: Collection[RunConfig]) -> None:

@@ -14,7 +14,7 @@ from intnacl.errors import Settings, check_number, must, one_of, setting
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerConfig(Settings):
-    """How weights move; the defaults are the paper's."""
+    """Optimiser and learning rate; the defaults are the paper's."""
 
     prefix: ClassVar[str] = "train."
     optimizer: str = setting("adam", one_of("adam", "adamw", "sgd", "lars"), called="optimizer")

@@ -14,7 +14,7 @@ NOT_NEGATIVE = must(lambda v: v >= 0, "0 or more")
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig(OptimizerConfig):
-    """How long, how large, how fast; the defaults are the paper's for CIFAR."""
+    """Length, batches and speed of training; the defaults are the paper's for CIFAR."""
 
     epochs: int = setting(100, POSITIVE, flag=True)
     """Passes over the data set."""
@@ -26,9 +26,9 @@ class TrainConfig(OptimizerConfig):
     """bf16, fp16, fp32 or fp64; auto: bf16 on GPUs that compute in it (NVIDIA's since Ampere), else fp32, in
     which GPUs compute convolutions in TF32 unless torch is told not to."""
     compile: bool | None = setting(None, free=True)
-    """Whether the step is compiled; None: on a GPU."""
+    """Compile the step; None: on a GPU."""
     cuda_graph: bool | None = setting(None, free=True)
-    """Whether an update is one captured CUDA graph; None: on a GPU."""
+    """Run an update as one captured CUDA graph; None: on a GPU."""
     monitor_epochs: int = setting(10, NOT_NEGATIVE, free=True)
     """Epochs between quick measurements of kNN accuracy, on at most 10,000 + 2,000 images; 0: never."""
     save_minutes: float = setting(5.0, NOT_NEGATIVE, free=True)
@@ -36,9 +36,9 @@ class TrainConfig(OptimizerConfig):
     save_steps: int | None = setting(None, POSITIVE, free=True)
     """Also save after this many updates; None: off."""
     keep: int = setting(2, POSITIVE, free=True)
-    """How many recent checkpoints to keep, in addition to the best by kNN, or by loss where that is off."""
+    """Recent checkpoints to keep, in addition to the best by kNN, or by loss where that is off."""
     tensorboard: bool = setting(False, free=True)
-    """Whether the log is written for TensorBoard too."""
+    """Write the log for TensorBoard too."""
 
     def on(self, device: torch.device) -> "TrainConfig":
         """Return these settings with everything decided that was left to the device."""
