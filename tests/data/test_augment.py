@@ -17,6 +17,7 @@ F = T.functional
 
 LEVEL = 1 / 255
 COUNT = 4000
+KEY = {"seed": 0, "step": 0, "view": 0, "rows": torch.arange(600)}
 
 
 def drawn(config, count=COUNT, height=32, width=32, seed=0):
@@ -38,11 +39,9 @@ def patches():
     generator = torch.Generator().manual_seed(0)
     photos = torch.from_numpy(np.stack(load_sample_images().images)).permute(0, 3, 1, 2)
     coarse = photos[:, :, ::3, ::3]
-    corners = torch.stack(
-        [torch.randint(0, side - 32, (600,), generator=generator) for side in coarse.shape[2:]], 1
-    )
+    ys, xs = (torch.randint(0, side - 32, (600,), generator=generator) for side in coarse.shape[2:])
     return torch.stack(
-        [coarse[i % 2, :, y : y + 32, x : x + 32] for i, (y, x) in enumerate(corners.tolist())]
+        [coarse[i % 2, :, y : y + 32, x : x + 32] for i, (y, x) in enumerate(zip(ys, xs, strict=True))]
     )
 
 
@@ -58,9 +57,8 @@ def test_crop_boxes_are_distributed_as_torchvisions(height, width):
     assert ks_2samp(area.numpy(), their_area.numpy()).pvalue > 0.01
     assert ks_2samp(ratio.numpy(), their_ratio.numpy()).pvalue > 0.01
     other = crops((0.15, 1.0), config.crop_ratio, height, width)
-    assert (
-        ks_2samp(area.numpy(), (other[:, 2] * other[:, 3]).numpy()).pvalue < 1e-3
-    )  # the test sees a difference
+    other_area = other[:, 2] * other[:, 3]
+    assert ks_2samp(area.numpy(), other_area.numpy()).pvalue < 1e-3  # the test sees a difference
 
 
 def test_the_first_crop_that_fits_is_taken():
@@ -199,41 +197,30 @@ def test_the_whole_recipe_agrees_with_torchvision_in_distribution(patches):
     assert histogram_distance(ours[0], other) > 1.25 * np.mean(spread)  # the test sees a weaker jitter
 
 
-def test_none_changes_nothing_but_the_type(patches):
-    out = augment(patches, AUGMENTATIONS["none"], seed=0, step=0, view=0, rows=torch.arange(len(patches)))
+def test_none_changes_nothing_but_the_type_and_flip_alone_mirrors(patches):
+    out = augment(patches, AUGMENTATIONS["none"], **KEY)
     assert torch.equal(out, patches.float() / 255)
     assert out.is_contiguous(memory_format=torch.channels_last)
-
-
-def test_flip_alone_mirrors(patches):
-    out = augment(
-        patches, replace(AUGMENTATIONS["none"], flip_p=1.0), seed=0, step=0, view=0, rows=torch.arange(600)
-    )
-    assert torch.equal(out, patches.flip(3).float() / 255)
+    flipped = augment(patches, replace(AUGMENTATIONS["none"], flip_p=1.0), **KEY)
+    assert torch.equal(flipped, patches.flip(3).float() / 255)
 
 
 @pytest.mark.parametrize("recipe", AUGMENTATIONS)
 def test_bf16_is_the_rounded_float32(patches, recipe):
-    key = {"seed": 0, "step": 0, "view": 0, "rows": torch.arange(600)}
-    full = augment(patches, AUGMENTATIONS[recipe], **key)
-    half = augment(patches, AUGMENTATIONS[recipe], dtype=torch.bfloat16, **key)
+    full = augment(patches, AUGMENTATIONS[recipe], **KEY)
+    half = augment(patches, AUGMENTATIONS[recipe], dtype=torch.bfloat16, **KEY)
     assert half.dtype == torch.bfloat16
     assert torch.equal(half, full.bfloat16())
     assert full.min() >= 0
     assert full.max() <= 1
-
-
-def test_autocast_around_it_changes_nothing(patches):
-    key = {"seed": 0, "step": 0, "view": 0, "rows": torch.arange(600)}
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        inside = augment(patches, AUGMENTATIONS["simclr"], **key)
-    assert torch.equal(inside, augment(patches, AUGMENTATIONS["simclr"], **key))
+    with torch.autocast("cpu", dtype=torch.bfloat16):  # changes nothing
+        assert torch.equal(augment(patches, AUGMENTATIONS[recipe], **KEY), full)
 
 
 def test_a_kernel_wider_than_the_image_is_refused(patches):
     config = replace(AUGMENTATIONS["simclr"], blur_kernel=65)
     with pytest.raises(InputError, match=r"blur_kernel=65 .*32x32.*at most 63"):
-        augment(patches, config, seed=0, step=0, view=0, rows=torch.arange(600))
+        augment(patches, config, **KEY)
 
 
 @pytest.mark.parametrize("recipe", ["none", "crop_flip", "simclr"])
@@ -284,17 +271,9 @@ def test_gpu_agrees_without_waiting_for_the_host(patches):
      ((3, 8, 8), torch.uint8), ((4, 3, 8, 8), torch.int64)],
 )  # fmt: skip
 def test_what_is_no_rgb_batch_is_named(shape, dtype):
-    with pytest.raises(
-        InputError, match=r"images are torch\..*expected \(batch, 3, height, width\), uint8 or"
-    ):
-        augment(
-            torch.ones(shape, dtype=dtype),
-            AUGMENTATIONS["none"],
-            seed=0,
-            step=0,
-            view=0,
-            rows=torch.arange(4),
-        )
+    expected = r"images are torch\..*expected \(batch, 3, height, width\), uint8 or"
+    with pytest.raises(InputError, match=expected):
+        augment(torch.ones(shape, dtype=dtype), AUGMENTATIONS["none"], **KEY | {"rows": torch.arange(4)})
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -1,3 +1,5 @@
+"""The named augmentations, and settings that no augmentation can have."""
+
 import pytest
 
 from intnacl.data.augmentations import AUGMENTATIONS, AugmentConfig

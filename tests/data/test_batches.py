@@ -1,3 +1,5 @@
+"""Batches: every image once an epoch, and any step without the ones before it."""
+
 import pytest
 import torch
 
@@ -14,13 +16,10 @@ def test_an_epoch_visits_each_image_at_most_once_and_drops_the_rest():
         assert seen.max() < 103
 
 
-def test_epochs_and_seeds_differ():
+def test_epochs_and_seeds_differ_and_any_step_is_reached_without_the_ones_before():
     first = batch_indices(0, 0, 1000, 100)
     assert not torch.equal(first, batch_indices(0, 10, 1000, 100))
     assert not torch.equal(first, batch_indices(1, 0, 1000, 100))
-
-
-def test_any_step_is_reached_without_the_ones_before():
     replayed = [batch_indices(3, step, 50, 8) for step in range(40)]
     permutation.cache_clear()
     assert torch.equal(batch_indices(3, 39, 50, 8), replayed[39])
@@ -29,14 +28,8 @@ def test_any_step_is_reached_without_the_ones_before():
 def test_indices_are_pinned_so_that_runs_resume_under_any_version():
     assert batch_indices(0, 0, 10, 4).tolist() == [7, 5, 3, 8]
     assert batch_indices(0, 2, 10, 4).tolist() == [0, 3, 1, 2]
-    assert batch_indices(123, 1_000_000, 50_000, 256)[:6].tolist() == [
-        45309,
-        7018,
-        37132,
-        24277,
-        36669,
-        41811,
-    ]
+    first = batch_indices(123, 1_000_000, 50_000, 256)[:6]
+    assert first.tolist() == [45309, 7018, 37132, 24277, 36669, 41811]
 
 
 def test_the_permutation_is_uniform():
@@ -51,12 +44,9 @@ def test_a_caller_may_write_into_its_batch():
     assert torch.equal(batch_indices(0, 0, 10, 4), before)
 
 
-def test_ranks_share_the_batch_without_overlap():
+def test_ranks_share_the_batch_and_a_halo_of_the_rows_before_wraps_around():
     rows = torch.cat([rank_rows(rank, 4, 16) for rank in range(4)])
     assert torch.equal(rows, torch.arange(16))
-
-
-def test_the_halo_is_the_rows_before_and_wraps_around():
     assert rank_rows(0, 4, 16, halo=2).tolist() == [14, 15, 0, 1, 2, 3]
     assert rank_rows(3, 4, 16, halo=2).tolist() == [10, 11, 12, 13, 14, 15]
 

@@ -10,35 +10,20 @@ from intnacl.data.digits import in_test, load_digits
 from intnacl.data.images import LoadRequest
 
 
-def request(split: str) -> LoadRequest:
-    return LoadRequest(split=split, root=Path("nowhere"))
-
-
-def test_splits_share_out_every_digit() -> None:
-    train, test = load_digits(request("train")), load_digits(request("test"))
+def test_splits_share_out_every_digit_in_three_equal_channels() -> None:
+    train, test = (load_digits(LoadRequest(split=s, root=Path("nowhere"))) for s in ("train", "test"))
     bunch = load_embedded()
     everyone = torch.cat([train.images, test.images])[:, 0].flatten(1).double()
     ours = sorted(map(tuple, (everyone * 16 / 255).round().int().tolist()))
     assert ours == sorted(map(tuple, bunch.data.astype(int).tolist()))
-    assert len(train.images) == 1442
-    assert len(test.images) == 355
-
-
-def test_the_split_is_stratified() -> None:
-    train, test = load_digits(request("train")).labels, load_digits(request("test")).labels
-    assert train is not None
-    assert test is not None
-    share = test.bincount() / (train.bincount() + test.bincount())
-    assert (share - 0.2).abs().max() < 0.01
+    assert (len(train.images), len(test.images)) == (1442, 355)
+    share = test.labels.bincount() / (train.labels.bincount() + test.labels.bincount())
+    assert (share - 0.2).abs().max() < 0.01  # the split is stratified
+    assert train.images.shape == (1442, 3, 8, 8)
+    assert train.images.unique().tolist() == np.rint(np.arange(17) * 255 / 16).astype(int).tolist()
+    assert torch.equal(train.images[:, 0], train.images[:, 2])
 
 
 def test_every_fifth_of_a_class_is_for_testing() -> None:
     labels = torch.tensor([0, 1, 0, 0, 0, 0, 1, 1, 1, 1, 0])
     assert in_test(labels).nonzero().flatten().tolist() == [5, 9]
-
-
-def test_grey_levels_span_the_bytes_in_three_equal_channels() -> None:
-    train = load_digits(request("train"))
-    assert train.images.shape == (1442, 3, 8, 8)
-    assert train.images.unique().tolist() == np.rint(np.arange(17) * 255 / 16).astype(int).tolist()
-    assert torch.equal(train.images[:, 0], train.images[:, 2])

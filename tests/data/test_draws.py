@@ -1,3 +1,5 @@
+"""The counter-based generator: published answers, and a draw for every key."""
+
 import pytest
 import torch
 

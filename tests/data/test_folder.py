@@ -38,32 +38,24 @@ def pets(tmp_path: Path, image: Encode) -> Path:
 def test_class_folders_give_labels(pets: Path, image: Encode) -> None:
     got = get(pets)
     assert got.classes == ("cat", "dog")
-    assert got.labels is not None
     assert got.labels.tolist() == [0, 0, 0, 1]
     assert torch.equal(got.images[3], torch.from_numpy(decode(image(3), 8)))
     assert not got.skipped
 
 
-def test_a_flat_folder_is_unlabelled(tmp_path: Path, image: Encode) -> None:
-    for seed in range(3):
-        put(tmp_path / "flat" / f"{seed}.webp", image(seed, kind="WEBP"))
-    got = get(tmp_path / "flat")
-    assert got.images.shape == (3, 3, 8, 8)
-    assert got.labels is None
-    assert got.classes == ()
-
-
-def test_any_size_is_resized_to_32_by_default(tmp_path: Path, image: Encode) -> None:
+def test_a_flat_folder_is_unlabelled_and_resized_to_32_by_default(tmp_path: Path, image: Encode) -> None:
+    put(tmp_path / "flat" / "0.webp", image(0, kind="WEBP"))
     put(tmp_path / "flat" / "wide.png", image(size=(70, 40)))
     put(tmp_path / "flat" / "tiny.png", image(size=(3, 5)))
-    assert get(tmp_path / "flat", size=None).images.shape == (2, 3, 32, 32)
+    got = get(tmp_path / "flat", size=None)
+    assert got.images.shape == (3, 3, 32, 32)
+    assert (got.labels, got.classes) == (None, ())
 
 
 def test_broken_images_are_skipped_and_named(pets: Path, image: Encode) -> None:
     put(pets / "cat" / "0.png", b"")
     put(pets / "dog" / "0.png", image(size=(64, 64))[:200])
     got = get(pets)
-    assert got.labels is not None
     assert got.labels.tolist() == [0, 0, 0, 1]
     assert sorted(got.skipped) == ["cat/0.png", "dog/0.png"]
     assert got.names == ("cat/1.png", "cat/2.PNG", "cat/deep/3.jpg", "dog/1.png")
@@ -84,20 +76,25 @@ def test_splits_share_the_training_classes(
         put(tmp_path / "pets" / name, image())
     got = get(tmp_path / "pets", "test")
     assert got.classes == ("cat", "dog")
-    assert got.labels is not None
     assert got.labels.tolist() == [1]
 
 
-def test_test_goes_before_val(tmp_path: Path, image: Encode) -> None:
-    for name in ("train/cat/1.png", "val/cat/1.png", "val/cat/2.png", "test/cat/1.png"):
-        put(tmp_path / "pets" / name, image())
-    assert len(get(tmp_path / "pets", "test").images) == 1
-
-
-def test_a_class_may_be_called_train(tmp_path: Path, image: Encode) -> None:
-    for name in ("train/1.png", "plane/1.png"):
-        put(tmp_path / "vehicles" / name, image())
-    assert get(tmp_path / "vehicles").classes == ("plane", "train")
+@pytest.mark.parametrize(
+    ("files", "train", "test"),
+    [
+        ("train/cat/1 val/cat/1 val/cat/2 test/cat/1", ("cat",), 1),  # test goes before val
+        ("train/1 plane/1", ("plane", "train"), None),  # a class may be called train
+        ("train/cat/1 train/dog/1 test/dog/1 unlabelled/1", ("cat", "dog"), 1),  # others are passed over
+    ],
+)
+def test_folders_are_splits_where_train_stands_beside_test_or_alone(
+    tmp_path: Path, image: Encode, files: str, train: tuple[str, ...], test: int | None
+) -> None:
+    for name in files.split():
+        put(tmp_path / "set" / f"{name}.png", image())
+    assert get(tmp_path / "set").classes == train
+    if test is not None:
+        assert len(get(tmp_path / "set", "test").images) == test
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="names of any bytes")
@@ -106,15 +103,7 @@ def test_a_class_name_that_is_no_utf_8_can_be_shown(tmp_path: Path, image: Encod
         put(tmp_path / "cafes" / os.fsdecode(name) / "1.png", image())
     got = get(tmp_path / "cafes")
     assert got.classes == (r"caf\xe8", r"caf\xe9", "カフェ")
-    assert got.labels is not None
     assert got.labels.tolist() == [0, 1, 2]
-
-
-def test_folders_beside_the_splits_are_no_classes(tmp_path: Path, image: Encode) -> None:
-    for name in ("train/cat/1.png", "train/dog/1.png", "test/dog/1.png", "unlabelled/1.png"):
-        put(tmp_path / "pets" / name, image())
-    assert get(tmp_path / "pets").classes == ("cat", "dog")
-    assert len(get(tmp_path / "pets", "test").images) == 1
 
 
 def test_a_changed_image_is_seen(pets: Path, image: Encode) -> None:

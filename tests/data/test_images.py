@@ -23,15 +23,14 @@ def test_an_image_of_the_right_size_keeps_every_pixel(image: Callable[..., bytes
     data = image(1)
     wanted = np.asarray(Image.open(io.BytesIO(data))).transpose(2, 0, 1)
     assert np.array_equal(decode(data, 8), wanted)
+    with pytest.raises(ValueError, match="is 9×8, not 8×8"):
+        decode(image(size=(9, 8)), 8, exact=True)
 
 
-def test_the_central_square_is_kept() -> None:
+def test_the_central_square_is_kept_and_averaged_not_sampled() -> None:
     pixels = np.zeros((10, 30, 3), np.uint8)
     pixels[:, 10:20] = 200
     assert (decode(encoded(Image.fromarray(pixels)), 10) == 200).all()
-
-
-def test_a_large_image_is_averaged_not_sampled() -> None:
     checkers = np.indices((64, 64)).sum(0) % 2 * 255
     small = decode(encoded(Image.fromarray(checkers.astype(np.uint8))), 8)
     assert np.abs(small.astype(int) - 127).max() <= 2
@@ -45,14 +44,16 @@ def test_every_mode_becomes_rgb(mode: str) -> None:
     assert (out == 255).all()
 
 
-def test_sixteen_bit_grey_keeps_its_levels() -> None:
-    grey = np.full((8, 8), 0x4000, np.uint16)
-    assert (decode(encoded(Image.fromarray(grey)), 8) == 0x40).all()
-
-
-@pytest.mark.parametrize(("top", "grey"), [(65535, 0x4000), (4095, 0x0400)])
-def test_a_deep_pgm_keeps_its_levels(top: int, grey: int) -> None:
-    data = f"P5 8 8 {top}\n".encode() + np.full((8, 8), grey, ">u2").tobytes()
+@pytest.mark.parametrize(
+    "data",
+    [
+        encoded(Image.fromarray(np.full((8, 8), 0x4000, np.uint16))),
+        b"P5 8 8 65535\n" + np.full((8, 8), 0x4000, ">u2").tobytes(),
+        b"P5 8 8 4095\n" + np.full((8, 8), 0x0400, ">u2").tobytes(),
+    ],
+    ids=["png", "deep pgm", "12-bit pgm"],
+)
+def test_sixteen_bit_grey_keeps_its_levels(data: bytes) -> None:
     assert (decode(data, 8) == 0x40).all()
 
 
@@ -77,11 +78,6 @@ def test_a_photograph_is_turned_upright() -> None:
     out = decode(encoded(Image.fromarray(pixels), exif=exif), 8)
     assert (out[:, :4] == 255).all()
     assert (out[:, 4:] == 0).all()
-
-
-def test_exact_refuses_another_size(image: Callable[..., bytes]) -> None:
-    with pytest.raises(ValueError, match="is 9×8, not 8×8"):
-        decode(image(size=(9, 8)), 8, exact=True)
 
 
 def test_broken_images_are_set_apart_and_the_order_kept(

@@ -41,7 +41,6 @@ def test_channels_last_and_first_are_the_same(file: Path, tmp_path: Path) -> Non
     last, first = get(file), get(tmp_path / "first.npz")
     assert torch.equal(last.images, torch.from_numpy(images).permute(0, 3, 1, 2))
     assert torch.equal(last.images, first.images)
-    assert last.labels is not None
     assert last.labels.tolist() == [0, 2, 1, 0]
     assert last.classes == ("0", "1", "2")
     assert first.labels is None
@@ -69,7 +68,6 @@ def test_both_splits_in_one_file_which_is_opened_once_a_load(file: Path) -> None
     train, test = get(file), get(file, "test")
     assert OPENED.count(str(file)) == 2
     assert len(train.images) == 4
-    assert test.labels is not None
     assert test.labels.tolist() == [0, 1]
     assert test.classes == train.classes == tuple("01234")
 

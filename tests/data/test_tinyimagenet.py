@@ -45,34 +45,21 @@ def get(folder: Path, split: str = "train") -> ImageSet:
 def test_train_follows_wnids(folder: Path, image: Encode) -> None:
     train = get(folder)
     assert train.classes == ("tabby", "goldfish")
-    assert train.labels is not None
     assert train.labels.tolist() == [0, 0, 1, 1]
     assert torch.equal(train.images[2], torch.from_numpy(decode(jpeg(image, 1), 64)))
-
-
-def test_grey_files_become_rgb(folder: Path) -> None:
-    grey = get(folder).images[1]
-    assert torch.equal(grey[0], grey[1])
-    assert torch.equal(grey[0], grey[2])
+    grey = train.images[1]
+    assert torch.equal(grey, grey[:1].expand(3, -1, -1))
+    assert len(load_tinyimagenet(LoadRequest(split="train", root=folder)).images) == 4  # as the root itself
+    (folder / "words.txt").unlink()
+    assert get(folder).classes == WNIDS
 
 
 def test_the_test_split_is_the_annotated_validation(folder: Path, image: Encode) -> None:
     test = get(folder, "test")
-    assert test.labels is not None
     assert test.labels.tolist() == [1, 0]
     assert torch.equal(test.images[1], torch.from_numpy(decode(jpeg(image, 21), 64)))
-
-
-def test_the_folder_itself_will_do_as_root(folder: Path) -> None:
-    assert len(load_tinyimagenet(LoadRequest(split="train", root=folder)).images) == 4
-
-
-def test_a_changed_annotation_is_seen(folder: Path) -> None:
-    get(folder, "test")
     (folder / "val" / "val_annotations.txt").write_text("val_1.JPEG\tn01\nval_0.JPEG\tn02\n")
-    labels = get(folder, "test").labels
-    assert labels is not None
-    assert labels.tolist() == [0, 1]
+    assert get(folder, "test").labels.tolist() == [0, 1]  # a changed annotation is seen
 
 
 def test_broken_and_wrong_sized_images_are_skipped_and_named(folder: Path, image: Encode) -> None:
@@ -80,22 +67,20 @@ def test_broken_and_wrong_sized_images_are_skipped_and_named(folder: Path, image
     (images / "n01_0.JPEG").write_bytes(jpeg(image, 1)[:100])
     (images / "n01_1.JPEG").write_bytes(image(size=(32, 64), kind="JPEG"))
     train = get(folder)
-    assert train.labels is not None
     assert train.labels.tolist() == [0, 0]
     assert [Path(name).name for name in train.skipped] == ["n01_0.JPEG", "n01_1.JPEG"]
     assert "is 32×64, not 64×64" in list(train.skipped.values())[1]
 
 
-def test_without_words_the_wnids_are_names(folder: Path) -> None:
-    (folder / "words.txt").unlink()
-    assert get(folder).classes == WNIDS
-
-
-def test_a_missing_set_says_what_to_put_where(tmp_path: Path) -> None:
+def test_missing_files_say_what_to_put_where(folder: Path) -> None:
+    (folder / "wnids.txt").write_text("n01\nn99\n")
+    with pytest.raises(InputError, match=r"n99.images is missing or holds no image"):
+        get(folder)
+    (folder / "wnids.txt").unlink()
     with pytest.raises(
         InputError, match=r"unzip .*tiny-imagenet-200\.zip there, so that .*wnids\.txt exists"
     ):
-        load_tinyimagenet(LoadRequest(split="train", root=tmp_path))
+        get(folder)
 
 
 @pytest.mark.parametrize(
@@ -112,9 +97,3 @@ def test_mislabelled_lists_are_named(folder: Path, file: str, text: str, message
     (folder / file).write_text(text)
     with pytest.raises(InputError, match=message):
         get(folder, "test")
-
-
-def test_a_class_without_images_is_named(folder: Path) -> None:
-    (folder / "wnids.txt").write_text("n01\nn99\n")
-    with pytest.raises(InputError, match=r"n99.images is missing or holds no image"):
-        get(folder)

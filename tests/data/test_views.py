@@ -1,3 +1,5 @@
+"""Views: numbered draws of the same images, the same for any number of ranks."""
+
 from dataclasses import replace
 
 import pytest
@@ -25,21 +27,19 @@ def test_mix_is_the_share_of_itself_and_of_the_row_before():
     assert torch.equal(mix(x, 1.0, 2), x)
 
 
-@pytest.mark.parametrize("shift", [0, 3, -6])
-def test_mix_refuses_a_row_with_itself(shift):
-    with pytest.raises(InputError, match=f"shift={shift} .*from 1 to 2, or a larger batch.*drop_last=True"):
-        mix(torch.zeros(3, 2), 0.5, shift)
-
-
-def test_pixels_that_are_no_floats_are_not_mixed() -> None:
-    with pytest.raises(InputError, match=r"x is torch.uint8: .*images.float\(\) / 255"):
-        mix(torch.zeros(3, 2, dtype=torch.uint8), 0.5, 1)
-
-
-@pytest.mark.parametrize("rows", [0, 1])
-def test_mix_refuses_fewer_than_two_rows(rows):
-    with pytest.raises(InputError, match=f"x has {rows} rows: mixing takes at least 2"):
-        mix(torch.zeros(rows, 2), 0.5, 1)
+@pytest.mark.parametrize(
+    ("x", "shift", "message"),
+    [
+        *((torch.zeros(3, 2), shift, f"shift={shift} .*from 1 to 2, or a larger batch.*drop_last=True")
+          for shift in (0, 3, -6)),
+        (torch.zeros(3, 2, dtype=torch.uint8), 1, r"x is torch.uint8: .*images.float\(\) / 255"),
+        (torch.zeros(0, 2), 1, "x has 0 rows: mixing takes at least 2"),
+        (torch.zeros(1, 2), 1, "x has 1 rows: mixing takes at least 2"),
+    ],
+)  # fmt: skip
+def test_mix_refuses_a_row_with_itself_and_bytes(x, shift, message):
+    with pytest.raises(InputError, match=message):
+        mix(x, 0.5, shift)
 
 
 @pytest.mark.parametrize("lam", [-0.1, 1.5, float("nan")])
