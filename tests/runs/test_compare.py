@@ -1,6 +1,7 @@
 """Losses side by side: the same numbers as the runs', means and deviations as the textbook's."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +21,24 @@ from intnacl.training.stop import Stop
 from tiny_run import HERE, config, measured_original
 
 
-def write_results(folder: Path, accuracies: dict[str, list[float]]) -> None:
-    """Results of made-up runs: clean, and FGSM and PGD at 0.02 and 0.1 as fractions of it."""
-    original = json.loads((measured_original() / "result.json").read_text())
+def write_results(
+    folder: Path,
+    accuracies: dict[str, list[float]],
+    change: Callable[[dict[str, Any], int], None] | None = None,
+) -> None:
+    """Results of made-up runs: clean, and FGSM and PGD at 0.02 and 0.1 as fractions of it.
+
+    `change` alters a result, given its seed.
+    """
+    original = (measured_original() / "result.json").read_text()
     for label, values in accuracies.items():
         for seed, clean in enumerate(values):
-            result: dict[str, Any] = json.loads(json.dumps(original))
+            result: dict[str, Any] = json.loads(original)
             result["accuracy"]["digits"]["clean"] = clean
             for row in result["attacks"]:
                 row["accuracy"] = clean * (1 - 5 * row["eps"])
+            if change:
+                change(result, seed)
             run = run_folder(folder, label, seed)
             run.path.mkdir(parents=True)
             run.result.write_text(json.dumps(result))
@@ -68,16 +78,15 @@ def test_many_ranks_train_everything_before_the_main_one_measures(
 
 
 def test_only_what_the_configuration_asks_is_compared_and_all_of_it(tmp_path: Path) -> None:
-    write_results(tmp_path, {"a": [80.0]})
-    path = run_folder(tmp_path, "a", 0).result
-    result = json.loads(path.read_text())
-    result["config"]["evaluation"]["fgsm_eps"] = [0.05]
-    row = next(row for row in result["attacks"] if row["name"] == "fgsm" and row["eps"] == 0.02)
-    few = row | {"images": 8, "accuracy": 1.0}  # someone's attack on other images
-    result["attacks"] += [row | {"eps": 0.05, "accuracy": 60.0}, row | {"eps": 0.03}, few]
-    path.write_text(json.dumps(result))
+    def change(result: dict[str, Any], seed: int) -> None:
+        result["config"]["evaluation"]["fgsm_eps"] = [0.05]
+        row = next(row for row in result["attacks"] if row["name"] == "fgsm" and row["eps"] == 0.02)
+        few = row | {"images": 8, "accuracy": 1.0}  # someone's attack on other images
+        result["attacks"] += [row | {"eps": 0.05, "accuracy": 60.0}, row | {"eps": 0.03}, few]
+
+    write_results(tmp_path, {"a": [80.0]}, change)
     found = summarize(tmp_path, ["a"], [0])["losses"]["a"]
-    assert found["fgsm 0.02"]["mean"] == row["accuracy"]
+    assert found["fgsm 0.02"]["mean"] == 80.0 * 0.9
     assert found["fgsm 0.05"]["mean"] == 60.0
     assert "fgsm 0.03" not in found
 
@@ -85,8 +94,11 @@ def test_only_what_the_configuration_asks_is_compared_and_all_of_it(tmp_path: Pa
 def test_table_and_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_results(tmp_path, {"a": [80.0, 84.0], "b": [90.0, 92.0]})
     write_comparison(tmp_path, ["a", "b"], [0, 1])
-    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    text = capsys.readouterr().out
+    lines = [line.split() for line in text.splitlines()]
     assert ["clean", "82.0", "±", "2.8", "91.0", "±", "1.4", "+9.0", "±", "1.4"] in lines
+    assert ["PGD,", "eps", "0.1", "41.0", "±", "1.4", "45.5", "±", "0.7", "+4.5", "±", "0.7"] in lines
+    assert f"{tmp_path}/{{a,b}}-seed{{0,1}}/report.html" in text
     summary = summarize(tmp_path, ["a", "b"], [0, 1])
     assert json.loads((tmp_path / "comparison.json").read_text()) == summary
     assert (tmp_path / "comparison.png").read_bytes().startswith(b"\x89PNG")
@@ -98,15 +110,15 @@ def test_one_seed_shows_no_deviation(tmp_path: Path, capsys: pytest.CaptureFixtu
     text = capsys.readouterr().out
     assert "±" not in text
     assert ["clean", "80.0", "78.5", "-1.5"] in [line.split() for line in text.splitlines()]
+    assert f"{tmp_path}/{{a,b}}-seed0/report.html" in text
 
 
 def test_lines_begin_at_the_clean_accuracy_of_the_attacked_images(tmp_path: Path) -> None:
-    write_results(tmp_path, {"a": [80.0, 84.0]})
-    for seed, clean in ((0, 70.0), (1, 72.0)):  # the 64 of 355 that were attacked
-        path = run_folder(tmp_path, "a", seed).result
-        result = json.loads(path.read_text())
+    def change(result: dict[str, Any], seed: int) -> None:
+        clean = (70.0, 72.0)[seed]  # of the 64 of 355 that were attacked
         result["attacks"] = [row | {"clean": clean} for row in result["attacks"]]
-        path.write_text(json.dumps(result))
+
+    write_results(tmp_path, {"a": [80.0, 84.0]}, change)
     summary = summarize(tmp_path, ["a"], [0, 1])
     assert summary["losses"]["a"]["clean"]["mean"] == 82.0
     for curves in accuracy_panels(summary).values():
@@ -114,12 +126,10 @@ def test_lines_begin_at_the_clean_accuracy_of_the_attacked_images(tmp_path: Path
 
 
 def test_without_attacks_the_clean_accuracies_are_drawn(tmp_path: Path) -> None:
-    write_results(tmp_path, {"a": [80.0], "b": [90.0]})
-    for label in ("a", "b"):
-        path = run_folder(tmp_path, label, 0).result
-        result = json.loads(path.read_text())
-        result["config"]["evaluation"]["attacks"] = []
-        path.write_text(json.dumps(result | {"attacks": []}))
+    def change(result: dict[str, Any], seed: int) -> None:
+        result["config"]["evaluation"]["attacks"] = result["attacks"] = []
+
+    write_results(tmp_path, {"a": [80.0], "b": [90.0]}, change)
     write_comparison(tmp_path, ["a", "b"], [0])
     summary = summarize(tmp_path, ["a", "b"], [0])
     assert accuracy_panels(summary) == {"none": {"a": [(0.0, 80.0, 0.0)], "b": [(0.0, 90.0, 0.0)]}}

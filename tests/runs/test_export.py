@@ -1,7 +1,11 @@
 """Exported encoders give the run's features in other programs, by the very code of their model card."""
 
+import json
 import os
+import sys
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,10 +14,12 @@ import intnacl
 from intnacl.errors import InputError
 from intnacl.models.encoders import build_model
 from intnacl.models.weights import save_encoder
-from intnacl.runs.export import check_close, export_run
+from intnacl.runs.attack import plan, run_attacks
+from intnacl.runs.export import check_close, export_run, model_card
 from intnacl.runs.folder import RunFolder
 from intnacl.runs.resolve import resolve
-from tiny_run import measured
+from intnacl.runs.result import collect
+from tiny_run import measured, trained
 
 
 def run_of(name: str, folder: Path, side: int = 32, **changes: str) -> torch.nn.Module:
@@ -27,20 +33,22 @@ def run_of(name: str, folder: Path, side: int = 32, **changes: str) -> torch.nn.
     return encoder.eval()
 
 
-def features_by_the_card(folder: Path, pixels: torch.Tensor) -> torch.Tensor:
-    """Run the card's code in the exported folder."""
-    code = (folder / "README.md").read_text().split("```python\n")[1].split("\n```")[0]
-    scope: dict[str, object] = {"pixels": pixels}
+def check_card(encoder: torch.nn.Module, run: Path, format: str, side: int) -> None:
+    """Export, and run the card's code in the exported folder: the features must be the encoder's."""
+    out = run.with_name("out")
+    assert export_run(run, format, out).parent == out
+    card = (out / "README.md").read_text()
+    assert f"pixels: (N, 3, {side}, {side}) in [0, 1]" in card
+    pixels = torch.rand(2, 3, side, side)
+    scope: dict[str, torch.Tensor] = {"pixels": pixels}
     here = Path.cwd()
-    os.chdir(folder)
+    os.chdir(out)
     try:
         with torch.no_grad():
-            exec(code, scope)
+            exec(card.split("```python\n")[1].split("\n```")[0], scope)
+            torch.testing.assert_close(scope["features"], encoder(pixels))
     finally:
         os.chdir(here)
-    found = scope["features"]
-    assert isinstance(found, torch.Tensor)
-    return found
 
 
 @pytest.mark.parametrize(
@@ -57,13 +65,7 @@ def test_the_cards_code_gives_the_same_features(tmp_path: Path, name: str, forma
     pytest.importorskip({"timm": "timm", "torchvision": "torchvision"}.get(format, "torch"))
     if name.startswith("timm:"):
         pytest.importorskip("timm")
-    encoder = run_of(name, tmp_path / "run", side)
-    path = export_run(tmp_path / "run", format, tmp_path / "out")
-    assert path.parent == tmp_path / "out"
-    assert f"pixels: (N, 3, {side}, {side}) in [0, 1]" in (tmp_path / "out" / "README.md").read_text()
-    pixels = torch.rand(2, 3, side, side)
-    with torch.no_grad():
-        torch.testing.assert_close(features_by_the_card(tmp_path / "out", pixels), encoder(pixels))
+    check_card(run_of(name, tmp_path / "run", side), tmp_path / "run", format, side)
 
 
 def test_from_pretrained_takes_the_exported_folder(tmp_path: Path) -> None:
@@ -74,7 +76,36 @@ def test_from_pretrained_takes_the_exported_folder(tmp_path: Path) -> None:
     pixels = torch.rand(2, 3, 8, 8)
     with torch.no_grad():
         assert intnacl.from_pretrained(path.parent)(pixels).equal(subject.encoder(pixels))
-    assert "| digits |" in (path.parent / "README.md").read_text()
+
+
+def test_the_card_holds_use_figures_and_protocol(tmp_path: Path) -> None:
+    subject = measured(tmp_path)
+    result = collect(subject)
+    card = model_card(subject.config, result, "use(me)")
+    row = result["accuracy"]["digits"]
+    assert f"| digits | {row['clean']:.2f} | {row['fgsm']:.2f} | {row['pgd']:.2f} |" in card
+    assert "```python\nuse(me)\n```" in card
+    protocol = card.split("```json\n")[1].split("\n```")[0]
+    assert json.loads(protocol) == json.loads(json.dumps(result["protocol"]))
+    assert "judged in float32 without TF32; those of many steps search in TF32" in card
+    assert card.startswith("# small, simclr, digits\n")
+    run_attacks(subject, "digits", plan(["pgd"], 0.1, 64))  # by itself no second worst case
+    figures, again = (
+        text.split("## Protocol")[0]
+        for text in (card, model_card(subject.config, collect(subject), "use(me)"))
+    )
+    assert figures == again
+    assert figures.count("| worst case | 0.1 |") == 1
+
+
+def test_the_card_of_a_run_that_was_not_attacked_or_not_measured(tmp_path: Path) -> None:
+    subject = measured(tmp_path / "measured")
+    config = replace(subject.config, evaluation=replace(subject.config.evaluation, eps=()))
+    result = collect(replace(subject, config=config))
+    clean = f"{result['accuracy']['digits']['clean']:.2f}"
+    assert f"| digits | {clean} | – | – |" in model_card(config, result, "")
+    subject = trained(tmp_path)
+    assert "Not measured yet" in model_card(subject.config, collect(subject), "")
 
 
 @pytest.mark.parametrize(("name", "side"), [("resnet18", 32), ("small", 8)])
@@ -113,27 +144,19 @@ def test_an_encoder_without_batch_norms_has_no_twin(tmp_path: Path, name: str, f
 def test_one_that_never_had_any_has(tmp_path: Path) -> None:
     pytest.importorskip("timm")
     encoder = run_of("timm:convnext_atto", tmp_path / "run", norm="none")
-    export_run(tmp_path / "run", "timm", tmp_path / "out")
-    pixels = torch.rand(2, 3, 32, 32)
-    with torch.no_grad():
-        torch.testing.assert_close(features_by_the_card(tmp_path / "out", pixels), encoder(pixels))
+    check_card(encoder, tmp_path / "run", "timm", 32)
 
 
 def test_what_cannot_be_used_or_written_leaves_nothing_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import sys
-    from types import SimpleNamespace
-
-    from intnacl.runs import export
-
     def _session(*_: object, **__: object) -> SimpleNamespace:
         return SimpleNamespace(run=lambda _, feed: [-torch.ones(len(feed["pixels"]), 128).numpy()])
 
     folder = measured(tmp_path).folder
     monkeypatch.setitem(sys.modules, "onnxruntime", SimpleNamespace(InferenceSession=_session))
     monkeypatch.setitem(sys.modules, "onnxscript", SimpleNamespace())
-    monkeypatch.setattr(export, "_to_onnx", lambda encoder, x, path: path.write_bytes(b"wrong"))
+    monkeypatch.setattr(torch.onnx, "export", lambda model, x, path, **_: Path(path).write_bytes(b"wrong"))
     with pytest.raises(InputError, match="not usable"):
         export_run(folder, "onnx", tmp_path / "out")
     assert not (tmp_path / "out").exists()
@@ -143,8 +166,6 @@ def test_what_cannot_be_used_or_written_leaves_nothing_behind(
 
 
 def test_mistakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import sys
-
     folder = measured(tmp_path).folder
     with pytest.raises(InputError, match="format='onx' is unknown; did you mean 'onnx'"):
         export_run(folder, "onx")

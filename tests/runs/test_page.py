@@ -1,19 +1,29 @@
-"""The page of one run: whole in itself, everything escaped."""
+"""The page of one run, whole in itself and everything escaped, and its tables on the console."""
 
+import json
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 
+from intnacl.console import two_decimals
 from intnacl.runs.attack import plan, run_attacks
-from intnacl.runs.card import model_card
+from intnacl.runs.folder import RunFolder
 from intnacl.runs.measurements import all_parts
-from intnacl.runs.page import attacked_images, best_rows, render, write_result_and_page
+from intnacl.runs.page import (
+    attacked_images,
+    print_attacks,
+    print_probes,
+    print_result,
+    render,
+    write_result_and_page,
+)
 from intnacl.runs.probes import run_hcl_probe, run_knn, run_probe
-from intnacl.runs.result import KINDS, Measured, collect
-from tiny_run import measured, write_images
+from intnacl.runs.result import KINDS, Measured, Result, best_rows, collect
+from tiny_run import measured, measured_original, write_images
 
 
 class Tags(HTMLParser):
@@ -29,20 +39,15 @@ class Tags(HTMLParser):
         self.links += [value or "" for name, value in attrs if name in names]
 
 
-def test_it_needs_no_other_file_and_draws_everything(tmp_path: Path) -> None:
-    text = (measured(tmp_path).folder / "report.html").read_text()
+def test_it_needs_no_other_file_and_shows_figures_and_drawings(tmp_path: Path) -> None:
+    subject = measured(tmp_path)
+    text = re.sub(r"\s+", " ", subject.folder.page.read_text())
     tags = Tags(text)
     assert tags.seen.count("svg") == 4  # robustness, examples, learning curves, probe curve
     assert all(link.startswith(("data:", "#")) for link in tags.links)
     assert "script" not in tags.seen
     assert "prefers-color-scheme: dark" in text
-
-
-def test_it_shows_the_figures_of_the_result(tmp_path: Path) -> None:
-    subject = measured(tmp_path)
-    result = collect(subject)
-    text = re.sub(r"\s+", " ", render(Measured(subject), result))
-    row = result["accuracy"]["digits"]
+    row = collect(subject)["accuracy"]["digits"]
     cells = "".join(f"<td>{row[key]:.2f}</td>" for key in ("clean", "fgsm", "pgd"))
     assert f"<td>digits</td>{cells}" in text
     assert "simclr on digits" in text
@@ -64,9 +69,9 @@ def test_the_images_are_those_of_the_strongest_attack(
     assert figure.get_suptitle().startswith(f"{title} at eps 0.1;")
 
 
-def test_other_probes_are_listed_with_what_they_do_otherwise(tmp_path: Path) -> None:
+def test_other_probes_are_listed_with_their_differences(tmp_path: Path) -> None:
     subject = measured(tmp_path)
-    assert "the run&#39;s own" not in render(Measured(subject), collect(subject))
+    assert "the run&#39;s own" not in subject.folder.page.read_text()
     quick = run_probe(subject, "digits", replace(subject.config.probe, solver="lbfgs"))
     one, two = (run_hcl_probe(subject, "digits", epochs) for epochs in (1, 2))
     text = render(Measured(subject), collect(subject))
@@ -80,29 +85,16 @@ def test_knn_is_the_runs_own_whatever_else_was_tried(tmp_path: Path) -> None:
     subject = measured(tmp_path)
     own = run_knn(subject, "digits").figures["accuracy"]
     assert run_knn(subject, "digits", 1).figures["accuracy"] != own
-    row = next(
-        line for line in render(Measured(subject), collect(subject)).splitlines() if "<td>digits</td>" in line
-    )
-    assert row.endswith(f"<td>{own:.2f}</td></tr>")
+    assert f"<td>{own:.2f}</td></tr>\n</tbody>" in render(Measured(subject), collect(subject))
 
 
-def test_the_parts_of_a_run_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_measurements_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     subject, seen = measured(tmp_path), []
     monkeypatch.setattr(
         "intnacl.runs.result.all_parts", lambda folder, kind: seen.append(kind) or all_parts(folder, kind)
     )
     assert write_result_and_page(Measured(subject))
     assert seen == list(KINDS)
-
-
-def test_a_run_without_radii_has_a_page_and_a_card(tmp_path: Path) -> None:
-    subject = measured(tmp_path)
-    config = replace(subject.config, evaluation=replace(subject.config.evaluation, eps=()))
-    subject = replace(subject, config=config)
-    result = collect(subject)
-    clean = f"{result['accuracy']['digits']['clean']:.2f}"
-    assert clean in render(Measured(subject), result)
-    assert f"| digits | {clean} | – | – |" in model_card(config, result, "")
 
 
 def test_where_the_images_are_gone_the_page_goes_without_a_picture_of_them(tmp_path: Path) -> None:
@@ -115,6 +107,13 @@ def test_where_the_images_are_gone_the_page_goes_without_a_picture_of_them(tmp_p
     assert f"Under attack: {name}" in text
     assert Tags(text).seen.count("svg") == 5
     assert "None" not in text
+
+
+def test_a_run_without_radii_has_a_page(tmp_path: Path) -> None:
+    subject = measured(tmp_path)
+    config = replace(subject.config, evaluation=replace(subject.config.evaluation, eps=()))
+    found = Measured(replace(subject, config=config))
+    assert "<td>–</td><td>–</td>" in render(found, collect(found.subject))
 
 
 def test_text_from_outside_is_escaped(tmp_path: Path) -> None:
@@ -144,3 +143,69 @@ def test_the_lowest_worst_case_over_several_attacks_is_drawn() -> None:
     alone = row | {"accuracy": 0.9, "of": ["fgsm"], "images": 64}
     for order in ([low, high, alone], [alone, high, low]):
         assert best_rows({"attacks": order}, "a") == [low]
+
+
+@pytest.fixture
+def printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[[Result], str]:
+    """The text of `print_result` for a result."""
+    folder = RunFolder(tmp_path)
+
+    def show(result: Result) -> str:
+        folder.result.write_text(json.dumps(result))
+        print_result(folder)
+        return capsys.readouterr().out
+
+    return show
+
+
+@pytest.fixture
+def result() -> Result:
+    return json.loads((measured_original() / "result.json").read_text())
+
+
+def test_the_tables_of_a_result(tmp_path: Path, printed: Callable[[Result], str], result: Result) -> None:
+    text, row = printed(result), result["accuracy"]["digits"]
+    line = next(line for line in text.splitlines() if line.startswith("digits "))
+    assert line.split() == ["digits", *(f"{row[key]:.2f}" for key in ("clean", "fgsm", "pgd"))]
+    assert "worst case" in text
+    assert str(tmp_path / "report.html") in text.replace("\n", "")
+    tested = result["protocol"]["images"]["digits"]["test"]
+    for images, said in ((None, False), (tested, False), (7, True)):
+        result["config"]["evaluation"]["images"] = images
+        assert ("attacks at eps 0.02 on 7 images" in printed(result)) == said
+    result["config"]["evaluation"]["eps"] = []
+    assert "accuracy in percent\n" in printed(result)
+    worst = next(row for row in result["attacks"] if row["name"] == "worst_case")
+    result["attacks"].append(worst | {"eps": 0.5, "of": ["fgsm"], "accuracy": 3.21})
+    assert "3.21" not in printed(result), "FGSM alone is called a worst case"
+
+
+def test_an_attack_that_has_no_column_has_a_table(printed: Callable[[Result], str], result: Result) -> None:
+    row = next(row for row in result["attacks"] if row["name"] == "fgsm") | {"accuracy": 12.34}
+    assert "12.34" not in printed(result | {"attacks": [row]})
+    assert "12.34" in printed(result | {"attacks": [row | {"name": "pgd_tuned"}]})
+
+
+def test_attacks_are_rows_and_eps_columns_grouped_by_images(capsys: pytest.CaptureFixture[str]) -> None:
+    tuned = {"name": "pgd_tuned", "eps": 0.1, "images": 8, "accuracy": 10.0, "clean": 95.0}
+    fgsm = tuned | {"name": "fgsm", "accuracy": 20.0}
+    worst = [tuned | {"name": "worst_case", "accuracy": accuracy} for accuracy in (30.0, 9.0, 40.0)]
+    on_all = fgsm | {"images": 1000, "clean": 90.0}
+    print_attacks("digits", [tuned, tuned | {"eps": 0.02, "accuracy": 90.0}, fgsm, on_all, *worst])
+    lines = capsys.readouterr().out.splitlines()[2:]
+    assert [line.split() for line in lines] == [
+        ["attack", "images", "0.02", "0.1"],
+        ["none", "1,000", "90.00", "90.00"],
+        ["FGSM", "1,000", "–", "20.00"],
+        ["none", "8", "95.00", "95.00"],
+        ["PGD", "tuned", "8", "90.00", "10.00"],
+        ["FGSM", "8", "–", "20.00"],
+        ["worst", "case", "8", "–", "9.00"],
+    ]
+
+
+def test_probes_show_the_last_and_the_best_epoch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    part = run_probe(measured(tmp_path), "digits")
+    print_probes([part])
+    shown = [two_decimals(part.figures[name]) for name in ("accuracy", "best_accuracy")]
+    assert capsys.readouterr().out.splitlines()[-1].split()[:4] == ["digits", "355", *shown]

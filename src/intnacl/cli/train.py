@@ -166,7 +166,7 @@ def _run(flags: Flags, more: Mapping[str, object]) -> NoReturn:
     """Train and measure the run that the flags name, over the settings `more`."""
     from intnacl.runs.folder import RunFolder, default_folder
     from intnacl.runs.measure import run
-    from intnacl.runs.tables import print_result
+    from intnacl.runs.page import print_result
     from intnacl.training.ranks import ranks
     from intnacl.training.stop import Stop
 

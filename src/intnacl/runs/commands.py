@@ -19,10 +19,9 @@ from intnacl.runs.embed import write_features
 from intnacl.runs.folder import file_name
 from intnacl.runs.measurements import Part
 from intnacl.runs.opened import Subject, open_subject
-from intnacl.runs.page import attacked_images, best_rows, write_result_and_page
+from intnacl.runs.page import attacked_images, print_attacks, print_probes, write_result_and_page
 from intnacl.runs.probes import run_hcl_probe, run_knn, run_probe
-from intnacl.runs.result import Measured, collect, left_out_warnings
-from intnacl.runs.tables import print_attacks, print_probes
+from intnacl.runs.result import Measured, best_rows, collect, left_out_warnings
 from intnacl.training.ranks import pick_device
 
 if TYPE_CHECKING:

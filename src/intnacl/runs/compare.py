@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any
+from typing import Any, TypedDict
 
 from intnacl.attacks.named import ATTACK_NAMES
 from intnacl.console import print_table, print_warnings
@@ -15,21 +15,46 @@ from intnacl.plots.style import save_figure
 from intnacl.runs.config import RunConfig, from_dict
 from intnacl.runs.folder import RunFolder
 from intnacl.runs.measure import Say, check, run
-from intnacl.runs.page import on_images
 from intnacl.runs.pretrain import pretrain
+from intnacl.runs.result import Result, on_images
 from intnacl.training.ranks import Ranks
 from intnacl.training.stop import Stop
 
-Spread = dict[str, Any]
-"""`mean`, `sd` (None for one seed) and the `values`, one for each seed."""
+
+class Spread(TypedDict):
+    """A figure over runs that differ in the seed alone."""
+
+    mean: float
+    sd: float | None
+    """None for one seed."""
+    values: list[float]
+    """One for each seed."""
+
+
+class Comparison(TypedDict):
+    """The content of `comparison.json`. Accuracies have the keys "clean" and "ATTACK EPS"."""
+
+    dataset: str
+    seeds: list[int]
+    attacked: str
+    """ " on 40 images" where attacks are on fewer than all test images, else empty."""
+    losses: dict[str, dict[str, Spread]]
+    """Loss -> accuracies in percent."""
+    clean_of_attacked: dict[str, Spread]
+    """Loss -> clean accuracy on the images that were attacked, where curves over eps begin."""
+    difference: dict[str, Spread] | None
+    """The second loss minus the first, seed by seed, where there are two."""
+    warnings: list[str]
+    time_s: dict[str, Spread]
+    protocol: dict[str, Any]
 
 
 def compare(
     configs: Mapping[str, RunConfig], seeds: Sequence[int], folder: Path, here: Ranks, stop: Stop, say: Say
 ) -> str | None:
-    """Run every configuration with every seed in a folder of its own below `folder`; the reason of a stop.
+    """Run every configuration with every seed in a folder of its own below `folder`; return why it stopped.
 
-    Many ranks first train all of them: the main one measures alone, and nobody can wait for it that long.
+    Many ranks first train all of them: the main one measures alone, and the others cannot wait that long.
     """
     runs = [(label, replace(config, seed=seed)) for seed in seeds for label, config in configs.items()]
     for label, config in runs if here.world > 1 else ():
@@ -48,21 +73,66 @@ def compare(
 
 
 def run_folder(folder: Path, label: str, seed: int) -> RunFolder:
-    """Where one run of a comparison is."""
+    """Return the folder of one run of a comparison."""
     return RunFolder(folder / f"{label}-seed{seed}")
 
 
-def summarize(folder: Path, labels: Sequence[str], seeds: Sequence[int]) -> dict[str, Any]:
-    """Accuracies of finished runs by loss, attack and eps, and their protocol, which they share."""
-    results = {label: [_result(run_folder(folder, label, seed)) for seed in seeds] for label in labels}
+def write_comparison(folder: Path, labels: Sequence[str], seeds: Sequence[int]) -> None:
+    """Write the numbers and the figure of finished runs, and print their table."""
+    summary = summarize(folder, labels, seeds)
+    drawing, figures = folder / "comparison.png", folder / "comparison.json"
+    write_json(figures, summary)
+    over = f"mean ± sd of {len(seeds)} seeds" if len(seeds) > 1 else f"seed {seeds[0]}"
+    over += f", attacks{summary['attacked']}" if summary["attacked"] else ""
+    title = f"{summary['dataset']} under attack, {over}"
+    save_figure(draw_comparison(accuracy_panels(summary), title), drawing)
+
+    columns = dict(summary["losses"])
+    if summary["difference"]:
+        columns["difference"] = summary["difference"]
+    rows = []
+    for key in next(iter(columns.values())):
+        cells = [key if key == "clean" else "{}, eps {:.4g}".format(*_attack_and_eps(key))]
+        for column, spreads in columns.items():
+            middle, deviation = spreads[key]["mean"], spreads[key]["sd"]
+            text = f"{middle:+.1f}" if column == "difference" else f"{middle:.1f}"
+            cells.append(text if deviation is None else f"{text} ± {deviation:.1f}")
+        rows.append(cells)
+    print_table(f"{summary['dataset']}: accuracy in percent, {over}", ["attack", *columns], rows)
+    print_warnings(summary["warnings"])
+    pages = RunFolder(folder / f"{_braces(labels)}-seed{_braces(seeds)}").page
+    print(f"written: {drawing}, {figures}, {pages}")
+
+
+def _braces(items: Sequence[object]) -> str:
+    """Write several items as a shell expands them; braces around a single one it would take literally."""
+    text = ",".join(map(str, items))
+    return f"{{{text}}}" if len(items) > 1 else text
+
+
+def summarize(folder: Path, labels: Sequence[str], seeds: Sequence[int]) -> Comparison:
+    """Return the accuracies of finished runs by loss, attack and eps, and the protocol, which they share."""
+    results: dict[str, list[Result]] = {
+        label: [json.loads(run_folder(folder, label, seed).result.read_bytes()) for seed in seeds]
+        for label in labels
+    }
     first = results[labels[0]][0]
+    accuracies = {label: [asked_accuracies(result) for result in found] for label, found in results.items()}
+    difference = None
+    if len(labels) == 2:
+        one, two = accuracies.values()
+        pairs = [(a, b) for (a, _), (b, _) in zip(one, two, strict=True)]
+        difference = {key: _spread([b[key] - a[key] for a, b in pairs]) for key in pairs[0][0]}
     return {
         "dataset": first["config"]["dataset"],
         "seeds": list(seeds),
         "attacked": on_images(first),
-        "losses": {label: _figures(found) for label, found in results.items()},
-        "clean_of_attacked": {k: _spread([_clean_of_attacked(one) for one in f]) for k, f in results.items()},
-        "difference": _differences(results) if len(labels) == 2 else None,
+        "losses": {
+            label: {key: _spread([values[key] for values, _ in found]) for key in found[0][0]}
+            for label, found in accuracies.items()
+        },
+        "clean_of_attacked": {k: _spread([clean for _, clean in found]) for k, found in accuracies.items()},
+        "difference": difference,
         "warnings": [
             f"{label}, seed {seed}: {warning}"
             for label, found in results.items()
@@ -71,113 +141,51 @@ def summarize(folder: Path, labels: Sequence[str], seeds: Sequence[int]) -> dict
         ],
         "time_s": {k: _spread([one["time_s"]["total"] for one in found]) for k, found in results.items()},
         "protocol": {k: v for k, v in first["protocol"].items() if k not in ("seed", "encoder_sha256")},
-    }  # fmt: skip
+    }
 
 
-def write_comparison(folder: Path, labels: Sequence[str], seeds: Sequence[int]) -> None:
-    """Write the figure and the numbers of finished runs, and print their table."""
-    summary = summarize(folder, labels, seeds)
-    drawing, figures = folder / "comparison.png", folder / "comparison.json"
-    write_json(figures, summary)
-    title = f"{summary['dataset']} under attack, {_over(summary)}"
-    save_figure(draw_comparison(accuracy_panels(summary), title), drawing)
-    print_comparison(summary)
+def asked_accuracies(result: Result) -> tuple[dict[str, float], float]:
+    """Return the accuracies that a run's configuration asks for on its own data set, by their key.
 
-    def braces(items: Sequence[object]) -> str:
-        """Several items as a shell expands them; it takes braces around a single one literally."""
-        text = ",".join(map(str, items))
-        return f"{{{text}}}" if len(items) > 1 else text
-
-    pages = RunFolder(folder / f"{braces(labels)}-seed{braces(seeds)}").page
-    print(f"written: {drawing}, {figures}, {pages}")
-
-
-def print_comparison(summary: dict[str, Any]) -> None:
-    """Attacks and eps as rows, losses as columns."""
-    columns = dict(summary["losses"])
-    if summary["difference"]:
-        columns["difference"] = summary["difference"]
-    keys = list(next(iter(columns.values())))
-    rows = [
-        [_name(key), *(_shown(columns[c][key], signed=c == "difference") for c in columns)] for key in keys
-    ]
-    print_table(f"{summary['dataset']}: accuracy in percent, {_over(summary)}", ["attack", *columns], rows)
-    print_warnings(summary["warnings"])
+    Beside them, the clean accuracy on the attacked images, which may be fewer than all.
+    """
+    config = from_dict(result["config"])
+    name, wanted = config.dataset, config.evaluation
+    tested = result["protocol"]["images"][name]["test"]
+    count = min(wanted.images or tested, tested)
+    rows = [row for row in result["attacks"] if row["dataset"] == name and row["images"] == count]
+    clean = result["accuracy"][name]["clean"]
+    asked = []
+    for attack in dict.fromkeys((*wanted.attacks, *(("fgsm",) if wanted.fgsm_eps else ()))):
+        radii = [eps for eps, names in wanted.rounds if attack in names]
+        asked += [row for row in rows if row["name"] == attack and row["eps"] in radii]
+    asked += [row for row in rows if row.get("of") == list(wanted.attacks) and row["eps"] in wanted.eps]
+    values = {"clean": clean} | {f"{row['name']} {row['eps']:.4g}": row["accuracy"] for row in asked}
+    return values, rows[0]["clean"] if rows else clean
 
 
-def accuracy_panels(summary: dict[str, Any]) -> dict[str, dict[str, Curve]]:
+def accuracy_panels(summary: Comparison) -> dict[str, dict[str, Curve]]:
     """Return attack -> loss -> accuracy over eps; without attacks, the clean accuracies alone."""
-    losses, clean = summary["losses"], summary["clean_of_attacked"]
-    attacks = list(dict.fromkeys(_split(key)[0] for key in next(iter(losses.values())) if key != "clean"))
-    attacks = [name for name in attacks if name != "worst_case"] or attacks or ["none"]
+    keys = [key for key in next(iter(summary["losses"].values())) if key != "clean"]
+    attacks = list(dict.fromkeys(_attack_and_eps(key)[0] for key in keys))
+    worst = ATTACK_NAMES["worst_case"]
     panels: dict[str, dict[str, Curve]] = {}
-    for attack in attacks:
-        curves = panels.setdefault(ATTACK_NAMES.get(attack, attack), {})
-        for label, figures in losses.items():
-            points = {0.0: clean[label]}
-            points |= {_split(k)[1]: v for k, v in figures.items() if k != "clean" and _split(k)[0] == attack}
+    for attack in [name for name in attacks if name != worst] or attacks or [ATTACK_NAMES["none"]]:
+        curves = panels.setdefault(attack, {})
+        for label, figures in summary["losses"].items():
+            points = {0.0: summary["clean_of_attacked"][label]}
+            for key in keys:
+                name, eps = _attack_and_eps(key)
+                if name == attack:
+                    points[eps] = figures[key]
             curves[label] = [(eps, points[eps]["mean"], points[eps]["sd"] or 0.0) for eps in sorted(points)]
     return panels
 
 
-def _over(summary: dict[str, Any]) -> str:
-    """What its figures are taken over."""
-    seeds = summary["seeds"]
-    over = f"mean ± sd of {len(seeds)} seeds" if len(seeds) > 1 else f"seed {seeds[0]}"
-    return over + (f", attacks{summary['attacked']}" if summary["attacked"] else "")
-
-
-def _result(folder: RunFolder) -> dict[str, Any]:
-    result: dict[str, Any] = json.loads(folder.result.read_bytes())
-    return result
-
-
-def _values(result: dict[str, Any]) -> dict[str, float]:
-    """ "clean" and "ATTACK EPS" -> accuracy on the run's own data set, for what its configuration asks."""
-    config = from_dict(result["config"])
-    name, wanted = config.dataset, config.evaluation
-    rows = _attacks(result)
-    values = {"clean": result["accuracy"][name]["clean"]}
-    for attack in dict.fromkeys((*wanted.attacks, *(("fgsm",) if wanted.fgsm_eps else ()))):
-        radii = [eps for eps, names in wanted.rounds if attack in names]
-        values |= {
-            _key(row): row["accuracy"] for row in rows if row["name"] == attack and row["eps"] in radii
-        }
-    worst = [row for row in rows if row.get("of") == list(wanted.attacks) and row["eps"] in wanted.eps]
-    return values | {_key(row): row["accuracy"] for row in worst}
-
-
-def _attacks(result: dict[str, Any]) -> list[dict[str, Any]]:
-    """The attacks on as many images of the run's own data set as its configuration asks."""
-    config = from_dict(result["config"])
-    name, images = config.dataset, config.evaluation.images
-    count = result["protocol"]["images"][name]["test"]
-    return [
-        row
-        for row in result["attacks"]
-        if row["dataset"] == name and row["images"] == min(images or count, count)
-    ]
-
-
-def _clean_of_attacked(result: dict[str, Any]) -> float:
-    """Where curves over eps begin: the accuracy on the attacked images, which may be some of all."""
-    clean = result["accuracy"][result["config"]["dataset"]]["clean"]
-    return float(next((row["clean"] for row in _attacks(result)), clean))
-
-
-def _key(row: Mapping[str, Any]) -> str:
-    return f"{row['name']} {row['eps']:.4g}"
-
-
-def _figures(results: Sequence[dict[str, Any]]) -> dict[str, Spread]:
-    values = [_values(result) for result in results]
-    return {key: _spread([found[key] for found in values]) for key in values[0]}
-
-
-def _differences(results: Mapping[str, Sequence[dict[str, Any]]]) -> dict[str, Spread]:
-    """The second loss minus the first, seed by seed."""
-    first, second = ([_values(result) for result in found] for found in results.values())
-    return {key: _spread([b[key] - a[key] for a, b in zip(first, second, strict=True)]) for key in first[0]}
+def _attack_and_eps(key: str) -> tuple[str, float]:
+    """Take the key of an accuracy under attack apart: the attack's name for people, and eps."""
+    attack, eps = key.split()
+    return ATTACK_NAMES.get(attack, attack), float(eps)
 
 
 def mean_and_deviation(values: Sequence[float]) -> tuple[float, float | None]:
@@ -188,20 +196,3 @@ def mean_and_deviation(values: Sequence[float]) -> tuple[float, float | None]:
 def _spread(values: list[float]) -> Spread:
     average, deviation = mean_and_deviation(values)
     return {"mean": average, "sd": deviation, "values": values}
-
-
-def _split(key: str) -> tuple[str, float]:
-    attack, eps = key.split()
-    return attack, float(eps)
-
-
-def _name(key: str) -> str:
-    if key == "clean":
-        return key
-    attack, eps = _split(key)
-    return f"{ATTACK_NAMES.get(attack, attack)}, eps {eps:.4g}"
-
-
-def _shown(spread: Spread, *, signed: bool) -> str:
-    text = f"{spread['mean']:+.1f}" if signed else f"{spread['mean']:.1f}"
-    return text if spread["sd"] is None else f"{text} ± {spread['sd']:.1f}"

@@ -1,8 +1,9 @@
-"""A run's encoder for other programs, with a model card that tells its protocol and figures."""
+"""A run's encoder for other programs, with a model card that holds its figures and their protocol."""
 
 import io
+import json
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -10,17 +11,22 @@ from tempfile import TemporaryDirectory
 import torch
 from torch import Tensor, nn
 
+from intnacl.attacks.named import ATTACK_NAMES
+from intnacl.console import two_decimals
 from intnacl.errors import InputError, check_choice, missing_extra
 from intnacl.files import write_file
-from intnacl.models.encoders import SMALL, Encoder, build_model, timm_options
+from intnacl.models.encoders import SMALL, build_model, timm_options
 from intnacl.models.resnets import RESNETS
 from intnacl.models.weights import ENCODER, clean_state
-from intnacl.runs.card import MARK, model_card
+from intnacl.runs.config import RunConfig
+from intnacl.runs.folder import loss_name
 from intnacl.runs.opened import Subject, open_subject
-from intnacl.runs.result import collect
+from intnacl.runs.page import accuracy_rows
+from intnacl.runs.result import Result, attacks_at, best_rows, collect
 
 Exported = tuple[str, bytes, str]
 """The name of the encoder's file, its content, and code that uses it."""
+CARD_MARK = "An encoder trained by intnacl"  # a README.md with these words is a card of ours
 TOLERANCE = 1e-4  # largest difference of ONNX's features from torch's, relative to the largest feature
 
 
@@ -32,7 +38,7 @@ def export_run(run: Path, format: str, out: Path | None = None) -> Path:
     if out.exists() and not out.is_dir():
         raise InputError(f"--out {out} is a file: give a folder.")
     readme = out / "README.md"
-    if readme.exists() and MARK not in readme.read_text(encoding="utf-8", errors="replace"):
+    if readme.exists() and CARD_MARK not in readme.read_text(encoding="utf-8", errors="replace"):
         raise InputError(f"{readme} is no model card and would be lost: give --out a folder of its own.")
     name, content, usage = FORMATS[format](subject)
     card = model_card(subject.config, collect(subject), usage)
@@ -41,16 +47,53 @@ def export_run(run: Path, format: str, out: Path | None = None) -> Path:
     return out / name
 
 
+def model_card(config: RunConfig, result: Result, usage: str) -> str:
+    """Return the card in Markdown: what the encoder is, how to use it, its figures and their protocol."""
+    train = config.train
+    figures = "Not measured yet: `intnacl probe RUN`, `intnacl attack RUN`, then export again."
+    if result["accuracy"]:
+        heads = [f"{name}, {attacks_at(result)}".removesuffix(", ") for name in ("FGSM", "PGD")]
+        figures = _table(["data set (accuracy, %)", "clean", *heads], accuracy_rows(result))
+    attacks = []
+    for dataset in dict.fromkeys(row["dataset"] for row in result["attacks"]):
+        for row in best_rows(result, dataset):
+            attack, accuracies = ATTACK_NAMES.get(row["name"], row["name"]), (row["accuracy"], row["clean"])
+            which = [dataset, attack, f"{row['eps']:.4g}", str(row["images"])]
+            attacks.append([*which, *map(two_decimals, accuracies)])
+    attack_heads = ["data set", "attack", "eps", "images", "accuracy, %", "clean, same images"]
+    parts = [
+        f"# {config.encoder.name}, {loss_name(config)}, {config.dataset}",
+        f"{CARD_MARK} for {train.epochs} epochs on {config.dataset} (batch {train.batch_size}, "
+        f"{train.optimizer}, learning rate {train.lr:g}, seed {config.seed}, recipe {config.recipe}).",
+        f"## Use\n\n```python\n{usage}\n```",
+        f"## Figures\n\n{figures}",
+        *([_table(attack_heads, attacks)] if attacks else []),
+        "## Protocol\n\nLinear probe: frozen encoder in eval mode, no augmentation, last epoch on all test "
+        "images. Attacks: ℓ∞ ball, pixels in [0, 1], judged in float32 without TF32; those of many steps "
+        "search in TF32 on a GPU.\n\n"
+        f"```json\n{json.dumps(result['protocol'], indent=1, ensure_ascii=False)}\n```",
+        f"## Configuration\n\n```json\n{json.dumps(result['config'], indent=1, ensure_ascii=False)}\n```",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Write a table in Markdown; a | inside a cell becomes a /."""
+    lines = [heads, ["---"] + ["---:"] * (len(heads) - 1), *rows]
+    return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines)
+
+
 def _safetensors(subject: Subject) -> Exported:
-    content = subject.folder.encoder.read_bytes()
-    made = f'encoder = intnacl.from_pretrained("{ENCODER}")'
     side = subject.image_size
-    shape = f"pixels: (N, 3, {side}, {side}) in [0, 1]"
-    return ENCODER, content, f"import intnacl\n\n{made}\nfeatures = encoder(pixels)  # {shape}"
+    usage = (
+        f'import intnacl\n\nencoder = intnacl.from_pretrained("{ENCODER}")\n'
+        f"features = encoder(pixels)  # pixels: (N, 3, {side}, {side}) in [0, 1]"
+    )
+    return ENCODER, subject.folder.encoder.read_bytes(), usage
 
 
 def _torchvision(subject: Subject) -> Exported:
-    """A state dict under torchvision's names; the usage tells how its model must be changed to take it."""
+    """A state dict under torchvision's names; the usage changes torchvision's model so that it takes it."""
     name = subject.config.encoder.name
     if name not in RESNETS:
         raise InputError(f"encoder {name!r} has no twin in torchvision: take --format safetensors or onnx.")
@@ -75,7 +118,7 @@ def _timm(subject: Subject) -> Exported:
 
 
 def _state(subject: Subject) -> dict[str, Tensor]:
-    """What the other package's model loads, which has batch norms wherever one is built."""
+    """Return the weights for the other package's model, which has batch norms wherever one is built."""
     config, state = subject.config.encoder, clean_state(subject.encoder)
     usual = build_model(
         replace(config, norm="joint"), image_size=subject.image_size, adversarial=False, seed=0
@@ -89,7 +132,7 @@ def _state(subject: Subject) -> dict[str, Tensor]:
 
 
 def _usage(package: str, made: str, state: str, subject: Subject) -> str:
-    """Code that makes the other package's model, changes its stem as ours was, and loads the weights."""
+    """Return code that makes the other package's model, gives it the stem of ours, and loads the weights."""
     imports = {"timm": "import timm\nimport torch\nfrom safetensors.torch import load_file"}
     lines = [imports.get(package, "import torch\nimport torchvision"), "", f"model = {made}"]
     backbone = subject.encoder.backbone
@@ -104,15 +147,14 @@ def _usage(package: str, made: str, state: str, subject: Subject) -> str:
         lines += ["model.fc = torch.nn.Identity()"]
     if ours or isinstance(getattr(backbone, "maxpool", None), nn.Identity):
         lines += ["model.maxpool = torch.nn.Identity()"]
-    config = subject.config.encoder
+    config, side = subject.config.encoder, subject.image_size
     lines += [
         f"model.load_state_dict({state})",
         "model.eval()",
         "",
         f"mean = torch.tensor({list(config.mean)}).view(3, 1, 1)",
         f"std = torch.tensor({list(config.std)}).view(3, 1, 1)",
-        "features = model((pixels - mean) / std)  # pixels: (N, 3, "
-        f"{subject.image_size}, {subject.image_size}) in [0, 1]",
+        f"features = model((pixels - mean) / std)  # pixels: (N, 3, {side}, {side}) in [0, 1]",
     ]
     return "\n".join(lines)
 
@@ -126,9 +168,20 @@ def _onnx(subject: Subject) -> Exported:
         raise missing_extra("onnx, onnxscript and onnxruntime", "onnx", "--format onnx") from None
     side, generator = subject.image_size, torch.Generator().manual_seed(0)
     x = torch.rand(4, 3, side, side, generator=generator)
-    with TemporaryDirectory() as folder:
+    with TemporaryDirectory() as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the exporter's own deprecations, nothing a user could act on
         path = Path(folder) / "encoder.onnx"
-        _to_onnx(subject.encoder, x, path)
+        torch.onnx.export(
+            nn.Sequential(subject.encoder).eval(),
+            (x,),
+            str(path),
+            input_names=["pixels"],
+            output_names=["features"],
+            dynamic_shapes=({0: torch.export.Dim("batch")},),
+            dynamo=True,
+            external_data=False,
+            verbose=False,
+        )
         content = path.read_bytes()
     session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
     for batch in (x, x[:1], x[:3]):
@@ -141,18 +194,8 @@ def _onnx(subject: Subject) -> Exported:
     return path.name, content, usage
 
 
-def _to_onnx(encoder: Encoder, x: Tensor, path: Path) -> None:
-    plain = nn.Sequential(encoder).eval()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the exporter's own deprecations, nothing a user could act on
-        torch.onnx.export(
-            plain, (x,), str(path), input_names=["pixels"], output_names=["features"],
-            dynamic_shapes=({0: torch.export.Dim("batch")},), dynamo=True, external_data=False, verbose=False,
-        )  # fmt: skip
-
-
 def check_close(found: Tensor, encoder: nn.Module, x: Tensor) -> None:
-    """Raise if features of another runtime are not torch's."""
+    """Raise if features of another runtime differ from torch's."""
     with torch.no_grad():
         wanted = encoder(x)
     gap = float((found - wanted).abs().max() / wanted.abs().max().clamp(min=1e-12))

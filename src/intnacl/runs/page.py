@@ -1,31 +1,29 @@
-"""`report.html` of one run: its numbers and figures in one self-contained file."""
+"""A run's figures for people: `report.html`, in one self-contained file, and tables on the console."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-from intnacl.attacks.named import ATTACK_NAMES, named_attack
+from intnacl.attacks.named import ATTACK_NAMES, AttackRow, named_attack
+from intnacl.console import print_table, print_warnings, two_decimals
 from intnacl.errors import InputError
 from intnacl.evaluation.hcl_probe import HCL
-from intnacl.evaluation.probe import ProbeConfig
 from intnacl.files import write_file
 from intnacl.plots.curves import draw_learning, draw_probe, draw_robustness
 from intnacl.plots.gallery import draw_examples
 from intnacl.plots.style import inline_svg
 from intnacl.runs.attack import examples
-from intnacl.runs.folder import loss_name
-from intnacl.runs.measurements import plain
+from intnacl.runs.folder import RunFolder, loss_name
+from intnacl.runs.measurements import Part, plain
 from intnacl.runs.opened import Subject
-from intnacl.runs.result import Measured, write_result
+from intnacl.runs.result import Measured, Result, attacks_at, best_rows, of_one_attack, write_result
 from intnacl.training.journal import records
 
 if TYPE_CHECKING:
     from jinja2 import Environment
     from matplotlib.figure import Figure
-
-OWN = "the run's own"  # a probe under the run's protocol
 
 
 def template_environment(package: str, *, autoescape: bool = True, **options: Any) -> "Environment":
@@ -39,19 +37,25 @@ def template_environment(package: str, *, autoescape: bool = True, **options: An
 
 
 def write_result_and_page(found: Measured) -> bool:
-    """Write result and page if everything that the configuration asks for is measured; returns whether."""
+    """Write result and page if everything that the configuration asks for is measured; True if it is."""
     result = write_result(found)
     if result is not None:
         write_file(found.subject.folder.page, render(found, result).encode())
     return result is not None
 
 
-def render(found: Measured, result: dict[str, Any]) -> str:
-    """The page as text. Everything from outside is escaped; the drawings are our own SVG."""
+def render(found: Measured, result: Result) -> str:
+    """Return the page. Everything from outside is escaped; the drawings are our own SVG."""
     environment = template_environment("intnacl.runs")
-    environment.filters["percent"] = lambda value: "–" if value is None else f"{value:.2f}"
+    environment.filters["percent"] = two_decimals
     environment.filters["pretty"] = lambda value: json.dumps(value, indent=1, ensure_ascii=False)
     subject, config = found.subject, found.subject.config
+    learning = probe_curve = None
+    if subject.folder.log.exists():
+        log = records(subject.folder.log)
+        learning = inline_svg(lambda: draw_learning(log), "learning curves")
+    if curves := found.probe_curves():
+        probe_curve = inline_svg(lambda: draw_probe(curves), "probe accuracy over epochs")
     return environment.get_template("run.html").render(
         title=f"{loss_name(config)} on {config.dataset}",
         config=config,
@@ -59,62 +63,31 @@ def render(found: Measured, result: dict[str, Any]) -> str:
         attack_names=ATTACK_NAMES,
         at=attacks_at(result),
         knn=found.own_knn(),
-        sections=[_data_set(subject, name, result) for name in result["accuracy"]],
-        learning=_learning(subject),
-        probe_curve=_probe_curve(found.probe_curves()),
-        probes=_probes(found, result),
+        sections=[
+            _attack_section(subject, name, rows)
+            for name in result["accuracy"]
+            if (rows := best_rows(result, name))
+        ],
+        learning=learning,
+        probe_curve=probe_curve,
+        probes=_other_probes(found, result),
     )
 
 
-def best_rows(result: dict[str, Any], dataset: str) -> list[dict[str, Any]]:
-    """One row for each attack and eps on a data set: of several, the one over the most images.
-
-    Worst cases over other attacks on the same images all bound the true one: the lowest is nearest. One
-    over a single attack is left out: beside those over several, FGSM's curve would pass for a worst case.
-    """
-    chosen: dict[tuple[str, float], dict[str, Any]] = {}
-    for row in sorted(result["attacks"], key=lambda row: (row["images"], -row["accuracy"])):
-        if row["dataset"] == dataset and not of_one_attack(row):
-            chosen[row["name"], row["eps"]] = row
-    return sorted(chosen.values(), key=lambda row: (row["eps"], row["name"] == "worst_case"))
-
-
-def attacks_at(result: dict[str, Any]) -> str:
-    """Where FGSM and PGD of the accuracies are: "eps 0.02", or "eps 0.02 on 40 images" if the test set has
-    more, whose clean accuracy stands beside them; empty: there are none."""
-    on = on_images(result)
-    return "".join(f"eps {eps:.4g}{on}" for eps in result["config"]["evaluation"]["eps"][:1])
-
-
-def on_images(result: dict[str, Any]) -> str:
-    """ " on 40 images" where a run's attacks are on fewer than all test images, else nothing."""
-    some = result["config"]["evaluation"]["images"]
-    most = max((count["test"] for count in result["protocol"]["images"].values()), default=0)
-    return f" on {some:,} images" if some is not None and some < most else ""
-
-
-def of_one_attack(row: dict[str, Any]) -> bool:
-    """Whether a row is the worst case of a single attack, which is that attack once more."""
-    return len(row.get("of", ())) == 1
-
-
-def _data_set(subject: Subject, name: str, result: dict[str, Any]) -> dict[str, Any]:
-    """What the page tells of robustness on one data set."""
-    rows = best_rows(result, name)
-    section: dict[str, Any] = {"dataset": name, "rows": rows, "curve": None, "examples": None}
-    if not rows:
-        return section
-    section["curve"] = inline_svg(lambda: draw_robustness(rows), f"accuracy over the attack's eps on {name}")
+def _attack_section(subject: Subject, name: str, rows: Sequence[AttackRow]) -> dict[str, Any]:
+    """Return what the page shows of attacks on one data set, for the template."""
+    curve = inline_svg(lambda: draw_robustness(rows), f"accuracy over the attack's eps on {name}")
+    pictures = None
     eps = max(row["eps"] for row in rows)
     with suppress(InputError):  # the images may be gone: a copied run is measured on others as well
-        section["examples"] = inline_svg(
+        pictures = inline_svg(
             lambda: attacked_images(subject, name, eps, rows), f"images of {name} before and after the attack"
         )
-    return section
+    return {"dataset": name, "rows": rows, "curve": curve, "examples": pictures}
 
 
-def attacked_images(subject: Subject, name: str, eps: float, rows: Sequence[dict[str, Any]]) -> "Figure":
-    """Some images of a data set before and after the strongest attack that `rows` has at this eps.
+def attacked_images(subject: Subject, name: str, eps: float, rows: Sequence[AttackRow]) -> "Figure":
+    """Draw some images of a data set before and after the strongest attack that `rows` has at this eps.
 
     In place of AutoAttack, which takes its time, tuned PGD.
     """
@@ -126,24 +99,69 @@ def attacked_images(subject: Subject, name: str, eps: float, rows: Sequence[dict
     return draw_examples(found, classes, title=title)
 
 
-def _probes(found: Measured, result: dict[str, Any]) -> list[dict[str, Any]]:
-    """Every linear probe and what it does otherwise than the run's own; none where there is no other."""
-    rows = [row | {"kind": _kind(row, found.subject.config.probe)} for row in result["probes"]]
-    return rows if any(row["kind"] != OWN for row in rows) else []
+def _other_probes(found: Measured, result: Result) -> list[dict[str, Any]]:
+    """Return every linear probe with its `kind`, for the template; none where all are the run's own.
+
+    The kind names HCL's probe, and each setting that is not the one of the run's own probe, or of HCL's.
+    """
+    own = found.subject.config.probe
+    usual = {"probe": plain(asdict(own)), "hcl_probe": plain(asdict(replace(HCL, seed=own.seed)))}
+    rows = []
+    for row in result["probes"]:
+        settings = usual[row["protocol"]]
+        kind = ["HCL's"] if row["protocol"] == "hcl_probe" else []
+        kind += [f"{key} = {value}" for key, value in row["probe"].items() if value != settings.get(key)]
+        rows.append(row | {"kind": ", ".join(kind) or "the run's own"})
+    return rows if any(row["kind"] != "the run's own" for row in rows) else []
 
 
-def _kind(row: dict[str, Any], own: ProbeConfig) -> str:
-    """HCL's probe or the run's own, and settings by which this one differs from it."""
-    is_hcl = row["protocol"] == "hcl_probe"
-    usual = plain(asdict(replace(HCL, seed=own.seed) if is_hcl else own))
-    other = [f"{key} = {value}" for key, value in row["probe"].items() if value != usual.get(key)]
-    return ", ".join([*(["HCL's"] if is_hcl else []), *other]) or OWN
+def print_result(folder: RunFolder) -> None:
+    """Print the accuracies of a finished run, and where its files are."""
+    result = cast(Result, json.loads(folder.result.read_bytes()))
+    at = attacks_at(result)
+    title = "accuracy in percent" + (f"; attacks at {at}" if at else "")
+    print_table(title, ["data set", "clean", "FGSM", "PGD"], accuracy_rows(result))
+    attacks = [row for row in result["attacks"] if not of_one_attack(row)]
+    others = {row["name"] for row in attacks} - {"fgsm", "pgd", "worst_case"}
+    if others or len({row["eps"] for row in attacks}) > 1:
+        for name in result["accuracy"]:
+            print_attacks(name, [row for row in attacks if row["dataset"] == name])
+    print_warnings(result["warnings"])
+    print(f"written: {folder.result}, {folder.page}")
 
 
-def _learning(subject: Subject) -> str | None:
-    log = subject.folder.log
-    return inline_svg(lambda: draw_learning(records(log)), "learning curves") if log.exists() else None
+def accuracy_rows(result: Result) -> list[list[str]]:
+    """Return data set, clean, FGSM, PGD: a row for each data set of a result."""
+    return [
+        [name, *(two_decimals(figure) for figure in (row["clean"], row["fgsm"], row["pgd"]))]
+        for name, row in result["accuracy"].items()
+    ]
 
 
-def _probe_curve(curves: dict[str, list[float]]) -> str | None:
-    return inline_svg(lambda: draw_probe(curves), "probe accuracy over epochs") if curves else None
+def print_attacks(dataset: str, rows: Sequence[AttackRow]) -> None:
+    """Print attacks as rows and eps as columns, grouped by images; of several worst cases, the lowest."""
+    eps = sorted({row["eps"] for row in rows})
+    table: dict[tuple[str, int], dict[float, float]] = {}
+    for row in rows:
+        table.setdefault(("none", row["images"]), dict.fromkeys(eps, row["clean"]))
+        found = table.setdefault((row["name"], row["images"]), {})
+        found[row["eps"]] = min(row["accuracy"], found.get(row["eps"], row["accuracy"]))
+    lines = [
+        [ATTACK_NAMES.get(name, name), f"{images:,}", *(two_decimals(found.get(radius)) for radius in eps)]
+        for (name, images), found in sorted(table.items(), key=lambda item: -item[0][1])
+    ]
+    print_table(
+        f"{dataset}: accuracy in percent over eps", ["attack", "images", *(f"{e:.4g}" for e in eps)], lines
+    )
+
+
+def print_probes(parts: Iterable[Part]) -> None:
+    """Print a line for each probe: the last epoch, and the best where there are epochs."""
+    rows = []
+    for part in parts:
+        figures = part.figures
+        found = (figures["accuracy"], figures.get("best_accuracy"), figures.get("train_accuracy"))
+        tested = f"{figures['images']['test']:,}"
+        rows.append([part.settings["dataset"], tested, *map(two_decimals, found), f"{part.time_s:.1f}"])
+    heads = ["data set", "test images", "accuracy", "best epoch's", "on training", "seconds"]
+    print_table("linear probe on frozen features, percent", heads, rows)

@@ -1,8 +1,9 @@
 """`result.json`: the parts of a run folder put together, with the protocol under which they were measured."""
 
 from dataclasses import asdict
-from typing import Any
+from typing import Any, TypedDict
 
+from intnacl.attacks.named import AttackRow
 from intnacl.data.datasets import is_at_path
 from intnacl.files import write_json
 from intnacl.runs import attack as robust
@@ -15,6 +16,29 @@ from intnacl.training.journal import last_record
 KINDS = ("probe", "hcl_probe", "knn", "attack")
 SLOW = "torch.compile failed, so that training took longer than it should: its output names the error."
 ROW = ("name", "eps", "steps", "step_size", "restarts", "images", "accuracy", "clean")
+
+
+class Accuracy(TypedDict):
+    """Percent on one data set under the run's protocol; None: not measured."""
+
+    clean: float
+    fgsm: float | None
+    pgd: float | None
+
+
+class Result(TypedDict):
+    """The content of `result.json`."""
+
+    accuracy: dict[str, Accuracy]
+    """Data set -> its figures."""
+    attacks: list[AttackRow]
+    knn: list[dict[str, Any]]
+    probes: list[dict[str, Any]]
+    warnings: list[str]
+    time_s: dict[str, float]
+    """Seconds of each stage, and in all."""
+    protocol: dict[str, Any]
+    config: dict[str, Any]
 
 
 class Measured:
@@ -58,7 +82,7 @@ class Measured:
         return {part.settings["dataset"]: part.figures["accuracy"] for part in parts}
 
 
-def write_result(found: Measured) -> dict[str, Any] | None:
+def write_result(found: Measured) -> Result | None:
     """Write `result.json` as soon as everything the configuration asks for is measured; None until then."""
     if not all(found.is_whole(name) for name in found.subject.data_sets):
         return None
@@ -67,12 +91,12 @@ def write_result(found: Measured) -> dict[str, Any] | None:
     return result
 
 
-def collect(subject: Subject) -> dict[str, Any]:
+def collect(subject: Subject) -> Result:
     """Everything that is measured so far."""
     return _collect(Measured(subject))
 
 
-def _collect(found: Measured) -> dict[str, Any]:
+def _collect(found: Measured) -> Result:
     attacks = _attack_rows(found)
     names = dict.fromkeys((*found.subject.data_sets, *found.probes))
     return {
@@ -90,25 +114,26 @@ def _collect(found: Measured) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _accuracy(measured: Measured, name: str, rows: list[dict[str, Any]]) -> dict[str, float | None]:
+def _accuracy(measured: Measured, name: str, rows: list[AttackRow]) -> Accuracy:
     """Percent under the run's protocol: clean, and FGSM and PGD at the first eps; None: not measured."""
     part, wanted = measured.probes[name], measured.subject.config.evaluation
-    found: dict[str, float | None] = {"clean": part.figures["accuracy"], "fgsm": None, "pgd": None}
+    attacked: dict[str, float | None] = {}
     for attack in robust.plan(("fgsm", "pgd"), wanted.eps[0], wanted.images) if wanted.eps else ():
         key = {k: v for k, v in attack.settings().items() if k in ROW}
         count = part.figures["images"]["test"]
         key |= {"dataset": name, "images": count if wanted.images is None else min(wanted.images, count)}
         match = [row["accuracy"] for row in rows if key.items() <= row.items()]
-        found[attack.name] = match[0] if match else None
-    return found
+        attacked[attack.name] = match[0] if match else None
+    clean = part.figures["accuracy"]
+    return {"clean": clean, "fgsm": attacked.get("fgsm"), "pgd": attacked.get("pgd")}
 
 
-def _attack_rows(found: Measured) -> list[dict[str, Any]]:
+def _attack_rows(found: Measured) -> list[AttackRow]:
     """Every attack and worst case, one row for the same settings."""
-    rows: dict[str, dict[str, Any]] = {}
+    rows: dict[str, AttackRow] = {}
     for part in found.parts["attack"]:
         for figures in (*part.figures["attacks"], *part.figures["worst_case"]):
-            row = {"dataset": part.settings["dataset"]} | {key: figures[key] for key in ROW}
+            row: Any = {"dataset": part.settings["dataset"]} | {key: figures[key] for key in ROW}
             if row["name"] == "worst_case":
                 row["of"] = [a["name"] for a in part.settings["attacks"] if a["eps"] == row["eps"]]
             rows[digest({k: v for k, v in row.items() if k not in ("accuracy", "clean")})] = row
@@ -190,3 +215,38 @@ def _surroundings(found: Measured, part: Part) -> dict[str, Any]:
     """Versions, hardware and date of a part; `shared` where other runs used the device at the same time."""
     shared = {"shared": True} if found.subject.folder.shared.exists() else {}
     return part.surroundings | {"hardware": part.surroundings["hardware"] | shared}
+
+
+def best_rows(result: Result, dataset: str) -> list[AttackRow]:
+    """Return one row for each attack and eps on a data set: of several, the one over the most images.
+
+    Worst cases over other attacks on the same images all bound the true one: the lowest is nearest. One
+    over a single attack is left out: beside those over several, FGSM's curve would pass for a worst case.
+    """
+    chosen: dict[tuple[str, float], AttackRow] = {}
+    for row in sorted(result["attacks"], key=lambda row: (row["images"], -row["accuracy"])):
+        if row["dataset"] == dataset and not of_one_attack(row):
+            chosen[row["name"], row["eps"]] = row
+    return sorted(chosen.values(), key=lambda row: (row["eps"], row["name"] == "worst_case"))
+
+
+def of_one_attack(row: AttackRow) -> bool:
+    """True if a row is the worst case of a single attack, which is that attack once more."""
+    return len(row.get("of", ())) == 1
+
+
+def attacks_at(result: Result) -> str:
+    """Return the radius of FGSM and PGD in the accuracies, as "eps 0.02"; empty where there are none.
+
+    Where the attacks are on fewer than all test images, "eps 0.02 on 40 images": the clean accuracy beside
+    them is that of all.
+    """
+    on = on_images(result)
+    return "".join(f"eps {eps:.4g}{on}" for eps in result["config"]["evaluation"]["eps"][:1])
+
+
+def on_images(result: Result) -> str:
+    """Return " on 40 images" where a run's attacks are on fewer than all test images, else nothing."""
+    some = result["config"]["evaluation"]["images"]
+    most = max((count["test"] for count in result["protocol"]["images"].values()), default=0)
+    return f" on {some:,} images" if some is not None and some < most else ""
