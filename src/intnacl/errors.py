@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, get_args
 if TYPE_CHECKING:
     from torch import Tensor
 
-LISTED = 20  # choices that an error lists at most
-MOST = 2**31 - 1  # of whatever is counted
+LISTED = 20  # the most choices that an error lists
+MOST = 2**31 - 1  # the largest count: of epochs, images, steps
 
 
 class InputError(ValueError):
-    """A mistake in what the user gave, not in the program: the command line shows it without a traceback."""
+    """A mistake in the user's input, not in the program: the command line shows it without a traceback."""
 
 
 class LostRankError(RuntimeError):
@@ -22,11 +22,11 @@ class LostRankError(RuntimeError):
 
 
 class InputWarning(UserWarning):
-    """Something in what the user gave was passed over: the command line shows it in one line."""
+    """A part of the user's input was ignored: the command line shows it in one line."""
 
 
 def check_choice(argument: str, value: str, choices: Iterable[str]) -> None:
-    """Raise unless `value` is one of `choices`; suggest the nearest one, and list them, or some of many."""
+    """Raise unless `value` is one of `choices`; suggest the nearest ones, and list all, or some of many."""
     known = sorted(choices)
     if value not in known:
         by_lower = {name.lower(): name for name in known}
@@ -40,13 +40,13 @@ def check_choice(argument: str, value: str, choices: Iterable[str]) -> None:
 
 
 def check_count(argument: str, value: int, low: int = 1, high: int = MOST) -> None:
-    """Raise unless `value` is from `low` to `high`: a count that memory, and torch's integers, may hold."""
+    """Raise unless `value` lies between `low` and `high`, by default the largest 32-bit integer."""
     if not low <= value <= high:
         raise InputError(f"{argument}={value!r} must be a whole number from {low} to {high:,}.")
 
 
 def check_number(argument: str, value: float, *, zero: bool = True) -> None:
-    """Raise unless `value` is from 0 (without `zero` above it) to 3e38, which float32 holds."""
+    """Raise unless `value` lies between 0 (excluded without `zero`) and 3e38, which float32 can hold."""
     if not 0 <= value <= 3e38 or (value == 0 and not zero):
         raise InputError(
             f"{argument}={value!r} must be a number {'from 0' if zero else 'above 0, up'} to 3e38."
@@ -54,7 +54,7 @@ def check_number(argument: str, value: float, *, zero: bool = True) -> None:
 
 
 def check_floats(who: str, x: "Tensor") -> None:
-    """Raise unless x is of floats; `who` wants them, such as "attacks need"."""
+    """Raise unless x holds floats; `who` is the beginning of the demand, such as "attacks need"."""
     if not x.is_floating_point():
         raise InputError(f"x has dtype {x.dtype}; {who} float pixels in [0, 1]: divide uint8 images by 255.")
 
@@ -115,5 +115,5 @@ class Settings:
 
 
 def missing_extra(package: str, extra: str, purpose: str) -> InputError:
-    """The error for an optional package that is not installed."""
+    """Return the error for an optional package that is not installed."""
     return InputError(f"{purpose} needs {package}: pip install 'intnacl[{extra}]'")

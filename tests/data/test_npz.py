@@ -80,6 +80,9 @@ def test_a_folder_of_splits_has_the_classes_of_both(tmp_path: Path, names: dict[
     classes = get(tmp_path, "test").classes
     assert [OPENED.count(str(tmp_path / f"{split}.npz")) for split in ("train", "test")] == [1, 1]
     assert classes == get(tmp_path).classes == (("cat", "dog", "cow", "ant") if names else tuple("0123"))
+    np.savez(tmp_path / "test.npz", labels=np.array([1]))
+    with pytest.raises(InputError, match=r"test\.npz has no array 'images'; it holds labels"):
+        get(tmp_path, "test")
     (tmp_path / "test.npz").unlink()
     with pytest.raises(InputError, match=r"holds no test split: save 'images'"):
         get(tmp_path, "test")
