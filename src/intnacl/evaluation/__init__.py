@@ -1,1 +1,1 @@
-"""Measurement: every evaluator takes a model or features, labels and a config, and returns figures."""
+"""Evaluators: each takes a model or features, labels and settings, and returns figures; none writes files."""

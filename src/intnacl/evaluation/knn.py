@@ -39,7 +39,7 @@ class KnnConfig(Settings):
 
 
 def suited(samples: int, classes: int) -> KnnConfig:
-    """Return 200 neighbours, or as many as a class has samples, if fewer: more would outvote it."""
+    """Return settings with 200 neighbours, or as many as a class has samples: more would outvote it."""
     return KnnConfig(k=max(1, min(KnnConfig.k, samples // classes)))
 
 

@@ -161,5 +161,5 @@ def initial(problem: Problem, generator: torch.Generator) -> Tensor:
 
 
 def count_correct(theta_KC: Tensor, x_NK: Tensor, y_N: Tensor) -> Tensor:
-    """Return how many rows are classified right, as a 0-dimensional tensor that nothing waits for."""
+    """Return the number of rows that are classified right, as a 0-dimensional tensor on the device."""
     return ((x_NK @ theta_KC).argmax(dim=1) == y_N).sum()

@@ -1,4 +1,4 @@
-"""True float32 for verdicts and TF32, which rounds to 10 bits, for searches that they judge."""
+"""Switches between full float32, for figures, and TF32, which rounds to 10 bits, for attacks' searches."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -25,7 +25,7 @@ FORMAT = 1  # raise it when the same settings give other figures: stored ones ar
 
 
 class EpochFigures(TypedDict, total=False):
-    """The course of a training by epochs."""
+    """Figures of solvers that train by epochs."""
 
     best_accuracy: float
     """The highest of the curve. Do not report it: it is chosen on the test set."""
@@ -168,7 +168,7 @@ def fit(
 
 
 def epoch_figures(accuracies: list[float]) -> EpochFigures:
-    """Return the figures of a training by epochs from the test accuracy after each; none without epochs."""
+    """Return the figures that follow from the test accuracy after each epoch; none without epochs."""
     if not accuracies:
         return {}
     best = max(accuracies)

@@ -36,7 +36,7 @@ class RobustnessFigures(TypedDict):
 
 
 class Verdicts(NamedTuple):
-    """Which images of a portion are right under an attack, on the CPU, in the order of `attack_order`."""
+    """The images of a portion that are right under an attack, on the CPU, in the order of `attack_order`."""
 
     attack: Attack
     start: int
@@ -58,7 +58,7 @@ def evaluate(
 ) -> RobustnessFigures:
     """Return clean accuracy, accuracy under each attack, and the worst case at each eps.
 
-    A worst case counts a sample as right only if it is right clean and under every attack of that eps.
+    Raises InputError where the images or the classifier cannot be attacked.
     """
     if not isinstance(attacks, Sequence) or not all(isinstance(attack, Attack) for attack in attacks):
         raise InputError(
@@ -78,7 +78,7 @@ def evaluate(
 def figures(
     clean_N: Tensor, right: Mapping[Attack, Tensor], zero: float, warnings: Sequence[str] = ()
 ) -> RobustnessFigures:
-    """Return the figures that follow from verdicts: those of all images, and each attack's, (N,) and (n,)."""
+    """Return the figures of clean verdicts (N,) and each attack's (n,), with the share of zero gradients."""
     rows = [attack_row(attack, right_n, clean_N) for attack, right_n in right.items()]
     return {
         "clean": _percent(clean_N),
@@ -102,9 +102,9 @@ def verdicts(
 ) -> Iterator[Verdicts]:
     """Yield, portion by portion and attack by attack, which images stay right.
 
-    `done` tells how many images, in the order of `attack_order`, an attack needs no more: the portions that
-    begin before are left out. Verdicts depend neither on that nor on the other attacks, which only share
-    pixels, clean verdicts and the direction of FGSM.
+    `done` is the number of images, in the order of `attack_order`, that an attack has been through before:
+    portions that begin below it are skipped. It changes no verdict, and neither do the other attacks: they
+    share pixels, clean verdicts and the direction of FGSM.
     """
     check_images(images, labels)
     with _judging(classifier, device):
@@ -184,7 +184,10 @@ def attack_row(attack: Attack, right_n: Tensor, clean_N: Tensor) -> AttackRow:
 
 
 def worst_case(clean_N: Tensor, right: Mapping[Attack, Tensor]) -> list[AttackRow]:
-    """Return one row per eps, over the images that all of its attacks saw."""
+    """Return the worst case at each eps, over the images that all attacks of that eps saw.
+
+    A sample is right only if it is right clean and under all of them.
+    """
     rows: list[AttackRow] = []
     for eps in sorted({attack.eps for attack in right}):
         of = [clean_N, *(right_n for attack, right_n in right.items() if attack.eps == eps)]
