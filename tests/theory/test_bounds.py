@@ -63,11 +63,8 @@ def test_lemma_b2_with_near_equal_shares_is_implied_above_1e_18(ratio: float) ->
     likely = [epsilon / 50 for epsilon in range(1, 500) if deviation_tail(epsilon / 50, **setting) > 1e-18]
     assert len(likely) > 400
     assert all(proved_deviation_tail(e, **setting) <= deviation_tail(e, **setting) for e in likely)
-
-
-def test_lemma_b2_is_not_implied_at_equal_shares_further_out() -> None:
-    setting: dict[str, Any] = {"n": 100, "m": 25, "tau_plus": 0.5}
-    assert deviation_tail(9.0, **setting) < proved_deviation_tail(9.0, **setting) < 1e-17
+    if ratio == 1:  # further out it does not
+        assert deviation_tail(9.0, **setting) < proved_deviation_tail(9.0, **setting) < 1e-17
 
 
 def test_theorem_b4_by_hand() -> None:
@@ -100,8 +97,7 @@ def test_jacobian_of_the_proof(M: int) -> None:
         kernel = (z[1:] @ z[0]).exp()
         return kernel[M:] / kernel[:M].sum()
 
-    jacobian = torch.autograd.functional.jacobian(ratios, z)
-    assert jacobian.square().sum().sqrt().item() <= jacobian_norm(M=M, n=n, m=m)
+    assert torch.autograd.functional.jacobian(ratios, z).norm().item() <= jacobian_norm(M=M, n=n, m=m)
 
 
 @pytest.mark.parametrize(("tau_plus", "M"), [(0.0, 21), (0.01, 21), (0.1, 23), (0.5, 38)])
@@ -115,8 +111,7 @@ def test_the_proofs_loss_is_constant_for_many_positives(tau_plus: float, M: int)
     ell = torch.log1p(M * 10 * ratio.clamp(min=floor))
     assert torch.equal(ell, ell[:1].expand_as(ell))
     assert ratio[0] * M / (M - 1) > floor  # not so with one positive fewer
-    rescaled = torch.log1p(M * 10 * ratio.clamp(min=1 / M))
-    assert rescaled.std() > 0.05
+    assert torch.log1p(M * 10 * ratio.clamp(min=1 / M)).std() > 0.05  # rescaled
 
 
 def test_largest_loss_is_reached() -> None:

@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from intnacl import IntNaClLoss
+from intnacl.theory.sweep import SweepConfig, sweep
 
 DOCS = Path(__file__).parents[2] / "docs"
-STEPS = re.findall(
-    r"^## (\d\. .+?\n)(.*?)(?=^## )", (DOCS / "theory.md").read_text(), re.MULTILINE | re.DOTALL
-)
+TEXT = (DOCS / "theory.md").read_text()
+STEPS = re.findall(r"^## (\d\. .+?\n)(.*?)(?=^## )", TEXT, re.MULTILINE | re.DOTALL)
 
 
 def stripped(code: str) -> str:
@@ -41,16 +41,34 @@ def test_both_denominators_of_step_3() -> None:
     rows = re.findall(r"^\| (\d+) \|(.*)\|$", STEPS[3][1], re.MULTILINE)
     assert [int(M) for M, _ in rows] == [1, 2, 5, 16]
     for M, cells in rows:
-        losses, pulls = zip(
-            *(loss_and_pull(views, int(M), denominator) for denominator in ("N", "MN")), strict=True
-        )
         quoted = [float(cell) for cell in cells.split("|")]
-        assert quoted[:2] == pytest.approx(losses, abs=6e-4)
-        assert quoted[2:] == pytest.approx(pulls, abs=6e-5)
+        for column, denominator in enumerate(("N", "MN")):
+            z0 = views[0].clone().requires_grad_()
+            criterion = IntNaClLoss(num_positives=int(M), denominator=denominator)
+            loss = criterion(z0, views[1], extra=views[2 : int(M) + 1])
+            (gradient,) = torch.autograd.grad(loss, z0)
+            assert quoted[column] == pytest.approx(loss.item(), abs=6e-4)
+            assert quoted[2 + column] == pytest.approx(gradient.norm().item(), abs=6e-5)
 
 
-def loss_and_pull(views: list[torch.Tensor], M: int, denominator: str) -> tuple[float, float]:
-    z0 = views[0].clone().requires_grad_()
-    loss = IntNaClLoss(num_positives=M, denominator=denominator)(z0, views[1], extra=views[2 : M + 1])
-    (gradient,) = torch.autograd.grad(loss, z0)
-    return loss.item(), gradient.norm().item()
+def quoted_row(start: str) -> list[float]:
+    """The numbers of the table row that begins so."""
+    (row,) = [line for line in TEXT.splitlines() if line.startswith(f"| {start}")]
+    return [float(cell) for cell in re.findall(r"[\d.]+", row.removeprefix(f"| {start}"))]
+
+
+def test_quoted_measurements_hold() -> None:
+    measured = sweep(SweepConfig(draws=4000))
+    for row, key in (("M·N·G |", "MN"), ("N·G |", "N")):
+        assert quoted_row(row) == pytest.approx([r[key] for r in measured["complexity"]], abs=0.051)
+    for row, name in (
+        ("features at ±1.3 rad, and at π |", "two classes"),
+        ("exclusive or: at 0 and π, and at ±π/2 |", "exclusive or"),
+    ):
+        losses = measured["lemma"][name]
+        expected = [losses[0]["sup"], losses[0]["sup_mean"], *(r["unbiased"] for r in losses[:4])]
+        assert quoted_row(row) == pytest.approx(expected, abs=5e-4)
+    last = measured["n"][-1]
+    assert last["plain_gap"] == pytest.approx(0.158, abs=5e-4)
+    assert last["gap"] < 0.001
+    assert 0.08 < measured["n"][3]["spread"] / measured["n"][3]["proved"] < 0.12

@@ -22,7 +22,7 @@ from intnacl.runs.config import RunConfig
 from intnacl.runs.folder import loss_name
 from intnacl.runs.opened import Subject, open_subject
 from intnacl.runs.page import accuracy_rows
-from intnacl.runs.result import Result, attacks_at, best_rows, collect
+from intnacl.runs.result import Result, best_rows, collect, radius_text
 
 Exported = tuple[str, bytes, str]
 """The name of the encoder's file, its content, and code that uses it."""
@@ -52,7 +52,7 @@ def model_card(config: RunConfig, result: Result, usage: str) -> str:
     train = config.train
     figures = "Not measured yet: `intnacl probe RUN`, `intnacl attack RUN`, then export again."
     if result["accuracy"]:
-        heads = [f"{name}, {attacks_at(result)}".removesuffix(", ") for name in ("FGSM", "PGD")]
+        heads = [f"{name}, {radius_text(result)}".removesuffix(", ") for name in ("FGSM", "PGD")]
         figures = _table(["data set (accuracy, %)", "clean", *heads], accuracy_rows(result))
     attacks = []
     for dataset in dict.fromkeys(row["dataset"] for row in result["attacks"]):

@@ -18,7 +18,7 @@ from intnacl.runs.attack import examples
 from intnacl.runs.folder import RunFolder, loss_name
 from intnacl.runs.measurements import Part, plain
 from intnacl.runs.opened import Subject
-from intnacl.runs.result import Measured, Result, attacks_at, best_rows, of_one_attack, write_result
+from intnacl.runs.result import Measured, Result, best_rows, of_one_attack, radius_text, write_result
 from intnacl.training.journal import records
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def render(found: Measured, result: Result) -> str:
         config=config,
         result=result,
         attack_names=ATTACK_NAMES,
-        at=attacks_at(result),
+        at=radius_text(result),
         knn=found.own_knn(),
         sections=[
             _attack_section(subject, name, rows)
@@ -118,7 +118,7 @@ def _other_probes(found: Measured, result: Result) -> list[dict[str, Any]]:
 def print_result(folder: RunFolder) -> None:
     """Print the accuracies of a finished run, and where its files are."""
     result = cast(Result, json.loads(folder.result.read_bytes()))
-    at = attacks_at(result)
+    at = radius_text(result)
     title = "accuracy in percent" + (f"; attacks at {at}" if at else "")
     print_table(title, ["data set", "clean", "FGSM", "PGD"], accuracy_rows(result))
     attacks = [row for row in result["attacks"] if not of_one_attack(row)]

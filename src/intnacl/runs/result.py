@@ -235,7 +235,7 @@ def of_one_attack(row: AttackRow) -> bool:
     return len(row.get("of", ())) == 1
 
 
-def attacks_at(result: Result) -> str:
+def radius_text(result: Result) -> str:
     """Return the radius of FGSM and PGD in the accuracies, as "eps 0.02"; empty where there are none.
 
     Where the attacks are on fewer than all test images, "eps 0.02 on 40 images": the clean accuracy beside
