@@ -9,7 +9,8 @@ from typing import Any
 from intnacl.data.datasets import DATASETS
 from intnacl.paper import published, record
 from intnacl.paper.attempts import run_folder
-from intnacl.paper.plan import Job, Plan
+from intnacl.paper.grid import PAPER, pick
+from intnacl.paper.plan import Job, Plan, make_plan
 from intnacl.runs.config import to_dict
 
 Accuracy = Callable[[Job, str, str], float]
@@ -62,3 +63,24 @@ def fill(
             folder = run_folder(results, job.name)
             folder.path.mkdir(parents=True)
             folder.result.write_text(json.dumps(result_of(job, accuracy)))
+
+
+def edit(results: Path, change: Callable[[dict[str, Any], int], object], runs: str = "*") -> None:
+    """Change the results of runs whose folders match, given the place of each among them."""
+    for i, path in enumerate(sorted(results.glob(f"runs/{runs}/result.json"))):
+        result = json.loads(path.read_text())
+        change(result, i)
+        path.write_text(json.dumps(result))
+
+
+def note_failure(results: Path, job: Job, error: str, *sessions: str) -> None:
+    """Note an error for a run, which these sessions gave up."""
+    folder = run_folder(results, job.name)
+    folder.path.mkdir(parents=True, exist_ok=True)
+    noted = {"error": error, "tries": dict.fromkeys(sessions, 3), "given_up": sessions}
+    folder.failure.write_text(json.dumps(noted))
+
+
+def paper_plan(names: tuple[str, ...], seeds: list[int], **overrides: Any) -> Plan:
+    """The runs of some of the paper's tables."""
+    return make_plan(pick(PAPER, names), seeds, universe=PAPER, overrides=overrides)

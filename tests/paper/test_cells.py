@@ -3,27 +3,20 @@
 import json
 import math
 import shlex
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from grids import table
-from made_up import fill, result_of, shifted
+from made_up import edit, fill, note_failure, paper_plan, result_of, shifted
 
 from intnacl.cli.flags import pairs
 from intnacl.paper import published
 from intnacl.paper.attempts import finished, run_folder
 from intnacl.paper.cells import Cell, FilledTable, command, figure, pooled, read_cells
-from intnacl.paper.grid import PAPER, pick
-from intnacl.paper.plan import Plan, make_plan
+from intnacl.paper.plan import make_plan
 from intnacl.runs.config import differences
 from intnacl.runs.resolve import resolve
-
-
-def _paper(names: tuple[str, ...], seeds: list[int], **overrides: Any) -> Plan:
-    return make_plan(pick(PAPER, names), seeds, universe=PAPER, overrides=overrides)
 
 
 def _cell(values: list[float], paper: published.Value | None) -> Cell:
@@ -33,14 +26,6 @@ def _cell(values: list[float], paper: published.Value | None) -> Cell:
 def _only(results: Path) -> FilledTable:
     (filled,), _ = read_cells(results)
     return filled
-
-
-def _edit(results: Path, runs: str, change: Callable[[dict[str, Any]], object]) -> None:
-    """Change the results of the runs whose folders match."""
-    for path in sorted(results.glob(f"runs/{runs}/result.json")):
-        result = json.loads(path.read_text())
-        change(result)
-        path.write_text(json.dumps(result))
 
 
 @pytest.mark.parametrize(
@@ -70,13 +55,13 @@ def test_a_cell_by_hand() -> None:
 
 def test_minutes_are_the_fastest_seeds_that_had_the_device_to_itself(tmp_path: Path) -> None:
     """Other work on a GPU makes a seed slower, which says nothing about the loss."""
-    fill(tmp_path, _paper(("main",), [0, 1, 2]), shifted())
-    _edit(tmp_path, "*seed1-*", lambda result: result["time_s"].update(pretrain=1e6))
+    fill(tmp_path, paper_plan(("main",), [0, 1, 2]), shifted())
+    edit(tmp_path, lambda result, _: result["time_s"].update(pretrain=1e6), "*seed1-*")
     clean, *_, minutes = _only(tmp_path).cells[0]
     assert (minutes.mean, minutes.sd, minutes.n) == (pytest.approx(1.4 * 100 / 60), None, 3)
     assert clean.sd is not None
     shared = {"gpu": "some GPU", "shared": True}
-    _edit(tmp_path, "*seed0-*", lambda result: result["protocol"].update(hardware=shared))
+    edit(tmp_path, lambda result, _: result["protocol"].update(hardware=shared), "*seed0-*")
     clean, *_, minutes = _only(tmp_path).cells[0]
     assert (list(clean.values), list(minutes.values)) == (["0", "1", "2"], ["1", "2"])
     assert (minutes.status, minutes.runs["0"].machine) == ("partly", "some GPU, shared")
@@ -85,13 +70,13 @@ def test_minutes_are_the_fastest_seeds_that_had_the_device_to_itself(tmp_path: P
 
 
 def test_optional_columns_are_shown_once_measured(tmp_path: Path) -> None:
-    fill(tmp_path, _paper(("main", "figure1"), [0]), shifted())
+    fill(tmp_path, paper_plan(("main", "figure1"), [0]), shifted())
     optional = "CIFAR-100 AutoAttack"
     main, figure1 = read_cells(tmp_path)[0]
     assert optional not in [column.label for column in main.columns]
     assert {len(row) for row in main.cells} == {len(main.columns)}
     found = {"dataset": "cifar100", "name": "autoattack", "eps": 0.002, "images": 50, "accuracy": 12.5}
-    _edit(tmp_path, main.cells[0][0].runs["0"].name, lambda result: result["attacks"].append(found))
+    edit(tmp_path, lambda result, _: result["attacks"].append(found), main.cells[0][0].runs["0"].name)
     (main, _), _ = read_cells(tmp_path)
     place = [column.label for column in main.columns].index(optional)
     assert [row[place].mean for row in main.cells if row[place].values] == [12.5]
@@ -105,7 +90,7 @@ def test_optional_columns_are_shown_once_measured(tmp_path: Path) -> None:
 
 
 def test_results_meet_their_published_values(tmp_path: Path) -> None:
-    fill(tmp_path, _paper(("2", "4"), [0, 1]), shifted(-1.0, spread=0.0))
+    fill(tmp_path, paper_plan(("2", "4"), [0, 1]), shifted(-1.0, spread=0.0))
     tables, runs = read_cells(tmp_path)
     assert [filled.departures for filled in tables] == [[], []]
     cells = [cell for filled in tables for row in filled.cells for cell in row]
@@ -117,8 +102,8 @@ def test_results_meet_their_published_values(tmp_path: Path) -> None:
 
 def test_a_loss_has_the_same_seeds_in_every_table(tmp_path: Path) -> None:
     """What another table asked for counts here too once it is done, and is not missing here before."""
-    fill(tmp_path, _paper(("3",), [1]), shifted())
-    more = _paper(("main",), [0, 1, 2])
+    fill(tmp_path, paper_plan(("3",), [1]), shifted())
+    more = paper_plan(("main",), [0, 1, 2])
     fill(tmp_path, more, shifted(), skip=lambda job: job.config.seed == 2 or finished(tmp_path, job.name))
     table3, main = read_cells(tmp_path)[0]
     intnacl = next(i for i, row in enumerate(table3.rows) if row.group == "MIXNCA(g2, λ = 0.5, α = 1)")
@@ -131,14 +116,13 @@ def test_a_loss_has_the_same_seeds_in_every_table(tmp_path: Path) -> None:
 
 
 def test_missing_and_failed_cells_are_told_apart(tmp_path: Path) -> None:
-    plan = _paper(("figure1",), [0, 1])
+    plan = paper_plan(("figure1",), [0, 1])
     rows = [row[0] for row in plan.cells["figure1"]]
     absent = {rows[0][1], *rows[1].values(), *rows[2].values()}
     fill(tmp_path, plan, shifted(), skip=lambda job: job.name in absent)
-    for row, sessions in ((1, ["s"]), (2, [])):  # the latter will be tried again
-        folder = run_folder(tmp_path, rows[row][0])
-        folder.path.mkdir()
-        folder.failure.write_text(json.dumps({"error": "bad", "tries": {"s": 1}, "given_up": sessions}))
+    jobs = {job.name: job for job in plan.jobs}
+    note_failure(tmp_path, jobs[rows[1][0]], "bad", "s")
+    note_failure(tmp_path, jobs[rows[2][0]], "bad")  # it will be tried again
     (filled,), runs = read_cells(tmp_path)
     assert [row[0].status for row in filled.cells][:4] == ["partly", "failed", "missing", "measured"]
     assert filled.cells[0][0].n == 1
@@ -166,27 +150,27 @@ def test_what_is_no_number_is_no_value(tmp_path: Path) -> None:
 
 
 def test_no_published_value_beside_other_settings(tmp_path: Path) -> None:
-    fill(tmp_path, _paper(("2",), [0], **{"train.lr": 1e-3}), shifted())
+    fill(tmp_path, paper_plan(("2",), [0], **{"train.lr": 1e-3}), shifted())
     filled = _only(tmp_path)
     assert filled.departures == ["train.lr = 0.001, not 0.0003"]
     assert {cell.published for row in filled.cells for cell in row} == {None}
 
 
 def test_no_published_value_beside_a_part_of_a_data_set(tmp_path: Path) -> None:
-    fill(tmp_path, plan := _paper(("4",), [0]), shifted())
+    fill(tmp_path, plan := paper_plan(("4",), [0]), shifted())
     part = {"tinyimagenet": {"train": 10_000, "test": 1_000}}
-    _edit(tmp_path, plan.jobs[0].name, lambda result: result["protocol"].update(images=part))
+    edit(tmp_path, lambda result, _: result["protocol"].update(images=part), plan.jobs[0].name)
     filled = _only(tmp_path)
     assert filled.departures == []  # the table's other cells are the paper's
     assert {cell.published is None for row in filled.cells for cell in row} == {True, False}
-    _edit(tmp_path, "*", lambda result: result["protocol"].update(images=part))
+    edit(tmp_path, lambda result, _: result["protocol"].update(images=part))
     filled = _only(tmp_path)
     assert filled.departures == ["tinyimagenet has 10,000 + 1,000 images, not 100,000 + 10,000"]
     assert {cell.published for row in filled.cells for cell in row} == {None}
 
 
 def test_open_choices_are_compared_and_named(tmp_path: Path) -> None:
-    fill(tmp_path, _paper(("2",), [0], **{"augment.strength": 0.5}), shifted())
+    fill(tmp_path, paper_plan(("2",), [0], **{"augment.strength": 0.5}), shifted())
     (filled,), runs = read_cells(tmp_path)
     assert all(cell.published for row in filled.cells for cell in row)
     assert {tuple(run.choices) for run in runs.values()} == {("augment.strength = 0.5",)}
@@ -221,7 +205,7 @@ def test_the_command_of_a_run_names_only_what_is_not_the_recipes() -> None:
 
 @pytest.mark.parametrize("name", ["2", "3", "4", "supervised", "figure_eps"])
 def test_the_command_of_a_run_gives_its_configuration(name: str) -> None:
-    for job in _paper((name,), [3]).jobs:
+    for job in paper_plan((name,), [3]).jobs:
         words = shlex.split(command(job.config, Path("a b")))
         assert words[:6] == ["intnacl", "run", "--dataset", job.config.dataset, "--out", "a b"]
         again = resolve({"dataset": words[3]} | pairs(tuple(words[7:])))

@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 from grids import table
-from made_up import fill, shifted
+from made_up import fill, paper_plan, shifted
 
 from intnacl.paper.cells import FilledTable, read_cells
 from intnacl.paper.figures import DRAWERS, curves, draw, plain
-from intnacl.paper.grid import PAPER, pick
 from intnacl.paper.plan import Job, make_plan
 from intnacl.paper.tables import Table
 from intnacl.plots.style import COLORS, PAGE_INK
@@ -22,7 +21,7 @@ NAMES = ("figure1", "figure_lambda", "figure_eps", "figure_runtime")
 
 
 def filled(results: Path, names: tuple[str, ...], shift: float = 0.0, **more: Any) -> dict[str, FilledTable]:
-    fill(results, make_plan(pick(PAPER, names), [0, 1], universe=PAPER), shifted(shift), **more)
+    fill(results, paper_plan(names, [0, 1]), shifted(shift), **more)
     return {one.name: one for one in read_cells(results)[0]}
 
 

@@ -13,11 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_up import fill, shifted
+from made_up import fill, paper_plan, shifted
 
 from intnacl.paper.claims import CLAIMS
-from intnacl.paper.grid import PAPER, pick
-from intnacl.paper.plan import make_plan
 from intnacl.paper.report import write_report
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -61,19 +59,13 @@ class Browser:
 
     def open(self, path: Path, width: int = 1280, dark: bool = False) -> None:
         """Load a page at a width, light or dark."""
-        self(
-            "Emulation.setDeviceMetricsOverride",
-            width=width,
-            height=900,
-            deviceScaleFactor=1,
-            mobile=width < 600,
-        )
+        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
+        self("Emulation.setDeviceMetricsOverride", **size)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self("Emulation.setEmulatedMedia", features=[scheme])
         self("Page.navigate", url=path.as_uri())
-        self.js(
-            "new Promise((done) => { if (document.readyState === 'complete') done(); else onload = done; })"
-        )
+        loaded = "document.readyState === 'complete'"
+        self.js(f"new Promise((done) => {{ if ({loaded}) done(); else onload = done; }})")
 
     def shot(self, path: Path) -> None:
         """Save an image."""
@@ -83,14 +75,10 @@ class Browser:
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     results = tmp_path_factory.mktemp("results")
-    plan = make_plan(pick(PAPER, ("2", "figure1", "figure_lambda")), [0, 1, 2], universe=PAPER)
+    plan = paper_plan(("2", "figure1", "figure_lambda"), [0, 1, 2])
     missing = plan.cells["table2"][1][0][0][:-10]  # one seed of NCA(g0, 2)
-    fill(
-        results,
-        plan,
-        shifted(-0.5),
-        skip=lambda job: job.config.loss.num_positives == 4 or job.name.startswith(missing),
-    )
+    fill(results, plan, shifted(-0.5),
+         skip=lambda job: job.config.loss.num_positives == 4 or job.name.startswith(missing))  # fmt: skip
     write_report(results, results / "out")
     return results / "out" / "report.html"
 
@@ -100,16 +88,9 @@ def browser(tmp_path: Path) -> Iterator[Browser]:
     client = pytest.importorskip("websockets.sync.client")
     if CHROMIUM is None:
         pytest.skip("no chromium")
-    flags = [
-        "--headless=new",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--remote-debugging-port=0",
-        "--hide-scrollbars",
-    ]
-    process = subprocess.Popen(
-        [CHROMIUM, *flags, f"--user-data-dir={tmp_path}", "about:blank"], stderr=subprocess.PIPE, text=True
-    )
+    flags = "--headless=new --no-sandbox --disable-gpu --remote-debugging-port=0 --hide-scrollbars"
+    command = [CHROMIUM, *flags.split(), f"--user-data-dir={tmp_path}", "about:blank"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     try:
         assert process.stderr is not None
         line = next(line for line in process.stderr if "DevTools listening on" in line)
@@ -184,9 +165,8 @@ def test_a_cell_tells_its_runs(browser: Browser, report: Path) -> None:
 def test_it_fits_every_screen(browser: Browser, report: Path, tmp_path: Path, width: int, dark: bool) -> None:
     browser.open(report, width, dark)
     assert browser.js("document.documentElement.scrollWidth") <= width
-    ink, page = (
-        browser.js(f"getComputedStyle(document.body).{name}") for name in ("color", "backgroundColor")
-    )
+    style = "getComputedStyle(document.body)"
+    ink, page = browser.js(f"{style}.color"), browser.js(f"{style}.backgroundColor")
     contrast = _light(page) - _light(ink)
     assert (contrast < -0.5) if dark else (contrast > 0.5)
     svg = browser.js("getComputedStyle(document.querySelector('figure svg text')).fill")

@@ -5,18 +5,12 @@ from pathlib import Path
 
 import pytest
 from grids import jobs
-from made_up import result_of, shifted
+from made_up import note_failure, result_of, shifted
 from rich.console import Console
 
 from intnacl.paper.attempts import run_folder
 from intnacl.paper.plan import Job
 from intnacl.paper.progress import Progress, last_line, status_of
-
-
-def _fail(results: Path, job: Job, error: str, session: str = "now") -> None:
-    folder = run_folder(results, job.name)
-    folder.path.mkdir(parents=True)
-    folder.failure.write_text(json.dumps({"error": error, "tries": {session: 3}, "given_up": [session]}))
 
 
 def _finish(results: Path, job: Job) -> None:
@@ -28,8 +22,8 @@ def _finish(results: Path, job: Job) -> None:
 def test_status_is_read_from_the_folders(tmp_path: Path) -> None:
     done, failed, begun, _, failed_before = plan = jobs(rows=5)
     _finish(tmp_path, done)
-    _fail(tmp_path, failed_before, "bad", session="before")
-    _fail(tmp_path, failed, "Traceback (most recent call last):\n  ...\nRuntimeError: [red]no[/red]\n")
+    note_failure(tmp_path, failed_before, "bad", "before")
+    note_failure(tmp_path, failed, "Traceback (most recent):\n  ...\nRuntimeError: [red]no[/red]\n", "now")
     folder = run_folder(tmp_path, begun.name)
     folder.path.mkdir(parents=True)
     folder.config.write_text("{}")
@@ -54,10 +48,10 @@ def test_the_line_that_says_what_happened(error: str, line: str) -> None:
 def test_plain_lines_report_each_event_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before, failed_before, now, failed = plan = jobs(rows=4)
     _finish(tmp_path, before)
-    _fail(tmp_path, failed_before, "bad", session="before")  # it is tried again
+    note_failure(tmp_path, failed_before, "bad", "before")  # it is tried again
     with Progress(plan, tmp_path, {}, "now") as progress:
         _finish(tmp_path, now)
-        _fail(tmp_path, failed, "bad")
+        note_failure(tmp_path, failed, "bad", "now")
         progress.update(force=True)
         progress.update(force=True)
     lines = capsys.readouterr().out.splitlines()
@@ -72,7 +66,7 @@ def test_on_a_terminal_a_table_with_the_time_left(tmp_path: Path) -> None:
         progress.console = Console(force_terminal=True, width=150, height=40, record=True, file=file)
         with progress:
             _finish(tmp_path, first)
-            _fail(tmp_path, second, "[bold]odd[/bold]")
+            note_failure(tmp_path, second, "[bold]odd[/bold]", "now")
             progress.update(force=True)
         text = progress.console.export_text()
         assert "13 waiting, 1 finished, 1 failed · about 0 min left" in text

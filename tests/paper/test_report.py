@@ -6,7 +6,6 @@ import json
 import re
 import shutil
 import subprocess
-from collections.abc import Callable
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -14,14 +13,13 @@ from typing import Any
 
 import pytest
 from grids import table
-from made_up import fill, shifted
+from made_up import edit, fill, note_failure, paper_plan, shifted
 
 from intnacl.errors import InputError
 from intnacl.paper import published, record
-from intnacl.paper.attempts import run_folder
 from intnacl.paper.cells import read_cells
 from intnacl.paper.grid import PAPER, pick, tables_of
-from intnacl.paper.plan import Job, Plan, make_plan
+from intnacl.paper.plan import Job, make_plan
 from intnacl.paper.report import (
     MINUTES,
     TEX_COMPARED,
@@ -47,10 +45,6 @@ HOSTILE = (
 PAGES = ("report.html", "report.md", "report.tex")
 
 
-def paper(names: tuple[str, ...], seeds: list[int], **overrides: Any) -> Plan:
-    return make_plan(pick(PAPER, names), seeds, universe=PAPER, overrides=overrides)
-
-
 def not_simclr(job: Job) -> bool:
     return job.config.loss != canonical(resolve()).loss
 
@@ -63,14 +57,6 @@ def report_of(results: Path) -> dict[str, str]:
 
 def lines_of(report: dict[str, str]) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(report["results.csv"])))
-
-
-def edit(results: Path, change: Callable[[dict[str, Any], int], object]) -> None:
-    """Change every result, given its place among them."""
-    for i, path in enumerate(sorted(results.glob("runs/*/result.json"))):
-        result = json.loads(path.read_text())
-        change(result, i)
-        path.write_text(json.dumps(result))
 
 
 class Page(HTMLParser):
@@ -92,7 +78,7 @@ class Page(HTMLParser):
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     results = tmp_path_factory.mktemp("results")
-    plan = paper(("2", "figure1", "more_epochs"), [0, 1])
+    plan = paper_plan(("2", "figure1", "more_epochs"), [0, 1])
     fill(results, plan, shifted(-1.0), skip=lambda job: job.config.loss.num_positives == 4)
     return results
 
@@ -121,8 +107,8 @@ def test_a_figure_in_several_cells_counts_once(tmp_path: Path) -> None:
 
     Table 2 has it over two seeds, Figure 1 over one of them.
     """
-    fill(tmp_path, paper(("2", "figure_lambda"), [0, 1]), shifted(), skip=not_simclr)
-    record.write(tmp_path, paper(("figure1",), [0]), scale="paper", overrides={})
+    fill(tmp_path, paper_plan(("2", "figure_lambda"), [0, 1]), shifted(), skip=not_simclr)
+    record.write(tmp_path, paper_plan(("figure1",), [0]), scale="paper", overrides={})
     assert [cell.n for cell in distinct(read_cells(tmp_path)[0])] == [2, 2, 2, 2]
     # SimCLR: clean and FGSM, on CIFAR-100 and CIFAR-10
     assert "Of 4 figures with a published value" in report_of(tmp_path)["report.md"]
@@ -147,7 +133,7 @@ def test_every_finished_run_tells_its_seconds(tmp_path: Path, name: str) -> None
 
 
 def test_a_table_with_minutes_says_whose_they_are(tmp_path: Path) -> None:
-    fill(tmp_path, paper(("main", "2"), [0, 1]), shifted())
+    fill(tmp_path, paper_plan(("main", "2"), [0, 1]), shifted())
     timed, other = read_cells(tmp_path)[0]
     assert re.match(rf"{MINUTES} The paper's own.* 211 min", minutes_note(timed))
     assert minutes_note(other) == ""
@@ -155,7 +141,7 @@ def test_a_table_with_minutes_says_whose_they_are(tmp_path: Path) -> None:
 
 
 def test_runs_on_some_images_do_not_stand_in_for_the_papers(tmp_path: Path) -> None:
-    whole, some = paper(("2",), [0]), paper(("2",), [0, 1], **{"evaluation.images": 1000})
+    whole, some = paper_plan(("2",), [0]), paper_plan(("2",), [0, 1], **{"evaluation.images": 1000})
     for plan, scale in ((whole, "paper"), (some, "some")):
         fill(tmp_path, plan, shifted(), skip=not_simclr, scale=scale)
     cells = distinct(read_cells(tmp_path)[0])
@@ -170,7 +156,7 @@ def test_close_is_within_two_spreads(tmp_path: Path, units: float, close: int) -
         value = published.find(job.config, dataset, metric)
         return value.mean + units * value.sd if value and value.sd else 50.0
 
-    fill(tmp_path, paper(("2",), [0]), accuracy, skip=not_simclr)
+    fill(tmp_path, paper_plan(("2",), [0]), accuracy, skip=not_simclr)
     assert f"each counted once, {close} lie within 2.0 units" in report_of(tmp_path)["report.md"]
 
 
@@ -210,7 +196,7 @@ def test_the_csv_is_tidy(written: dict[str, str]) -> None:
     [((1000, 1000), ", 1,000 images"), ((1000, 10_000), ", 1,000 or 10,000 images"), ((10_000, 10_000), "")],
 )
 def test_a_figure_says_of_how_many_images_it_is(tmp_path: Path, counts: tuple[int, int], shown: str) -> None:
-    fill(tmp_path, paper(("main",), [0, 1]), shifted(), skip=not_simclr)
+    fill(tmp_path, paper_plan(("main",), [0, 1]), shifted(), skip=not_simclr)
     row = {"dataset": "cifar100", "name": "autoattack", "eps": 0.002, "accuracy": 20.0}
     edit(tmp_path, lambda result, i: result["attacks"].append(row | {"images": counts[i]}))
     report = report_of(tmp_path)
@@ -248,9 +234,7 @@ def fail(results: Path, grid: Table, error: str) -> None:
     """A record of a grid whose first run failed."""
     plan = make_plan([grid], [0])
     record.write(results, plan, scale="paper", overrides={})
-    folder = run_folder(results, plan.jobs[0].name)
-    folder.path.mkdir(parents=True)
-    folder.failure.write_text(json.dumps({"error": error, "tries": {"s": 3}, "given_up": ["s"]}))
+    note_failure(results, plan.jobs[0], error, "s")
 
 
 def test_hostile_names_and_errors_do_nothing(tmp_path: Path) -> None:

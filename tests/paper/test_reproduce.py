@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from grids import grid_file, jobs
-from made_up import fill, shifted
+from made_up import fill, note_failure, shifted
 
 from intnacl.cli import app
 from intnacl.errors import InputError
@@ -233,10 +233,7 @@ def test_workers_that_died_are_told(capsys: Output, tmp_path: Path) -> None:
 
 def test_what_an_earlier_session_gave_up_is_not_this_ones_failure(capsys: Output, tmp_path: Path) -> None:
     (job,) = jobs()
-    folder = tmp_path / "runs" / job.name
-    folder.mkdir(parents=True)
-    noted = {"error": "no data", "tries": {"earlier": 3}, "given_up": ["earlier"]}
-    (folder / "failure.json").write_text(json.dumps(noted))
+    note_failure(tmp_path, job, "no data", "earlier")
     stop = Stop(0)
     stop.reason = "time"
     assert print_summary(new_session(tmp_path, (job,), None), stop) == 0
