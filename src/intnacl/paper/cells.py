@@ -67,7 +67,7 @@ class Cell:
     """By seed."""
     values: dict[str, float]
     images: dict[str, int] = field(default_factory=dict)
-    """How many were attacked for each seed; empty where no attack was on fewer than all test images."""
+    """Images attacked for each seed; empty where no attack was on fewer than all test images."""
     dataset: str
     published: published.Value | None
     timed: bool = False
@@ -133,7 +133,7 @@ class FilledTable:
     figure: str | None
     x_label: str
     departures: list[str] = field(default_factory=list)
-    """What makes it another setting than the paper's."""
+    """From what the paper states, where every run behind the table has some."""
     tiny: bool = False
 
     @property
@@ -147,7 +147,7 @@ class Figure(NamedTuple):
 
     value: float | None
     images: int | None = None
-    """How many were attacked for it; None: all, or none were."""
+    """Images attacked for it; None: all, or none were."""
 
 
 def pooled(spreads: Iterable[tuple[float | None, int]]) -> float | None:
@@ -168,11 +168,14 @@ def read_cells(results: Path) -> tuple[list[FilledTable], dict[str, RecordedRun]
             config, folder = from_dict(job["config"]), run_folder(results, name)
             result, noted = folder.read_result(), failure(folder)
             runs[name] = RecordedRun(
-                name=name, config=config, result=result,
+                name=name,
+                config=config,
+                result=result,
                 error=noted["error"] if result is None and noted and noted["given_up"] else None,
-                departures=published.departures(config, result), choices=published.choices(config),
+                departures=published.departures(config, result),
+                choices=published.choices(config),
                 command=command(config, Path("RUN") if result else folder.path),
-            )  # fmt: skip
+            )
     # A loss has the same seeds in every table: the finished runs that differ in their seeds alone.
     setting = {name: run_name(replace(run.config, seed=0)) for name, run in runs.items()}
     trials: dict[str, dict[str, RecordedRun]] = defaultdict(dict)

@@ -21,7 +21,7 @@ COLORS = {"running": "cyan", "failed": "red", "begun": "yellow", "waiting": "dim
 
 @dataclass(frozen=True, kw_only=True)
 class RunStatus:
-    """How far a run has come."""
+    """The state of a run, for people."""
 
     name: str
     status: str

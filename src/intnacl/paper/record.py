@@ -34,7 +34,7 @@ class TableRecord(TypedDict):
     rows: list[dict[str, Any]]
     columns: list[dict[str, Any]]
     settings: list[str]
-    """What marks it as another table than that of its name: the scale and overrides."""
+    """The scale and overrides that make it another table than the paper's of this name."""
     figure: str | None
     x_label: str
     cells: Cells

@@ -81,14 +81,26 @@ def write_report(results: Path, out: Path) -> list[Path]:
 def render(name: str, report: Report, escape: Callable[[str], str] | None) -> str:
     """Fill a template with the report's content; text from run folders and grids is escaped."""
     environment = template_environment(
-        "intnacl.paper", autoescape=escape is None, keep_trailing_newline=True, block_start_string="<%",
-        block_end_string="%>", variable_start_string="<<", variable_end_string=">>",
-        comment_start_string="<#", comment_end_string="#>",
-    )  # fmt: skip
+        "intnacl.paper",
+        autoescape=escape is None,
+        keep_trailing_newline=True,
+        block_start_string="<%",
+        block_end_string="%>",
+        variable_start_string="<<",
+        variable_end_string=">>",
+        comment_start_string="<#",
+        comment_end_string="#>",
+    )
     environment.filters |= {
-        "text": escape or str, "number": number, "value": value, "signed": signed, "images": images,
-        "shade": shade, "script": as_script, "code": markdown_code,
-    }  # fmt: skip
+        "text": escape or str,
+        "number": number,
+        "value": value,
+        "signed": signed,
+        "images": images,
+        "shade": shade,
+        "script": as_script,
+        "code": markdown_code,
+    }
     runs = list(report.runs.values())
     cells = [cell for table in report.tables for row in table.cells for cell in row]
     compared = [cell.units for cell in distinct(report.tables) if cell.units is not None]
@@ -221,12 +233,16 @@ def cells_data(report: Report) -> dict[str, Any]:
     """Return what the page shows of the runs behind a cell that is clicked."""
     runs = {
         run.name: {
-            "status": run.status, "command": run.command, "choices": run.choices, "error": run.error,
-            "departures": run.departures, "protocol": (run.result or {}).get("protocol"),
+            "status": run.status,
+            "command": run.command,
+            "choices": run.choices,
+            "error": run.error,
+            "departures": run.departures,
+            "protocol": (run.result or {}).get("protocol"),
             "time_s": (run.result or {}).get("time_s"),
         }
         for run in report.runs.values()
-    }  # fmt: skip
+    }
     cells = {
         f"{report.names[table.key]}-{i}-{j}": [
             [seed, run.name, cell.values.get(seed)] for seed, run in cell.runs.items()
