@@ -6,6 +6,7 @@ Shapes: B points, F input features, D components.
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -76,17 +77,14 @@ def learn_spaces(X_BF: Array, y_B: Array, config: ComparisonConfig) -> dict[str,
     D, seed, steps = config.n_components, config.seed, config.max_iter
     if X_BF.shape[1] < D:
         raise InputError(f"n_components={D} exceeds the {X_BF.shape[1]} features of {config.dataset}.")
-    ours: dict[str, Any] = {
-        "max_iter": steps,
-        "batch_size": config.batch_size,
-        "device": config.device,
-        "random_state": seed,
-    }
+    nca = partial(
+        NCA, D, max_iter=steps, batch_size=config.batch_size, device=config.device, random_state=seed
+    )
     methods = {
         "PCA": PCA(D, random_state=seed),
         "NCA, scikit-learn": NeighborhoodComponentsAnalysis(D, max_iter=steps, random_state=seed),
-        "NCA, total variation": NCA(D, objective="tv", **ours),
-        "NCA, KL": NCA(D, objective="kl", **ours),
+        "NCA, total variation": nca(objective="tv"),
+        "NCA, KL": nca(objective="kl"),
     }
     spaces = {"input": Space(X_BF, 0.0)}
     for name, method in methods.items():

@@ -7,7 +7,7 @@ as in docs/theory.md.
 
 import math
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal, TypedDict
+from typing import Literal, TypedDict
 
 import torch
 
@@ -113,14 +113,14 @@ def sweep(config: SweepConfig) -> Sweep:
     base = Setting(N=config.N, n=config.n, m=config.m)
     powers = [4, 16, 64, 256, 1024]
 
+    n, m, tau_plus = base.n, base.m, 1 / config.classes
     delta_S = deviations(mixture, base, config.draws, seed=config.seed).abs()
-    where: dict[str, Any] = {"n": base.n, "m": base.m, "tau_plus": 1 / config.classes}
     tail = [
         {
             "value": epsilon,
             "measured": (delta_S >= epsilon).double().mean().item(),
-            "paper": min(1.0, deviation_tail(epsilon, **where)),
-            "proved": min(1.0, proved_deviation_tail(epsilon, **where)),
+            "paper": min(1.0, deviation_tail(epsilon, n=n, m=m, tau_plus=tau_plus)),
+            "proved": min(1.0, proved_deviation_tail(epsilon, n=n, m=m, tau_plus=tau_plus)),
         }
         for epsilon in (0.02 * step for step in range(1, 76))
     ]
@@ -136,15 +136,18 @@ def sweep(config: SweepConfig) -> Sweep:
 
     # Inside O(·), with R_S(F) measured: only ratios between rows say anything.
     R, _ = complexity(feature_class(encoders=ENCODERS, T=ANCHORS, seed=config.seed))
+    N, T, delta = config.N, ANCHORS, config.delta
     order: Rows = []
     for M in POSITIVES:
-        shared: dict[str, Any] = {"N": config.N, "M": M, "T": ANCHORS, "delta": config.delta, "rademacher": R}
-        debiased, plain = generalisation_debiased(**shared, **where), generalisation_nca(**shared)
+        plain = generalisation_nca(N=N, M=M, T=T, delta=delta, rademacher=R)
+        debiased = generalisation_debiased(
+            N=N, M=M, n=n, m=m, tau_plus=tau_plus, T=T, delta=delta, rademacher=R
+        )
         order.append({"value": M} | asdict(debiased) | {"debiased": debiased.total, "plain": plain.total})
 
     return {
-        "n": [_deviation(mixture, replace(base, n=n), config) | {"value": n} for n in powers],
-        "m": [_deviation(mixture, replace(base, m=m), config) | {"value": m} for m in [1, *powers]],
+        "n": [_deviation(mixture, replace(base, n=k), config) | {"value": k} for k in powers],
+        "m": [_deviation(mixture, replace(base, m=k), config) | {"value": k} for k in [1, *powers]],
         "M": [_deviation(mixture, replace(base, M=M), config) | {"value": M} for M in POSITIVES],
         "tail": tail,
         "lemma": {"two classes": _lemma(two_classes()), "exclusive or": _lemma(exclusive_or())},
@@ -156,14 +159,14 @@ def sweep(config: SweepConfig) -> Sweep:
 def _deviation(mixture: Mixture, setting: Setting, config: SweepConfig) -> dict[str, float]:
     signed_S = deviations(mixture, setting, config.draws, seed=config.seed)
     plain_S = deviations(mixture, replace(setting, estimator="g0"), config.draws, seed=config.seed)
-    where: dict[str, Any] = {"n": setting.n, "m": setting.m, "tau_plus": 1 / config.classes}
+    n, m, tau_plus = setting.n, setting.m, 1 / config.classes
     return {
         "gap": signed_S.mean().abs().item(),
         "gap_error": signed_S.std().item() / math.sqrt(config.draws),
         "spread": signed_S.abs().mean().item(),
         "plain_gap": plain_S.mean().abs().item(),
-        "paper": debiasing_gap(**where),
-        "proved": proved_debiasing_gap(**where),
+        "paper": debiasing_gap(n=n, m=m, tau_plus=tau_plus),
+        "proved": proved_debiasing_gap(n=n, m=m, tau_plus=tau_plus),
     }
 
 
