@@ -42,6 +42,12 @@ def test_the_defaults_it_quotes_are_the_defaults() -> None:
     assert {name: repr(getattr(config, name)).replace("'", '"') for name in quoted} == quoted
 
 
+def test_its_example_with_all_views_reaches_every_weight() -> None:
+    names: dict[str, object] = {}
+    exec(section("Mixed and adversarial views").split("```python\n")[1].split("```")[0], names)
+    assert all(torch.count_nonzero(parameter.grad) for parameter in names["model"].parameters())
+
+
 def test_its_example_keeps_adversarial_statistics_apart() -> None:
     names: dict[str, object] = {}
     torch.manual_seed(0)

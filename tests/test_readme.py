@@ -19,13 +19,10 @@ def block(language: str, opening: str) -> str:
     return found
 
 
-def test_the_example_runs_and_reaches_every_weight() -> None:
+def test_the_loop_reaches_every_weight() -> None:
     names: dict[str, object] = {}
     exec(block("python", "import torch"), names)
-    exec(block("python", "from intnacl.attacks import"), names)
-    gradients = [parameter.grad for parameter in names["model"].parameters()]
-    assert all(gradient is not None and gradient.isfinite().all() for gradient in gradients)
-    assert all(torch.count_nonzero(gradient) for gradient in gradients)
+    assert all(torch.count_nonzero(parameter.grad) for parameter in names["model"].parameters())
 
 
 def test_the_attack_on_a_classifier_runs(capsys: pytest.CaptureFixture[str]) -> None:

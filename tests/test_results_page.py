@@ -1,4 +1,4 @@
-"""README's table, the page of claims and Figure 1 are what the runs in results/ give."""
+"""README's figures, the tables, the page of claims and Figure 1 are what the runs in results/ give."""
 
 import io
 import json
@@ -17,7 +17,6 @@ FIGURES = (
     *(("cifar100", metric) for metric in ("clean", "fgsm", "pgd", "pgd_tuned")),
     *(("cifar10", metric) for metric in ("clean", "fgsm", "pgd")),
 )
-README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
@@ -43,10 +42,21 @@ def with_another_value(view: FilledTable, points: float) -> FilledTable:
     return replace(view, cells=[[changed, *view.cells[0][1:]], *view.cells[1:]])
 
 
-def test_the_table_is_the_records(page, views: dict[str, FilledTable]) -> None:
-    assert page.between(README, page.table(views)) == README
-    other = {**views, "main": with_another_value(views["main"], 0.02)}
-    assert page.between(README, page.table(other)) != README
+@pytest.mark.parametrize(
+    ("path", "name", "drawn"),
+    [
+        ("README.md", "lead", "lead"),
+        ("README.md", "results", "summary"),
+        ("docs/reproduction.md", "results", "table"),
+    ],
+)
+def test_the_tables_are_the_records(
+    page, views: dict[str, FilledTable], path: str, name: str, drawn: str
+) -> None:
+    kept, draw = (ROOT / path).read_text(encoding="utf-8"), getattr(page, drawn)
+    assert page.between(kept, draw(views), name) == kept
+    other = {**views, "main": with_another_value(views["main"], 0.2)}
+    assert page.between(kept, draw(other), name) != kept
 
 
 def test_the_claims_are_judged_by_the_record(page) -> None:
