@@ -71,6 +71,32 @@ def test_views_stay_in_the_ball(embedder, images, steps, start):
     assert boxed.max() <= 1
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("steps", [1, 7])
+@pytest.mark.parametrize("eps", [0.015, 0.002])
+def test_half_precision_views_are_the_float32_ones_rounded_once(embedder, images, eps, steps, dtype):
+    """However many steps they take: the ball is float32's, and so are the sums of the steps."""
+    x = images.to(dtype)
+
+    def embed(x):
+        seen.append(x.dtype)
+        return embedder(x.double())
+
+    seen: list[torch.dtype] = []
+    view = adversarial_view(embed, x, eps, steps=steps)
+    assert (view.dtype, set(seen)) == (dtype, {dtype})
+    pixels, moved = x.double(), view.double()
+    rounding = torch.finfo(dtype).eps / torch.where(moved < 1, 4, 2)
+    assert ((moved - pixels).abs() <= eps + rounding).all()
+    dark = pixels == 0  # where numbers are dense
+    assert (moved - pixels)[dark].abs().max() <= eps * (1 + torch.finfo(dtype).eps / 2)
+    assert (moved != pixels)[pixels > 0].double().mean() > 0.8  # small steps add up
+    if steps == 1:
+        sign = (moved - pixels).sign()
+        exact = (x.float() + eps * sign.float()).to(dtype)
+        assert torch.equal(view[sign != 0], exact[sign != 0])
+
+
 @pytest.mark.parametrize("start", [False, True])
 def test_several_steps_by_hand(embedder, images, start):
     """From a random start, too, the view goes away from the embedding of the image itself."""

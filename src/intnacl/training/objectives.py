@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from intnacl.attacks.training_view import AdversaryConfig, adversarial_view, view_step
+from intnacl.attacks.training_view import AdversaryConfig, adversarial_view
 from intnacl.data import draws
 from intnacl.data.augment import augment
 from intnacl.data.augmentations import AugmentConfig
@@ -119,17 +119,19 @@ class Contrastive(Objective):
         self.loss = IntNaClLoss(**vars(loss))
         self.needed = self.loss.views_needed
         adversarial = self.needed.adversarial > 0
-        # Just below 1, numbers are eps / 2 apart: a step of less than half of that leaves a pixel as it is.
-        if adversarial and view_step(adversary.eps, adversary.steps) < torch.finfo(view_dtype).eps / 4:
+        # Just below 1, numbers are eps / 2 apart: most moves of less than half of that are rounded away.
+        if adversarial and adversary.eps < torch.finfo(view_dtype).eps / 4:
             raise InputError(
-                f"adversary.eps={adversary.eps!r} in {adversary.steps} step(s) is lost in the rounding of "
-                f"{view_dtype} views: set train.precision=fp32, or take fewer or larger steps."
+                f"adversary.eps={adversary.eps!r} is lost in the rounding of {view_dtype} views: set "
+                "train.precision=fp32, or take a larger radius."
             )
         self.model: ContrastiveModel = build_model(
             encoder, image_size=image_size, adversarial=adversarial, seed=seed
         )
         self.encoder = self.model.encoder
         self.augment, self.adversary, self.view_dtype = augment, adversary, view_dtype
+        # The adversary moves pixels by less than half precision resolves, so its views are rounded after it.
+        self.pixel_dtype = torch.promote_types(view_dtype, torch.float32) if adversarial else view_dtype
         maximised = LossConfig(
             negatives=adversary.negatives,
             temperature=loss.temperature,
@@ -151,7 +153,7 @@ class Contrastive(Objective):
         if self.needed.adversarial:
             x.append(self.attack(views.plain[0], rows[self.halo :], step))
         with stacked(self.model, self.model.groups(clean, len(x) - clean)):
-            z = list(self.parts.embed(torch.cat(x)).chunk(len(x)))
+            z = list(self.parts.embed(torch.cat(x).to(self.view_dtype)).chunk(len(x)))
         extra, mixed = z[2 : 2 + self.needed.extra], z[2 + self.needed.extra : clean]
         adversarial = z[clean] if len(z) > clean else None
         return self.parts.criterion(z[0], z[1], extra=extra, mixed=mixed, adversarial=adversarial)
@@ -168,7 +170,7 @@ class Contrastive(Objective):
             mixed=mixed,
             lam=self.loss.config.lam,
             halo=self.halo,
-            dtype=self.view_dtype,
+            dtype=self.pixel_dtype,
         )
 
     def attack(self, x: Tensor, rows: Tensor, step: Tensor) -> Tensor:
