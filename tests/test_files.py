@@ -117,3 +117,18 @@ def test_locks_that_the_system_lacks_are_reported(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(os, "open", refuse)
     with files.lock(tmp_path) as held:
         assert held.state == "unsupported"
+
+
+@pytest.mark.parametrize("text", ["[" * 70 + "]" * 70, "[" * 100_000, '{"a":' * 2000 + "1" + "}" * 2000])
+def test_json_that_is_nested_too_deeply_is_refused_as_damaged(text: str) -> None:
+    with pytest.raises(ValueError, match="nested more than 64 levels deep"):
+        files.parse_json(text)
+    assert files.parse_json("[" * 60 + "]" * 60)
+
+
+@pytest.mark.parametrize(
+    "text", ["x = " + "[" * 100_000, "x = " + "{a=" * 900, ".".join("a" * 3000) + " = 1"]
+)
+def test_toml_that_is_nested_too_deeply_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="nested more than 64 levels deep"):
+        files.parse_toml(text)

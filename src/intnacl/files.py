@@ -8,13 +8,16 @@ import json
 import os
 import shutil
 import tempfile
+import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Literal
+from typing import IO, Any, Literal
 
 from intnacl.errors import InputError
+
+DEEPEST = 64  # levels of a JSON or TOML file; no file of ours has more, and Python's stack is limited
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,48 @@ def _flock(descriptor: int, shared: bool, wait: bool) -> Literal["held", "busy",
     except (ImportError, OSError):
         return "unsupported"
     return "held"
+
+
+def check_file(path: Path) -> None:
+    """Raise unless `path` is a regular file, or a link to one: reading a pipe could wait for ever."""
+    if not path.is_file():
+        kind = "a folder" if path.is_dir() else "no regular file, but a pipe or a device"
+        if path.is_symlink() and not path.exists():
+            kind = "a broken link"
+        elif not path.exists():
+            raise InputError(f"{path.absolute()} does not exist.")
+        raise InputError(f"{path.absolute()} is {kind}: give a file.")
+
+
+def parse_json(content: str | bytes) -> Any:
+    """Return what a JSON text holds; raise ValueError where it is none, or nested too deeply."""
+    with _limited_depth():
+        value = json.loads(content)
+        _check_depth(value)
+        return value
+
+
+def parse_toml(content: str) -> dict[str, Any]:
+    """Return what a TOML text holds; raise ValueError where it is none, or nested too deeply."""
+    with _limited_depth():
+        value = tomllib.loads(content)
+        _check_depth(value)
+        return value
+
+
+@contextmanager
+def _limited_depth() -> Iterator[None]:
+    try:
+        yield
+    except RecursionError:
+        raise ValueError(f"nested more than {DEEPEST} levels deep") from None
+
+
+def _check_depth(value: object, left: int = DEEPEST) -> None:
+    if left == 0:
+        raise RecursionError
+    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        _check_depth(inner, left - 1)
 
 
 @contextmanager

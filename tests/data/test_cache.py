@@ -2,7 +2,10 @@
 
 import errno
 import fcntl
+import json
 import os
+import shutil
+import struct
 import subprocess
 import sys
 from dataclasses import replace
@@ -13,7 +16,7 @@ import pytest
 
 from intnacl.data import cache
 from intnacl.data.cache import Source, cached, default_root
-from intnacl.errors import InputError
+from intnacl.errors import InputError, InputWarning
 
 
 class Filler:
@@ -104,14 +107,56 @@ def test_other_classes_or_another_format_are_decoded_anew(
     assert (cached(root, other, Filler(3)).images == 3).all()
 
 
-@pytest.mark.parametrize("name", ["images.u8", "labels.i64", "entry.json"])
-def test_a_damaged_entry_is_rebuilt(root: Path, file: Path, name: str) -> None:
+FACTS = {"shape": [2, 3, 2, 2], "labelled": True, "classes": ["a", "b"], "skipped": {}}
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("images.u8", b"short"),
+        ("labels.i64", b"short"),
+        ("labels.i64", struct.pack("qq", 0, 99)),
+        ("labels.i64", struct.pack("qq", -1, 0)),
+        ("entry.json", b"{"),
+        ("entry.json", b"[]"),
+        ("entry.json", b"[" * 100_000),
+        *(
+            ("entry.json", json.dumps(FACTS | damage).encode())
+            for damage in (
+                {"shape": 2},
+                {"shape": [2, 3, 4, 1]},
+                {"shape": ["2", 3, 2, 2]},
+                {"shape": [-2, 3, 2, 2]},
+                {"labelled": False},
+                {"labelled": 1},
+                {"classes": ["a"]},
+                {"classes": None},
+                {"skipped": []},
+                {"skipped": {"x.png": 1}},
+            )
+        ),
+    ],
+)
+def test_a_damaged_entry_is_rebuilt_with_a_warning(root: Path, file: Path, name: str, content: bytes) -> None:
     cached(root, source(file), Filler())
-    damaged = entries(root)[0] / name
-    damaged.write_bytes(damaged.read_bytes()[:-1])
+    (entries(root)[0] / name).write_bytes(content)
     fill = Filler()
-    assert (cached(root, source(file), fill).images == 7).all()
+    with pytest.warns(InputWarning, match=r"the cache .* is damaged and is made again from"):
+        got = cached(root, source(file), fill)
+    assert (got.images == 7).all()
+    assert got.labels.tolist() == [0, 1]
     assert fill.calls == 1
+    cached(root, source(file), fill)
+    assert fill.calls == 1
+
+
+def test_a_file_in_the_place_of_an_entry_is_replaced(root: Path, file: Path) -> None:
+    cached(root, source(file), Filler())
+    (entry,) = entries(root)
+    shutil.rmtree(entry)
+    entry.write_bytes(b"")
+    with pytest.warns(InputWarning, match="is damaged"):
+        assert (cached(root, source(file), Filler()).images == 7).all()
 
 
 def test_a_failure_leaves_nothing(root: Path, file: Path) -> None:

@@ -4,6 +4,7 @@ import hashlib
 import io
 import re
 import tarfile
+import urllib.parse
 from collections.abc import Iterator
 from functools import partial
 from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -23,11 +24,11 @@ class Quiet(SimpleHTTPRequestHandler):
 
 
 class Breaking(BaseHTTPRequestHandler):
-    """Promises 1000 bytes and sends 10."""
+    """Promises as many bytes as the last part of the address says, and sends 10."""
 
     def do_GET(self) -> None:
         self.send_response(200)
-        self.send_header("Content-Length", "1000")
+        self.send_header("Content-Length", urllib.parse.unquote(self.path.rpartition("/")[2]))
         self.end_headers()
         self.wfile.write(b"0123456789")
 
@@ -91,8 +92,10 @@ def test_a_wrong_or_incomplete_download_leaves_nothing(
     wrong = archive(site, b"something else")
     with pytest.raises(InputError, match=f"md5 is .*, not {wrong.md5}"):
         unpacked(wrong, root)
-    with pytest.raises(InputError, match=r"set is not in .* could not be fetched \(.*10 "):
-        unpacked(archive(breaking_site), root)
+    for promised, reason in [("1000", "10 "), *((junk, "md5 is") for junk in ("junk", "-5", "1e3", "²"))]:
+        broken = Archive(url=f"{breaking_site}/{urllib.parse.quote(promised)}", md5="0" * 32, folder="set")
+        with pytest.raises(InputError, match=rf"set is not in .* could not be fetched \(.*{reason}"):
+            unpacked(broken, root)
     assert visible(root) == []
 
 

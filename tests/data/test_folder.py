@@ -143,3 +143,11 @@ def test_wrong_splits_are_named(tmp_path: Path, image: Encode) -> None:
     put(tmp_path / "pets" / "test" / "bird" / "1.png", image())
     with pytest.raises(InputError, match=r"bird is no class of the training folder, which has cat"):
         get(tmp_path / "pets", "test")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="links")
+@pytest.mark.parametrize("target", ["/", "..", "."])
+def test_a_class_that_links_to_a_folder_around_the_set_is_refused(pets: Path, target: str) -> None:
+    (pets / "all").symlink_to(target)
+    with pytest.raises(InputError, match=r"class folder .*all links to .*, which holds the data set itself"):
+        get(pets)

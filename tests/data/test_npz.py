@@ -1,6 +1,8 @@
 """Arrays saved by numpy: layouts, splits, and what can be wrong with them."""
 
+import os
 import sys
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -140,8 +142,41 @@ def test_a_truncated_file_is_named(file: Path, keep: int) -> None:
         get(file)
 
 
+def npy(header: str) -> bytes:
+    """The head of a .npy file of version 1, as damage or malice may leave it."""
+    text = header.encode("latin1")
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text
+
+
+@pytest.mark.parametrize(
+    ("members", "message"),
+    [
+        ({"images": b"plain bytes"}, "'images' is no array"),
+        ({"images.npy": b"plain bytes"}, "'images' is no array"),
+        ({"images.npy": npy(f"{{'descr': '|u1', 'fortran_order': False, 'shape': ({2**70},)}}")}, "memory"),
+        ({"images.npy": npy(f"{{'descr': '|u1', 'fortran_order': False, 'shape': ({2**60},)}}")}, "memory"),
+        ({"images.npy": npy("{'descr': '|u1', 'fortran_order': False, 'shape': (2,")}, ""),
+        ({"images.npy": npy("{'descr': '|u1'")}, ""),
+        ({"images.npy": npy("[" * 5000)}, ""),
+    ],
+    ids=["no .npy", "no array", "2**70", "2**60", "not closed", "half", "nested"],
+)
+def test_damaged_members_are_named(file: Path, members: dict[str, bytes], message: str) -> None:
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+    with pytest.raises(InputError, match=rf"set\.npz is damaged.*{message}"):
+        get(file)
+
+
 def test_what_is_no_npz_is_named(file: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"set\.npz does not exist"):
+        get(file)
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(InputError, match=r"pipe is no regular file"):
+        get(tmp_path / "pipe")
+    file.symlink_to("nowhere")
+    with pytest.raises(InputError, match=r"set\.npz is a broken link"):
         get(file)
     np.save(tmp_path / "x.npy", pixels(2, 5, 5, 3))
     with pytest.raises(InputError, match=r"x\.npy is damaged or no \.npz"):

@@ -1,6 +1,7 @@
 """Hugging Face's parquet layout: splits, class names, and what can be wrong with it."""
 
 import json
+import os
 import re
 import sys
 from collections.abc import Callable
@@ -139,6 +140,30 @@ def test_a_truncated_file_is_named(tmp_path: Path, image: Encode, keep: int) -> 
     file.write_bytes(data)
     with pytest.raises(InputError, match=r"pets\.parquet is damaged"):
         get(file)
+
+
+def test_a_damaged_page_of_labels_is_named(tmp_path: Path, image: Encode) -> None:
+    file = save(tmp_path / "pets.parquet", structs(image, 0, 1), [0, 1])
+    start = pq.ParquetFile(file).metadata.row_group(0).column(2).dictionary_page_offset
+    data = bytearray(file.read_bytes())
+    data[start : start + 40] = bytes(40)
+    file.write_bytes(data)
+    with pytest.raises(InputError, match=r"pets\.parquet: the column 'label' is damaged"):
+        get(file)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="pipes")
+def test_a_pipe_is_refused_instead_of_read_for_ever(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "train.parquet")
+    with pytest.raises(InputError, match=r"train\.parquet is no regular file, but a pipe or a device"):
+        get(tmp_path)
+
+
+def test_deeply_nested_metadata_is_passed_over(tmp_path: Path, image: Encode) -> None:
+    table = pa.table({"image": structs(image, 0), "label": [0]})
+    table = table.replace_schema_metadata({"huggingface": "[" * 100_000})
+    pq.write_table(table, tmp_path / "pets.parquet")
+    assert get(tmp_path / "pets.parquet").classes == ("0",)
 
 
 def test_without_pyarrow_it_says_what_to_install(

@@ -1,5 +1,7 @@
 """TinyImageNet's official layout, in small."""
 
+import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -97,3 +99,16 @@ def test_mislabelled_lists_are_named(folder: Path, file: str, text: str, message
     (folder / file).write_text(text)
     with pytest.raises(InputError, match=message):
         get(folder, "test")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="pipes and links")
+@pytest.mark.parametrize("place", ["train/n01/images/n01_9.JPEG", "words.txt", "val/val_annotations.txt"])
+@pytest.mark.parametrize(("kind", "message"), [("link", "a broken link"), ("pipe", "no regular file")])
+def test_pipes_and_broken_links_are_named(folder: Path, place: str, kind: str, message: str) -> None:
+    (folder / place).unlink(missing_ok=True)
+    if kind == "pipe":
+        os.mkfifo(folder / place)
+    else:
+        (folder / place).symlink_to("nowhere")
+    with pytest.raises(InputError, match=rf"{Path(place).name} is {message}"):
+        get(folder, "train" if place.startswith("train") else "test")

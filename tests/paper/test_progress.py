@@ -27,7 +27,7 @@ def test_status_is_read_from_the_folders(tmp_path: Path) -> None:
     folder = run_folder(tmp_path, begun.name)
     folder.path.mkdir(parents=True)
     folder.config.write_text("{}")
-    folder.log.write_text('{"epoch": 1}\n')
+    folder.log.write_text('{"epoch": 1, "step": 5}\n')
     runs = [status_of(job, tmp_path, "now") for job in plan]
     assert [run.status for run in runs] == ["finished", "failed", "begun", "waiting", "waiting"]
     assert [run.detail for run in runs] == ["", "RuntimeError: [red]no[/red]", "epoch 1/1", "", ""]

@@ -71,7 +71,22 @@ def test_the_last_record_is_read_from_the_end(log: Path, cut: str) -> None:
     assert log.stat().st_size > TAIL
     assert last_record(log) == records(log)[-1] == record(1000)
     log.write_text("not JSON\n" + "".join(lines) + cut)
-    assert last_record(log) == record(1000)  # `records` would stop at the first line
+    assert last_record(log) == record(1000)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    ["[]", "7", "null", '{"epoch": 2}', '{"step": 5}', '{"epoch": 2, "step": "5"}', "[" * 10_000, "{"],
+)
+def test_damaged_lines_are_passed_over(log: Path, damage: str) -> None:
+    write(log, 3)
+    lines = log.read_text().splitlines(keepends=True)
+    log.write_text("".join([lines[0], damage + "\n", *lines[1:], damage + "\n"]))
+    assert records(log) == [record(epoch) for epoch in (1, 2, 3)]
+    assert last_record(log) == record(3)
+    with Journal(log, epochs=3) as journal:
+        journal.rewind(20)
+    assert log.read_text() == "".join(lines[:2])
 
 
 def test_a_kill_while_rewinding_loses_nothing(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:

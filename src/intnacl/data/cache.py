@@ -9,7 +9,9 @@ import json
 import math
 import os
 import shutil
+import warnings
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -20,7 +22,7 @@ from torch import Tensor
 
 from intnacl import files
 from intnacl.data.images import ImageSet
-from intnacl.errors import InputError
+from intnacl.errors import InputError, InputWarning
 
 FORMAT = 2  # raise when decoding or layout change, so that older entries are rebuilt
 Fill = Callable[[IO[bytes]], tuple[list[int], dict[str, str]]]
@@ -63,16 +65,22 @@ def cached(root: Path, source: Source, fill: Fill) -> ImageSet:
     """Open the entry of `source`, filling it first where it is missing, stale or damaged."""
     folder = _writable_folder(root)
     entry = folder / f"{source.key}.{source.fingerprint}"
-    if (opened := _open(entry)) is None:
+    if (opened := _open(entry, source)) is None:
         with files.lock(folder / f".{source.key}.lock") as held:
-            if (opened := _open(entry)) is None:
+            if (opened := _open(entry, source)) is None:
+                if entry.exists():
+                    text = f"the cache {entry} is damaged and is made again from {source.origin}."
+                    warnings.warn(text, InputWarning, stacklevel=2)
                 # Stale entries and what a killed process left; a process that maps one keeps its pages.
                 leftovers = folder.glob(f".{source.key}.*.*") if held.state == "held" else ()
                 for old in (*folder.glob(f"{source.key}.*"), *leftovers):
                     shutil.rmtree(old, ignore_errors=True)
+                    with suppress(OSError):  # a file or a link where a folder should be
+                        old.unlink()
                 _write(entry, fill, source)
-                opened = _open(entry)
-    assert opened is not None, f"{entry} was just written"
+                opened = _open(entry, source)
+    if opened is None:
+        raise InputError(f"{entry} is damaged and could not be replaced: delete it.")
     return opened
 
 
@@ -110,21 +118,31 @@ def _write(entry: Path, fill: Fill, source: Source) -> None:
         (folder / "entry.json").write_text(json.dumps(facts))
 
 
-def _open(entry: Path) -> ImageSet | None:
+def _open(entry: Path, source: Source) -> ImageSet | None:
     """Map the entry into memory; None where it is missing or one of its files is damaged."""
     try:
-        facts = json.loads((entry / "entry.json").read_bytes())
-        images = _map(entry / "images.u8", torch.uint8, facts["shape"])
-        labels: Tensor | None = _map(entry / "labels.i64", torch.int64, facts["shape"][:1])
-    except (OSError, ValueError, KeyError):
+        facts = files.parse_json((entry / "entry.json").read_bytes())
+        (count, *rest), labelled, skipped = facts["shape"], facts["labelled"], facts["skipped"]
+        whole = type(count) is int and rest == [3, source.size, source.size] and type(labelled) is bool
+        if not whole or facts["classes"] != list(source.classes):
+            return None
+        if not all(isinstance(reason, str) for reason in skipped.values()):
+            return None
+        images = _map(entry / "images.u8", torch.uint8, [count, *rest])
+        labels = _map(entry / "labels.i64", torch.int64, [count])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
-    labels = labels if facts["labelled"] else None
-    return ImageSet(images=images, labels=labels, classes=tuple(facts["classes"]), skipped=facts["skipped"])
+    low, high = (0, len(source.classes) - 1) if labelled else (-1, -1)
+    if not low <= int(labels.min()) <= int(labels.max()) <= high:
+        return None
+    return ImageSet(
+        images=images, labels=labels if labelled else None, classes=source.classes, skipped=skipped
+    )
 
 
 def _map(path: Path, dtype: torch.dtype, shape: list[int]) -> Tensor:
     """Return a copy-on-write tensor over the file: pages are read when touched, and writes stay in memory."""
     count = math.prod(shape)
-    if path.stat().st_size != count * dtype.itemsize:
+    if count < 1 or path.stat().st_size != count * dtype.itemsize:
         raise ValueError(f"{path} is damaged")
     return torch.from_file(str(path), shared=False, size=count, dtype=dtype).view(shape)

@@ -16,6 +16,7 @@ import torch
 from intnacl.data.download import Archive, unpacked
 from intnacl.data.images import ImageSet, LoadRequest
 from intnacl.errors import InputError
+from intnacl.files import check_file
 
 PIXELS = 3 * 32 * 32
 
@@ -118,6 +119,8 @@ def _text(name: object) -> str:
 def unpickle(path: Path) -> object:
     """Read a CIFAR pickle; anything but dicts, lists, strings, numbers and uint8 arrays is refused."""
     try:
+        if path.exists():
+            check_file(path)
         with path.open("rb") as file:
             return _Unpickler(file, path).load()
     except InputError:

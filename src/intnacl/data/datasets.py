@@ -218,7 +218,13 @@ def load(
         size=None if size is None else int(size),
         download=download,
     )
-    loaded = DATASETS[kind].load(request)
+    try:
+        loaded = DATASETS[kind].load(request)
+    except MemoryError as error:
+        raise InputError(f"{name}: there is not enough memory ({error}).") from error
+    except OSError as error:
+        place = f" {error.filename}" if error.filename else ""
+        raise InputError(f"{name}: cannot read{place}: {error.strerror or error}.") from error
     height, width = loaded.images.shape[2:]
     if size is not None and (height, width) != (size, size):
         raise InputError(

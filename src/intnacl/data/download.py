@@ -61,8 +61,7 @@ def fetch(archive: Archive, target: Path) -> None:
     """Download to `target`; nothing appears there unless it is complete and has the right md5."""
     digest, received = hashlib.md5(usedforsecurity=False), 0
     with urllib.request.urlopen(archive.url, timeout=TIMEOUT_S) as reply, files.new_file(target) as out:
-        length = reply.headers.get("Content-Length")
-        expected = int(length) if length is not None else None
+        expected: int | None = reply.length  # None where the server tells none, or nonsense
         with progress(f"downloading {archive.file}", expected, in_bytes=True) as advance:
             while block := reply.read(BLOCK):
                 out.write(block)

@@ -88,6 +88,11 @@ def find_images(folder: Path, classes: tuple[str, ...]) -> list[tuple[Path, int]
         name = printable(sub.name)
         if name not in classes:
             raise InputError(f"{sub} is no class of the training folder, which has {', '.join(classes)}.")
+        if folder.resolve().is_relative_to(sub.resolve()):
+            raise InputError(
+                f"the class folder {sub} links to {sub.resolve()}, which holds the data set itself: "
+                "remove the link."
+            )
         below = ((path, path.relative_to(sub).parts[:-1]) for path in sub.rglob("*"))
         visible = (path for path, parents in below if not any(part.startswith(".") for part in parents))
         paths = sorted(path for path in visible if is_image(path) and path.is_file())

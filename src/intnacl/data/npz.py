@@ -5,8 +5,6 @@ A file holds `images` and, if labelled, `labels` (training images only), or both
 may hold the names. Images are uint8 of shape (N,H,W,3), (N,3,H,W), or grey (N,H,W), (N,H,W,1), (N,1,H,W).
 """
 
-import zipfile
-import zlib
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -17,12 +15,12 @@ import torch
 
 from intnacl.data.images import ImageSet, LoadRequest, numbered_classes
 from intnacl.errors import InputError
+from intnacl.files import check_file
 
 REMEDY = (
     "save 'images' (for training alone) or 'train_images' and 'test_images' in it, or give a folder with "
     "train.npz and test.npz"
 )
-DAMAGE = (OSError, ValueError, EOFError, TypeError, AttributeError, zipfile.BadZipFile, zlib.error)
 
 
 class Archives(ExitStack):
@@ -35,13 +33,15 @@ class Archives(ExitStack):
     def names(self, path: Path) -> list[str]:
         """Return the names of a file's arrays."""
         if path not in self._opened:
+            check_file(path)
             try:
                 file = self.enter_context(path.open("rb"))
-                self._opened[path] = self.enter_context(np.load(file, allow_pickle=False))
-            except FileNotFoundError:
-                raise InputError(f"{path.absolute()} does not exist.") from None
-            except DAMAGE as error:
-                raise InputError(f"{path} is damaged or no .npz file ({error}).") from error
+                opened = np.load(file, allow_pickle=False)
+                if not isinstance(opened, np.lib.npyio.NpzFile):
+                    raise ValueError("one array without a name")
+                self._opened[path] = self.enter_context(opened)
+            except Exception as error:
+                raise _damage(path, error) from error
         return list(self._opened[path].files)
 
     def read(self, path: Path, name: str) -> npt.NDArray[Any]:
@@ -51,9 +51,18 @@ class Archives(ExitStack):
             raise InputError(f"{path} has no array {name!r}; it holds {', '.join(names) or 'nothing'}.")
         try:
             array: npt.NDArray[Any] = self._opened[path][name]
-        except DAMAGE as error:
-            raise InputError(f"{path} is damaged or no .npz file ({error}).") from error
+            if not isinstance(array, np.ndarray):  # numpy returns the bytes of what is no array
+                raise ValueError(f"{name!r} is no array")
+        except Exception as error:
+            raise _damage(path, error) from error
         return array
+
+
+def _damage(path: Path, error: Exception) -> InputError:
+    """Return the error for whatever numpy and zipfile raise of a damaged file, which is nearly anything."""
+    if isinstance(error, MemoryError | OverflowError):  # a damaged header may claim any shape
+        return InputError(f"{path} is damaged, or larger than the memory ({error}).")
+    return InputError(f"{path} is damaged or no .npz file ({error}).")
 
 
 def load_npz(request: LoadRequest) -> ImageSet:

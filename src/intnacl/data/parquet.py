@@ -5,15 +5,15 @@ it, in its `data/`, or in sub-folders of these names. The image column is a stru
 plain bytes; class names come from the files' own metadata.
 """
 
-import json
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from intnacl.data.cache import Source, cached
 from intnacl.data.images import ImageSet, Item, LoadRequest, decode_all, numbered_classes
 from intnacl.errors import InputError, missing_extra
+from intnacl.files import check_file, parse_json
 
 DEFAULT_SIZE = 32
 IMAGE_COLUMNS = ("image", "img")
@@ -68,10 +68,22 @@ def _open(file: Path) -> Any:
         import pyarrow.parquet
     except ImportError:
         raise missing_extra("pyarrow", "parquet", f"reading {file}") from None
+    check_file(file)
+    with _damage(f"{file} is damaged or no parquet file"):
+        opened = pyarrow.parquet.ParquetFile(file)
+        opened.schema_arrow.names  # noqa: B018 - a damaged schema is found when it is first read
+        return opened
+
+
+@contextmanager
+def _damage(what: str) -> Iterator[None]:
+    """Turn whatever pyarrow raises of a damaged file, which is nearly anything, into an InputError."""
     try:
-        return pyarrow.parquet.ParquetFile(file)
-    except (pyarrow.ArrowException, OSError) as error:
-        raise InputError(f"{file} is damaged or no parquet file ({error}).") from error
+        yield
+    except InputError:
+        raise
+    except Exception as error:
+        raise InputError(f"{what} ({error}).") from error
 
 
 def _column(file: Path, choices: tuple[str, ...]) -> str | None:
@@ -84,7 +96,7 @@ def _classes(files: list[Path]) -> tuple[str, ...]:
     for file in files:
         column, metadata = _column(file, LABEL_COLUMNS), _open(file).schema_arrow.metadata or {}
         with suppress(ValueError, KeyError, TypeError):  # of a file without such metadata
-            features = json.loads(metadata.get(b"huggingface", b"{}"))["info"]["features"]
+            features = parse_json(metadata.get(b"huggingface", b"{}"))["info"]["features"]
             if names := tuple(features[column]["names"]):
                 return names
     largest = max((max(_labels(file), default=-1) for file in files), default=-1)
@@ -96,15 +108,15 @@ def _labels(file: Path) -> list[int]:
     column = _column(file, LABEL_COLUMNS)
     if column is None:
         return []
-    labels = [-1 if label is None else label for label in _open(file).read([column])[column].to_pylist()]
+    with _damage(f"{file}: the column {column!r} is damaged"):
+        values = _open(file).read([column])[column].to_pylist()
+    labels = [-1 if label is None else label for label in values]
     if not all(isinstance(label, int) for label in labels):
         raise InputError(f"{file}: the column {column!r} does not hold integers.")
     return labels
 
 
 def _items(file: Path, classes: int) -> Iterator[Item]:
-    import pyarrow
-
     column = _column(file, IMAGE_COLUMNS)
     if column is None:
         raise InputError(
@@ -114,12 +126,16 @@ def _items(file: Path, classes: int) -> Iterator[Item]:
     wrong = [row for row, label in enumerate(labels) if not 0 <= label < classes]
     if wrong and (len(wrong) < len(labels) or set(labels) != {-1}):  # a file may have no labels at all
         raise InputError(f"{file}, row {wrong[0]}: label {labels[wrong[0]]} is not one of 0…{classes - 1}.")
-    row = 0
-    try:
-        for batch in _open(file).iter_batches(ROWS, columns=[column]):
-            for value in batch.column(column).to_pylist():
-                data = value.get("bytes") if isinstance(value, dict) else value
-                yield Item(f"{file.name} row {row}", data if isinstance(data, bytes) else b"", labels[row])
-                row += 1
-    except (pyarrow.ArrowException, OSError) as error:
-        raise InputError(f"{file} is damaged at row {row} ({error}).") from error
+    row, batches = 0, _open(file).iter_batches(ROWS, columns=[column])
+    while True:
+        with _damage(f"{file} is damaged at row {row}"):
+            batch = next(batches, None)
+            values = [] if batch is None else batch.column(column).to_pylist()
+            if row + len(values) > len(labels):
+                raise ValueError(f"it holds more than the {len(labels)} rows that it claims")
+        if not values:
+            return
+        for value in values:
+            data = value.get("bytes") if isinstance(value, dict) else value
+            yield Item(f"{file.name} row {row}", data if isinstance(data, bytes) else b"", labels[row])
+            row += 1

@@ -8,6 +8,7 @@ from pathlib import Path
 from intnacl.data.cache import Source, cached
 from intnacl.data.images import ImageSet, Item, LoadRequest, decode_all, is_image
 from intnacl.errors import InputError
+from intnacl.files import check_file
 
 FOLDER = "tiny-imagenet-200"
 URL = f"http://cs231n.stanford.edu/{FOLDER}.zip"
@@ -33,8 +34,9 @@ def load_tinyimagenet(request: LoadRequest) -> ImageSet:
     else:
         items = _validation_items(folder, label_of)
     words = {}
-    if (folder / "words.txt").exists():
-        words = dict(line.split("\t", 1) for line in _lines(folder / "words.txt") if "\t" in line)
+    named = folder / "words.txt"
+    if named.exists() or named.is_symlink():
+        words = dict(line.split("\t", 1) for line in _lines(named) if "\t" in line)
     lists = [folder / "wnids.txt", folder / "val" / "val_annotations.txt"]
     source = Source(
         name="tinyimagenet",
@@ -48,6 +50,7 @@ def load_tinyimagenet(request: LoadRequest) -> ImageSet:
 
 
 def _lines(path: Path) -> list[str]:
+    check_file(path)
     try:
         lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
@@ -61,6 +64,8 @@ def _images_in(folder: Path) -> list[Path]:
     paths = sorted(path for path in folder.iterdir() if is_image(path)) if folder.is_dir() else []
     if not paths:
         raise InputError(f"{folder} is missing or holds no image: unzip {URL} again.")
+    for path in paths:
+        check_file(path)
     return paths
 
 

@@ -10,7 +10,7 @@ from typing import Any, NotRequired, TypedDict
 from torch import Tensor
 
 from intnacl.errors import InputError
-from intnacl.files import write_file
+from intnacl.files import parse_json, write_file
 from intnacl.models.encoders import Encoder, EncoderConfig, build_model
 
 ENCODER = "encoder.safetensors"  # in a run's folder
@@ -68,7 +68,7 @@ def _read(file: Path, *, tensors: bool = True) -> tuple[EncoderHeader, dict[str,
     from safetensors import safe_open
 
     with safe_open(file, framework="pt") as handle:
-        header: EncoderHeader = json.loads((handle.metadata() or {})[KEY])
+        header: EncoderHeader = parse_json((handle.metadata() or {})[KEY])
         names = handle.keys() if tensors else ()
         return header, {name: handle.get_tensor(name) for name in names}
 

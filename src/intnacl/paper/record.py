@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypedDict, cast
 
 from intnacl.errors import InputError
-from intnacl.files import disk_errors, lock, write_file
+from intnacl.files import disk_errors, lock, parse_json, write_file
 from intnacl.paper.attempts import finished
 from intnacl.paper.plan import Plan
 from intnacl.paper.run_names import training_key
@@ -83,7 +83,7 @@ def read(results: Path) -> Record:
     """Return the record of a results folder."""
     path = results / NAME
     try:
-        record = json.loads(path.read_bytes())
+        record = parse_json(path.read_bytes())
     except OSError as error:
         remedy = f"`intnacl reproduce --out {results} …` makes one"
         if RunFolder(results).config.exists():

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Literal, TypedDict, cast
 
 from intnacl.errors import InputError, InputWarning
-from intnacl.files import disk_errors, lock, make_folder, write_file
+from intnacl.files import disk_errors, lock, make_folder, parse_json, write_file
 from intnacl.losses.config import PRESETS, LossConfig
 from intnacl.models.weights import ENCODER
 from intnacl.runs.config import RunConfig, differences, from_dict, to_dict
@@ -123,7 +123,7 @@ class RunFolder:
                 f"`intnacl pretrain --out {self.path}` makes one."
             )
         try:
-            return from_dict(json.loads(self.config.read_bytes()))
+            return from_dict(parse_json(self.config.read_bytes()))
         except (ValueError, AttributeError) as error:
             raise InputError(f"{self.config} is damaged, or of another version: {error}") from error
 
@@ -224,7 +224,7 @@ class RunFolder:
             with lock(self.lock, shared=True, wait=False) as held:
                 if held.state != "busy":
                     return None
-                return cast(Holder, dict(json.loads(held.read() or b"{}")))
+                return cast(Holder, dict(parse_json(held.read() or b"{}")))
         except OSError:
             return None
         except (ValueError, TypeError):
@@ -244,7 +244,7 @@ def _is_whole(path: Path, changed_ns: int, size: int) -> bool:
 
 def _read_result(path: Path) -> dict[str, Any] | None:
     try:
-        result = json.loads(path.read_bytes())
+        result = parse_json(path.read_bytes())
     except (OSError, ValueError):
         return None
     whole = isinstance(result, dict) and all(

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from intnacl.files import write_json
+from intnacl.files import parse_json, write_json
 from intnacl.runs.folder import RunFolder, digest, file_name
 from intnacl.runs.surroundings import surroundings
 
@@ -85,6 +85,6 @@ def plain(settings: dict[str, Any]) -> dict[str, Any]:
 def _read(path: Path) -> Part | None:
     """A part, or None where there is none or only a damaged one, which is then measured again."""
     try:
-        return Part(**json.loads(path.read_bytes()))
+        return Part(**parse_json(path.read_bytes()))
     except (OSError, ValueError, TypeError):
         return None

@@ -18,7 +18,7 @@ from intnacl.evaluation import hcl_probe as augmented_probe
 from intnacl.evaluation import knn, probe
 from intnacl.evaluation.precision import exact_float32
 from intnacl.evaluation.probe import Classifier, ProbeConfig, as_linear
-from intnacl.files import write_file
+from intnacl.files import parse_json, write_file
 from intnacl.runs.folder import digest
 from intnacl.runs.measurements import Part, measured, plain, read_part
 from intnacl.runs.opened import Subject, pair
@@ -179,6 +179,6 @@ def _fits(path: Path, settings: dict[str, Any]) -> bool:
 
     try:
         with safe_open(path, framework="pt") as handle:
-            return bool(json.loads((handle.metadata() or {})["intnacl"]) == plain(settings))
+            return bool(parse_json((handle.metadata() or {})["intnacl"]) == plain(settings))
     except (OSError, SafetensorError, KeyError, ValueError):
         return False

@@ -4,7 +4,6 @@ Layers, each over the one before: the recipe of the data set, a TOML file (its p
 settings), the preset of the command line, flags. What is written to `config.json` is what runs.
 """
 
-import tomllib
 import warnings
 from collections.abc import Collection, Mapping
 from dataclasses import fields, replace
@@ -15,6 +14,7 @@ import torch
 
 from intnacl.data.datasets import check_name
 from intnacl.errors import InputError, InputWarning, check_choice
+from intnacl.files import parse_toml
 from intnacl.losses.config import PRESETS
 from intnacl.runs.config import RunConfig, flatten, override, unused
 from intnacl.training.optimizers import OptimizerConfig
@@ -90,10 +90,10 @@ def resolve(
 def read_toml(path: Path, what: str) -> dict[str, Any]:
     """Return the content of a TOML file; `what` is its name in errors."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8-sig"))  # Windows marks the text's beginning
+        return parse_toml(path.read_text(encoding="utf-8-sig"))  # Windows marks the text's beginning
     except OSError as error:
         raise InputError(f"{what} {path}: {error.strerror}.") from error
-    except ValueError as error:  # bad syntax, or no text at all
+    except ValueError as error:  # bad syntax, nested too deeply, or no text at all
         raise InputError(f"{what} {path} is not TOML: {error}.") from error
 
 

@@ -22,7 +22,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from intnacl.errors import InputWarning
-from intnacl.files import disk_errors, make_folder, new_folder
+from intnacl.files import disk_errors, make_folder, new_folder, parse_json
 from intnacl.training.run_state import RunInfo
 
 CHECKPOINTS = "checkpoints"  # their folder in a run's
@@ -152,7 +152,7 @@ def newest(folder: Path, device: torch.device | str = "cpu") -> Checkpoint | Non
 
 def load(path: Path, device: torch.device | str = "cpu") -> Checkpoint:
     """Read a checkpoint. Only tensors and plain values are built from its bytes: no code in it can run."""
-    state = json.loads((path / STATE).read_bytes())
+    state = parse_json((path / STATE).read_bytes())
     return Checkpoint(
         step=state["step"],
         model=load_file(path / MODEL, device=str(device)),
@@ -194,7 +194,7 @@ def _seal(state: dict[str, Any]) -> str:
 def _damage(path: Path) -> str | None:
     """Return the reason why a checkpoint cannot be used, or None."""
     try:
-        state = json.loads((path / STATE).read_bytes())
+        state = parse_json((path / STATE).read_bytes())
         if state["seal"] != _seal(state) or state["step"] != _step(path):
             return f"{STATE} does not match its checksum"
         for name in (MODEL, OPTIMIZER):

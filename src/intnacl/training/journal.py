@@ -2,12 +2,11 @@
 
 import json
 import sys
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from intnacl.errors import missing_extra
-from intnacl.files import disk_errors, write_file
+from intnacl.files import disk_errors, parse_json, write_file
 
 LOG, TENSORBOARD = "log.jsonl", "tensorboard"  # in a run's folder
 SPENT = ("seconds", "compiling", "pausing")
@@ -97,14 +96,9 @@ class Journal:
 
 
 def records(path: Path) -> list[Record]:
-    """Read the records of a log, without a last line that a kill cut short."""
-    found = []
-    for line in path.read_bytes().splitlines() if path.exists() else []:
-        try:
-            found.append(json.loads(line))
-        except ValueError:
-            break
-    return found
+    """Read the records of a log; a line that is none, such as one that a kill cut short, is passed over."""
+    lines = path.read_bytes().splitlines() if path.exists() else []
+    return [record for line in lines if (record := _record(line)) is not None]
 
 
 def last_record(path: Path) -> Record | None:
@@ -114,11 +108,17 @@ def last_record(path: Path) -> Record | None:
     with path.open("rb") as log:
         log.seek(max(0, path.stat().st_size - TAIL))
         lines = log.read().splitlines()
-    for line in reversed(lines):
-        with suppress(ValueError):  # a line that a kill cut short
-            record: Record = json.loads(line)
-            return record
-    return None
+    return next((record for line in reversed(lines) if (record := _record(line)) is not None), None)
+
+
+def _record(line: bytes) -> Record | None:
+    """Return the record in a line; None for a damaged one, which has no epoch, no step, or no numbers."""
+    try:
+        record: Record = parse_json(line)
+        numbers = all(isinstance(value, int | float) for value in record.values())
+    except (ValueError, AttributeError):
+        return None
+    return record if numbers and {"epoch", "step"} <= record.keys() else None
 
 
 def informative(record: Record) -> Record:
