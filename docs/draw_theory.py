@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from intnacl import IntNaClLoss
 from intnacl.losses.nacl import mix_rows
-from intnacl.losses.negatives import Pair, log_estimate
+from intnacl.losses.negatives import Pair, log_debiased
 from intnacl.losses.robust import adversarial_weight, robust_rows
 from intnacl.losses.similarity import log_mean_negatives
 from intnacl.plots.theory import INK, draw_bounds, draw_lemma, draw_spaces, save_theory
@@ -106,7 +106,7 @@ def step_negatives() -> None:
     axes[0].legend()
     positive = torch.linspace(-2, 2, 101, dtype=torch.float64)
     for tau, ink in zip((0.0, 0.01, 0.1, 0.3), SHADES, strict=True):
-        estimate = log_estimate(torch.zeros_like(positive), positive, tau, 0.5).exp()
+        estimate = log_debiased(torch.zeros_like(positive), positive, tau, 0.5).exp()
         axes[1].plot(positive / 2, estimate, color=ink, label=f"τ⁺ = {tau}")
     axes[1].set(xlabel="cosine of the positive", title="G where the negatives' mean κ is 1 (t = 0.5)")
     axes[1].legend()

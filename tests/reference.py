@@ -20,15 +20,18 @@ def kappa(a: list[float], b: list[float], t: float) -> float:
     return math.exp(sum(u * v for u, v in zip(a, b, strict=True)) / t)
 
 
-def estimate(name: str, negatives: list[float], positive: float, t: float, tau: float, beta: float) -> float:
-    """g0, g1 and g2 as the paper's table of definitions prints them, with n = N and m = 1."""
-    n = len(negatives)
+def estimate(
+    name: str, negatives: list[float], positives: list[float], t: float, tau: float, beta: float
+) -> float:
+    """g0, g1 and g2 of n negatives and m positives, as the paper's table of definitions prints them."""
+    n, m = len(negatives), len(positives)
     if name == "g0":
         return sum(negatives) / n
+    share = tau * sum(positives) / m
     if name == "g1":
-        return max((sum(negatives) / n - tau * positive) / (1 - tau), math.exp(-1 / t))
+        return max((sum(negatives) / n - share) / (1 - tau), math.exp(-1 / t))
     weighted = sum(k ** (beta + 1) for k in negatives) / sum(k**beta for k in negatives)
-    return max((weighted - tau * positive) / (1 - tau), math.exp(-1 / t))
+    return max((weighted - share) / (1 - tau), math.exp(-1 / t))
 
 
 def pair_rows(
@@ -42,7 +45,7 @@ def pair_rows(
         twin = (i + b) % (2 * b)
         negatives = [kappa(row, z[j], t) for j in range(2 * b) if j not in (i, twin)]
         positive = kappa(row, z[twin], t)
-        result.append((positive, len(negatives) * estimate(g, negatives, positive, t, tau, beta)))
+        result.append((positive, len(negatives) * estimate(g, negatives, [positive], t, tau, beta)))
     return result
 
 
@@ -57,10 +60,10 @@ def minus_log_share(positive: float, rest: float) -> float:
 def family(
     z0: Tensor, z1: Tensor, extra: list[Tensor], mixed: list[Tensor], adversarial: Tensor | None, *,
     nacl: str, negatives: str, lam: float = 0.5, alpha: float = 0.0, robust_negatives: str | None = None,
-    weight: str = "loss", temperature: float = 0.5, tau_plus: float = 0.01, beta: float = 1.0,
+    weight: str | list[float] = "loss", temperature: float = 0.5, tau_plus: float = 0.01, beta: float = 1.0,
     denominator: str = "N", mix_negatives: str = "pair",
 ) -> float:  # fmt: skip
-    """L_NaCl(G¹, M, λ) + α L_Robust(G², w)."""
+    """L_NaCl(G¹, M, λ) + α L_Robust(G², w), with w by name or a value for each image."""
     numbers = (temperature, tau_plus, beta)
     clean = pair_rows(z0, z1, negatives, *numbers)
     if nacl == "nca":
@@ -72,6 +75,7 @@ def family(
     if alpha:
         g = robust_negatives or negatives
         w = [1.0 if weight == "one" else minus_log_share(*row) for row in pair_rows(z0, z1, g, *numbers)]
+        w = [*weight, *weight] if isinstance(weight, list) else w  # w(x) of each image, for both of its rows
         w = [wi / mean(w) for wi in w] if weight == "relative" else w
         attacked = pair_rows(z0, adversarial, g, *numbers)
         total += alpha * mean([wi * minus_log_share(*row) for wi, row in zip(w, attacked, strict=True)])

@@ -48,10 +48,16 @@ def test_its_example_with_all_views_reaches_every_weight() -> None:
     assert all(torch.count_nonzero(parameter.grad) for parameter in names["model"].parameters())
 
 
+def test_its_examples_of_weights_of_ones_own_have_gradients() -> None:
+    names: dict[str, object] = {}
+    exec(section("Readings").split("```python\n")[1].split("```")[0], names)
+    assert all(torch.count_nonzero(names[view].grad) for view in ("z0", "z1", "adversarial"))
+
+
 def test_its_example_keeps_adversarial_statistics_apart() -> None:
     names: dict[str, object] = {}
     torch.manual_seed(0)
-    exec(section("Readings").split("```python\n")[1].split("```")[0], names)
+    exec(section("Readings").split("```python\n")[2].split("```")[0], names)
     norm = names["model"][1]
     assert norm.running_mean.all()
     assert norm.adversarial.running_mean.all()

@@ -5,6 +5,7 @@ import itertools
 import math
 import subprocess
 import sys
+from pathlib import Path
 from typing import get_args
 
 import numpy as np
@@ -143,6 +144,84 @@ def test_detached_weight_changes_the_gradient_and_not_the_value() -> None:
     assert through_the_weight(IntNaClLoss.preset("intcl", weight="relative")) is None
 
 
+@pytest.mark.parametrize("robust_negatives", [None, "g0"])
+@pytest.mark.parametrize("detach_weight", [False, True])
+def test_w_may_be_any_function_of_the_views_and_the_clean_loss(
+    robust_negatives: str | None, detach_weight: bool
+) -> None:
+    z0, z1, za = views(3)
+    others = {"robust_negatives": robust_negatives, "detach_weight": detach_weight}
+
+    def gradients(weight, *, given: bool = False) -> tuple[Tensor, ...]:
+        loss = IntNaClLoss.preset("intcl", weight=weight, **others)
+        w_B = torch.nn.functional.cosine_similarity(z0, z1) if given else None
+        value = loss(z0, z1, adversarial=za, weight=w_B)
+        return value, *torch.autograd.grad(value, (z0, z1, za))
+
+    same = {
+        "loss": lambda z0, z1, clean: clean,
+        "relative": lambda z0, z1, clean: clean.detach() / clean.detach().mean(),
+        "one": lambda z0, z1, clean: torch.ones(len(z0), dtype=torch.int64),
+    }
+    for name, function in same.items():
+        torch.testing.assert_close(gradients(function), gradients(name))
+    by_image, by_row = (lambda z0, z1, _: (z0 * z1).sum(-1)), (lambda z0, z1, _: (z0 * z1).sum(-1).repeat(2))
+    torch.testing.assert_close(gradients(by_image), gradients("loss", given=True))
+    torch.testing.assert_close(gradients(by_row), gradients(same["one"], given=True))
+    keywords = dict(nacl="nca", negatives="g2", alpha=1.0, robust_negatives=robust_negatives)
+    w_B = torch.nn.functional.cosine_similarity(z0, z1).tolist()
+    expected = family(z0, z1, [], [], za, weight=w_B, **keywords)
+    assert relative(gradients(by_image)[0].item(), expected) < 1e-9
+
+
+def test_a_weight_of_its_own_has_one_value_an_image() -> None:
+    z0, z1, za = views(3)
+    loss = IntNaClLoss.preset("intcl")
+    for weight in (torch.ones(B + 1), torch.ones(B, 1), torch.ones(())):
+        with pytest.raises(
+            InputError, match=r"weight is of shape .*: expected .* one value an image, \(5,\)"
+        ):
+            loss(z0, z1, adversarial=za, weight=weight)
+    with pytest.raises(InputError, match="weight is a float"):
+        IntNaClLoss.preset("intcl", weight=lambda *_: 2.0)(z0, z1, adversarial=za)
+    with pytest.raises(InputError, match="alpha=0 leaves out"):
+        IntNaClLoss()(z0, z1, weight=torch.ones(B))
+
+
+def test_settings_hold_names_of_weights_alone() -> None:
+    function = abs
+    loss = IntNaClLoss.preset("intcl", weight=function)
+    assert (loss.weight, loss.config) == (function, IntNaClLoss.preset("intcl").config)
+    assert "weight=<built-in function abs>" in repr(loss)
+    for value in (function, "mine"):
+        with pytest.raises(InputError, match=r"loss, one, relative\. Only IntNaClLoss\(weight=…\) itself"):
+            LossConfig(weight=value)
+
+
+TYPED = """import torch
+from torch import Tensor
+from intnacl import IntNaClLoss
+def w(z0: Tensor, z1: Tensor, clean: Tensor) -> Tensor:
+    return clean
+z = torch.ones(4, 2)
+IntNaClLoss(alpha=1.0, weight=w)(z, z, adversarial=z, weight=z)
+IntNaClLoss(weight="relative").terms(z, z, weight=z)
+IntNaClLoss(weight="two")  # refused
+IntNaClLoss(weight=len)  # refused
+IntNaClLoss()(z, z, weight=1.0)  # refused
+"""
+
+
+def test_type_checkers_see_what_a_weight_may_be(tmp_path: Path) -> None:
+    from mypy import api
+
+    (tmp_path / "example.py").write_text(TYPED)
+    cache = Path(__file__).parents[2] / ".mypy_cache"
+    out = api.run(["--strict", f"--cache-dir={cache}", "--config-file=", str(tmp_path / "example.py")])[0]
+    found = {int(line.split(":")[1]) for line in out.splitlines() if ": error: " in line}
+    assert found == {i for i, line in enumerate(TYPED.splitlines(), 1) if "refused" in line}, out
+
+
 def test_the_relative_weight_of_batches_without_a_loss_is_one() -> None:
     z0 = torch.eye(3, requires_grad=True)
     losses = [IntNaClLoss(alpha=1.0, weight=weight, temperature=1e-3) for weight in ("relative", "one")]
@@ -270,7 +349,16 @@ def test_8192_pairs_raise_peak_memory_by_less_than_512_mib() -> None:
 
 
 @pytest.mark.filterwarnings("ignore")  # the compiler's own
-@pytest.mark.parametrize("keywords", [{}, *(PRESETS["intnacl"] | {"weight": w} for w in get_args(Weight))])
+@pytest.mark.parametrize(
+    "keywords",
+    [
+        {},
+        *(
+            PRESETS["intnacl"] | {"weight": w}
+            for w in (*get_args(Weight), lambda z0, z1, clean: clean.sqrt())
+        ),
+    ],
+)
 @pytest.mark.parametrize("device", ["cpu", *["cuda"] * torch.cuda.is_available()])
 def test_compiles_to_one_graph_with_its_backward(keywords: dict, device: str) -> None:
     """On a GPU with training's shapes, since Triton has failed on one kernel of the relative weight alone."""

@@ -9,29 +9,46 @@ from intnacl.losses.gather import Embedding
 from intnacl.losses.negatives import (
     Estimator,
     compare,
+    estimator,
+    log_debiased,
     log_estimate,
     log_omega,
     log_one_minus_omega,
 )
 from intnacl.losses.similarity import normalize
+from reference import estimate
 
 
-@pytest.mark.parametrize("tau_plus", [0.0, 0.01, 0.4, 0.99])
-def test_log_estimate_equals_the_formula(tau_plus: float) -> None:
+@pytest.mark.parametrize("name", ["g0", "g1", "g2"])
+@pytest.mark.parametrize(("tau_plus", "beta"), [(0.0, 1.0), (0.01, 0.5), (0.4, 2.0), (0.99, 1.0)])
+@pytest.mark.parametrize(("n", "m"), [(1, 1), (1, 4), (9, 1), (9, 4), (4, 9)])
+def test_the_estimators_equal_the_loops_for_any_n_and_m(
+    name: str, tau_plus: float, beta: float, n: int, m: int
+) -> None:
     t = 0.5
-    mean, positive = torch.tensor([[3.0], [7.0]]) * torch.rand(2, 50, dtype=torch.float64) + 0.14
-    expected = [
-        max((m - tau_plus * p) / (1 - tau_plus), math.exp(-1 / t))
-        for m, p in zip(mean.tolist(), positive.tolist(), strict=True)
-    ]
-    ours = log_estimate(mean.log(), positive.log(), tau_plus, t).exp()
-    torch.testing.assert_close(ours, torch.tensor(expected, dtype=torch.float64))
+    cosines = (2 * torch.rand(50, n + m, dtype=torch.float64) - 1).requires_grad_()
+    negatives, positives = (cosines / t).split([n, m], dim=1)
+    ours = log_estimate(negatives, positives, estimator(name, tau_plus, beta), t)
+    pairs = zip(negatives.exp().tolist(), positives.exp().tolist(), strict=True)
+    expected = [estimate(name, u, v, t, tau_plus, beta) for u, v in pairs]
+    torch.testing.assert_close(ours.exp(), torch.tensor(expected, dtype=torch.float64))
+    assert torch.autograd.grad(ours.sum(), cosines)[0].isfinite().all()
+
+
+def test_the_losses_take_all_negatives_and_one_positive() -> None:
+    z, t, g = normalize(torch.randn(6, 4, dtype=torch.float64)), 0.5, Estimator(0.1, 1.0)
+    first, second = z[:3], z[3:]
+    pair = compare(alone(first), alone(second), g, t)
+    others = torch.tensor([[j for j in range(6) if j % 3 != i % 3] for i in range(6)])
+    negatives = (z[:, None] * z[others]).sum(-1) / t
+    expected = log_estimate(negatives, pair.positive_R[:, None], g, t) + math.log(4)
+    torch.testing.assert_close(pair.negatives_R, expected)
 
 
 def test_the_floor_has_no_gradient() -> None:
     log_mean = torch.tensor([0.0, 0.0], requires_grad=True)
     positive = torch.tensor([10.0, -10.0])  # the first row's positive outweighs its negatives
-    (grad,) = torch.autograd.grad(log_estimate(log_mean, positive, 0.5, 1.0).sum(), log_mean)
+    (grad,) = torch.autograd.grad(log_debiased(log_mean, positive, 0.5, 1.0).sum(), log_mean)
     assert grad[0] == 0
     assert grad[1] > 0
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any, Literal, get_args
 
-from intnacl.errors import Check, InputError, Settings, must, one_of, setting
+from intnacl.errors import Check, InputError, Settings, check_choice, must, one_of, setting
 
 NaCl = Literal["nca", "mixnca"]
 Negatives = Literal["g0", "g1", "g2"]
@@ -39,6 +39,14 @@ def number(holds: Callable[[float], bool], demand: str) -> Check:
     return check
 
 
+def weight_name(name: str, value: Any) -> None:
+    """Raise unless `value` is the name of a weight: settings are written as JSON, which holds no function."""
+    try:
+        check_choice(name, value, get_args(Weight))
+    except InputError as error:
+        raise InputError(f"{error} Only IntNaClLoss(weight=…) itself also takes a function.") from None
+
+
 @dataclass(frozen=True, kw_only=True)
 class LossConfig(Settings):
     """The keywords of `IntNaClLoss`; the defaults are SimCLR."""
@@ -57,9 +65,9 @@ class LossConfig(Settings):
     """α, the weight of the robust term; 0 leaves it out, and no adversarial view is needed."""
     robust_negatives: str | None = setting(None, one_of(*get_args(Negatives)))
     """The estimator G² of the robust term; None: the same as `negatives`."""
-    weight: str = setting("loss", one_of(*get_args(Weight)))
+    weight: str = setting("loss", weight_name)
     """w of the robust term: "loss" = ŵ(x), the clean loss of the same row; "relative" = ŵ(x) divided by its
-    mean over the batch, a constant; "one" = 1."""
+    mean over the batch, a constant; "one" = 1. `IntNaClLoss` in Python also takes a function."""
     temperature: float = setting(
         0.5,
         number(lambda v: v >= 1e-30, "above 0, by 1e-30 at least"),  # 1/t fits into a float32
@@ -70,7 +78,7 @@ class LossConfig(Settings):
     beta: float = setting(1.0, number(lambda v: v >= 0, "0 or more"))
     """β, how strongly hard negatives are weighted (g2)."""
     detach_weight: bool = False
-    """Take w = ŵ(x) for a constant in the gradient, as "relative" always is."""
+    """Take w for a constant in the gradient, as "relative" always is."""
     denominator: str = setting("N", one_of(*get_args(Denominator)))
     """"N": S + N·G as in the paper's main text; "MN": S + M·N·G as in its Appendix B (nca)."""
     mix_negatives: str = setting("pair", one_of(*get_args(MixNegatives)))

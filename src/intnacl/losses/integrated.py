@@ -24,7 +24,7 @@ from intnacl.losses.config import (
 from intnacl.losses.gather import Embedding, gather_embedding, world_size
 from intnacl.losses.nacl import base_rows, mix_rows, nca_rows
 from intnacl.losses.negatives import Estimator, Pair, compare, estimator
-from intnacl.losses.robust import adversarial_weight, robust_rows
+from intnacl.losses.robust import WeightFunction, adversarial_weight, given_weight, robust_rows
 from intnacl.losses.similarity import normalize, paired_similarity
 
 MISSING = {  # how to make a view that is missing
@@ -58,11 +58,13 @@ class IntNaClLoss(nn.Module):
         alpha: α, the weight of the robust term; 0 leaves it out, and no adversarial view is needed.
         robust_negatives: The estimator G² of the robust term; None: the same as `negatives`.
         weight: w of the robust term: "loss" = ŵ(x), the clean loss of the same row; "relative" = ŵ(x) divided
-            by its mean over the batch, a constant; "one" = 1.
+            by its mean over the batch, a constant; "one" = 1. Or a function of the two views' embeddings, of
+            unit norm (B, D), and of the clean loss of each row (2B,), z0's rows first; it returns one value
+            an image, (B,), or one a row, (2B,). A call's own `weight` takes its place.
         temperature: t, by which similarities are divided.
         tau_plus: τ⁺, the assumed share of positives among the negatives (g1, g2).
         beta: β, how strongly hard negatives are weighted (g2).
-        detach_weight: Take w = ŵ(x) for a constant in the gradient, as "relative" always is.
+        detach_weight: Take w for a constant in the gradient, as "relative" always is.
         denominator: "N": S + N·G as in the paper's main text; "MN": S + M·N·G as in its Appendix B (nca).
         mix_negatives: "pair": a mixed view's negatives are the other rows of (z0, mixed); "clean": those of
             (z0, z1).
@@ -83,7 +85,7 @@ class IntNaClLoss(nn.Module):
         lam: float = 0.5,
         alpha: float = 0.0,
         robust_negatives: Negatives | None = None,
-        weight: Weight = "loss",
+        weight: Weight | WeightFunction = "loss",
         temperature: float = 0.5,
         tau_plus: float = 0.01,
         beta: float = 1.0,
@@ -93,6 +95,9 @@ class IntNaClLoss(nn.Module):
         gather: bool = False,
     ) -> None:
         super().__init__()
+        self.weight = weight
+        # Settings hold names alone: beside a function, they keep the default.
+        name = LossConfig.weight if callable(weight) else weight
         self.config = LossConfig(
             nacl=nacl,
             negatives=negatives,
@@ -100,7 +105,7 @@ class IntNaClLoss(nn.Module):
             lam=lam,
             alpha=alpha,
             robust_negatives=robust_negatives,
-            weight=weight,
+            weight=name,
             temperature=temperature,
             tau_plus=tau_plus,
             beta=beta,
@@ -133,9 +138,13 @@ class IntNaClLoss(nn.Module):
         extra: Sequence[Tensor] | None = None,
         mixed: Sequence[Tensor] | None = None,
         adversarial: Tensor | None = None,
+        weight: Tensor | None = None,
     ) -> Tensor:
-        """Return the loss of a batch, a scalar; every view is (B, D) and is normalised inside."""
-        return self.terms(z0, z1, extra=extra, mixed=mixed, adversarial=adversarial)["loss"]
+        """Return the loss of a batch, a scalar; every view is (B, D) and is normalised inside.
+
+        `weight` (B,) is w(x) of the robust term, one value an image, in place of the constructor's.
+        """
+        return self.terms(z0, z1, extra=extra, mixed=mixed, adversarial=adversarial, weight=weight)["loss"]
 
     if TYPE_CHECKING:  # nn.Module declares that a call returns Any
         __call__ = forward
@@ -148,23 +157,28 @@ class IntNaClLoss(nn.Module):
         extra: Sequence[Tensor] | None = None,
         mixed: Sequence[Tensor] | None = None,
         adversarial: Tensor | None = None,
+        weight: Tensor | None = None,
     ) -> dict[str, Tensor]:
         """Return the loss and its two terms: {"nacl", "robust", "loss"}, where loss = nacl + α·robust."""
         extra, mixed = _as_tuple("extra", extra), _as_tuple("mixed", mixed)
         self._check_views(z0, z1, extra, mixed, adversarial)
+        if weight is not None and adversarial is None:
+            raise InputError("weight is w(x) of the robust term, which alpha=0 leaves out: leave it out too.")
         with torch.autocast(z0.device.type, enabled=False):
             anchor, positive = self._embed(z0), self._embed(z1)
             clean = self._compare(anchor, positive, self._estimator(self.config.negatives))
             nacl = self._nacl(anchor, positive, clean, extra, mixed)
             robust = (
-                self._robust(anchor, positive, clean, adversarial) if adversarial is not None else 0 * nacl
+                self._robust(anchor, positive, clean, adversarial, weight)
+                if adversarial is not None
+                else 0 * nacl
             )
             return {"nacl": nacl, "robust": robust, "loss": nacl + self.config.alpha * robust}
 
     def extra_repr(self) -> str:
         """Return the settings that differ from SimCLR's."""
-        default = asdict(LossConfig())
-        return ", ".join(f"{k}={v!r}" for k, v in asdict(self.config).items() if v != default[k])
+        default, own = asdict(LossConfig()), asdict(self.config) | {"weight": self.weight}
+        return ", ".join(f"{k}={v!r}" for k, v in own.items() if v != default[k])
 
     def _embed(self, z_BD: Tensor) -> Embedding:
         return gather_embedding(normalize(z_BD), self.config.gather)
@@ -199,14 +213,26 @@ class IntNaClLoss(nn.Module):
             parts.append(mix_rows(pair, self.config.lam).mean())
         return base + torch.stack(parts).mean() if parts else base
 
-    def _robust(self, anchor: Embedding, positive: Embedding, clean: Pair, adversarial_BD: Tensor) -> Tensor:
+    def _robust(
+        self,
+        anchor: Embedding,
+        positive: Embedding,
+        clean: Pair,
+        adversarial_BD: Tensor,
+        weight: Tensor | None,
+    ) -> Tensor:
         """L_Robust(G², w), with ŵ from the clean pair under the same G²."""
         g = self._estimator(self.config.robust_negatives or self.config.negatives)
-        if g != self._estimator(self.config.negatives) and self.config.weight != "one":
+        detach = self.config.detach_weight
+        other = g != self._estimator(self.config.negatives)
+        if other and weight is None and self.weight != "one":
             clean = self._compare(anchor, positive, g)
-        w_R = adversarial_weight(
-            clean, self.config.weight, detach=self.config.detach_weight, gather=self.config.gather
-        )
+        if weight is None and callable(self.weight):
+            weight = self.weight(anchor.own_BD, positive.own_BD, base_rows(clean))
+        if weight is not None:
+            w_R = given_weight(weight, clean.positive_R, detach=detach)
+        else:
+            w_R = adversarial_weight(clean, self.config.weight, detach=detach, gather=self.config.gather)
         return robust_rows(self._compare(anchor, self._embed(adversarial_BD), g), w_R).mean()
 
     def _check_views(

@@ -1,6 +1,7 @@
 """The negative estimators g0 ⊂ g1 ⊂ g2 as one formula in (τ⁺, β), on the rows of a pair of views.
 
-Shapes: B images on this process, D embedding size, R = 2B rows: the first view's, then the second's.
+Shapes: B images on this process, D embedding size, R = 2B rows: the first view's, then the second's;
+U negatives and V positives of a row, the paper's n and m.
 """
 
 import math
@@ -15,9 +16,10 @@ from intnacl.losses.similarity import log_mean_negatives, paired_similarity
 
 
 class Estimator(NamedTuple):
-    """G(x) = max{(Σκ^(β+1)/Σκ^β − τ⁺ κ_pos) / (1 − τ⁺), e^(−1/t)}: g2, Eq. 4, with n = N and m = 1.
+    """G(x) = max{(Σᵢκᵢ^(β+1)/Σᵢκᵢ^β − τ⁺ Σⱼκⱼ/m) / (1 − τ⁺), e^(−1/t)}: g2, below Eq. 4.
 
-    β = 0 turns it into g1, Eq. 3, and τ⁺ = 0 as well into g0, Eq. 2, whose mean is never below e^(−1/t).
+    i runs over n negatives and j over m positives; the losses of the family take n = N and m = 1. β = 0
+    turns it into g1, Eq. 3, and τ⁺ = 0 as well into g0, Eq. 2, whose mean is never below e^(−1/t).
     """
 
     tau_plus: float
@@ -48,12 +50,22 @@ def compare(first: Embedding, second: Embedding, g: Estimator, temperature: floa
     positive_B = paired_similarity(first.own_BD, second.own_BD, temperature)
     positive_R = torch.cat([positive_B, positive_B])
     log_mean_R = log_mean_negatives(rows_RD, keys_KD, temperature, g.beta, first.first)
-    log_g_R = log_estimate(log_mean_R, positive_R, g.tau_plus, temperature)
+    log_g_R = log_debiased(log_mean_R, positive_R, g.tau_plus, temperature)
     return Pair(positive_R, log_g_R + math.log(len(keys_KD) - 2))
 
 
-def log_estimate(log_mean_R: Tensor, positive_R: Tensor, tau_plus: float, temperature: float) -> Tensor:
-    """log G from the log-mean of κ over the negatives and log κ_pos: (R,), (R,) -> (R,).
+def log_estimate(negatives_RU: Tensor, positives_RV: Tensor, g: Estimator, temperature: float) -> Tensor:
+    """log G of any number of negatives and positives, from their log κ: (R, U), (R, V) -> (R,).
+
+    The losses of the family have all negatives of a batch and one positive a row, and never hold (R, U).
+    """
+    log_mean_R = ((g.beta + 1) * negatives_RU).logsumexp(1) - (g.beta * negatives_RU).logsumexp(1)
+    log_positive_R = positives_RV.logsumexp(1) - math.log(positives_RV.shape[1])
+    return log_debiased(log_mean_R, log_positive_R, g.tau_plus, temperature)
+
+
+def log_debiased(log_mean_R: Tensor, positive_R: Tensor, tau_plus: float, temperature: float) -> Tensor:
+    """log G from the log-means E and s of κ over a row's negatives and its positives: (R,), (R,) -> (R,).
 
     log max{(e^E − τ⁺ e^s) / (1 − τ⁺), e^(−1/t)} = max{E + log(1 − e^(log τ⁺ + s − E)) − log(1 − τ⁺), −1/t}.
     """

@@ -1,14 +1,20 @@
 """The robustness-promoting term and its adversarial weighting, row by row.
 
-Shapes: R rows of a pair of views.
+Shapes: B images on this process, D embedding size, R = 2B rows of a pair of views.
 """
+
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
+from intnacl.errors import InputError
 from intnacl.losses.gather import batch_mean
 from intnacl.losses.nacl import base_rows
 from intnacl.losses.negatives import Pair
+
+WeightFunction = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""A w(x) of one's own: f(x0) (B, D), f(x1) (B, D), clean loss of each row (R,) -> (B,) or (R,)."""
 
 
 def adversarial_weight(clean: Pair, weight: str, *, detach: bool = False, gather: bool = False) -> Tensor:
@@ -24,6 +30,19 @@ def adversarial_weight(clean: Pair, weight: str, *, detach: bool = False, gather
     if weight == "relative":
         w_R = w_R.detach().clamp_min(torch.finfo(w_R.dtype).tiny)
         return w_R / batch_mean(w_R, gather)
+    return w_R.detach() if detach else w_R
+
+
+def given_weight(w: Tensor, like_R: Tensor, *, detach: bool = False) -> Tensor:
+    """Return a w(x) of one's own for each row: one value an image, (B,), counts for both of its rows."""
+    rows = len(like_R)
+    if not isinstance(w, Tensor) or tuple(w.shape) not in {(rows // 2,), (rows,)}:
+        shape = f"of shape {tuple(w.shape)}" if isinstance(w, Tensor) else f"a {type(w).__name__}"
+        raise InputError(
+            f"weight is {shape}: expected a tensor of one value an image, ({rows // 2},), or one a row, "
+            f"({rows},), those of z0 first."
+        )
+    w_R = (w if len(w) == rows else w.repeat(2)).to(like_R.dtype)
     return w_R.detach() if detach else w_R
 
 
