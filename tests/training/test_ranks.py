@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from two_ranks import main
+from two_ranks import STEPS, main
 
 from intnacl.errors import InputError, LostRankError
 from intnacl.training.ranks import Ranks, any_rank, barrier, largest, mean_over_ranks, pick_device, ranks
@@ -50,6 +50,8 @@ def test_two_ranks_equal_one_process_with_the_joined_batch(
     main(0, 1, tmp_path / "one", preset, norm, bool(sync), updates)
     one = torch.load(tmp_path / "one" / "rank0.pt", weights_only=True)
     assert one.keys() == first.keys()
+    # Once an update, however many batches it has.
+    assert [int(weights.pop("exchanges")) for weights in (one, first, second)] == [0, STEPS, STEPS]
     start = one["head.0.weight"]
     for name in one:
         torch.testing.assert_close(first[name], one[name], rtol=1e-9, atol=1e-9)

@@ -1,4 +1,4 @@
-"""One rank of two for the tests: trains in float64 and leaves its weights behind.
+"""One rank of two for the tests: trains in float64 and leaves its weights and a count of exchanges behind.
 
 python two_ranks.py RANK WORLD FOLDER PRESET NORM SYNC UPDATES; "long" updates have two batches each and an
 adversary that takes two steps from a random start.
@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from pieces import contrastive, run, state, trainer
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
 from intnacl.training.objectives import AdversaryConfig
 from intnacl.training.ranks import Ranks
@@ -38,8 +39,16 @@ def main(rank: int, world: int, folder: Path, preset: str, norm: str, sync: bool
         accumulate=batches,
     )
     assert made.steps == STEPS
+    exchanges: list[int] = []
+    if world > 1:
+
+        def reduce(_: None, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+            exchanges.append(bucket.index())
+            return allreduce_hook(None, bucket)
+
+        objective.parts.embed.register_comm_hook(None, reduce)
     assert run(made) is None
-    torch.save(state(made), folder / f"rank{rank}.pt")
+    torch.save(state(made) | {"exchanges": torch.tensor(exchanges.count(0))}, folder / f"rank{rank}.pt")
     if world > 1:
         dist.destroy_process_group()
 

@@ -4,6 +4,7 @@ Shapes: B images of this rank's batch (after h halo rows, see `data.views`), C×
 """
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -75,6 +76,14 @@ class Objective(nn.Module):
     def distribute(self, wrap: Callable[[nn.Module], nn.Module]) -> None:
         """Put the model under DDP."""
         self.parts.embed = wrap(self.model)
+
+    def gradients_reduced(self, on: bool) -> AbstractContextManager[Any]:
+        """Under DDP, let the ranks exchange the gradients of a pass inside, or without `on` keep them here.
+
+        Those of an update's first batches wait for its last, whose exchange carries the sum of all.
+        """
+        keep: Callable[[], AbstractContextManager[Any]] = getattr(self.parts.embed, "no_sync", nullcontext)
+        return nullcontext() if on else keep()
 
     def compile_parts(self, compiler: Callable[[Any], Any] | None, eager: str | None = None) -> None:
         """Replace all parts but `eager` by compiled ones; without a compiler, bring all the eager ones back.

@@ -128,9 +128,10 @@ class TrainStep:
             index_R = self._index_kR[i]
             images = self.images[index_R]
             labels = None if self.labels is None else self.labels[index_R]
-            with torch.autocast(device, DTYPES[precision], enabled=precision in ("bf16", "fp16")):
-                terms = self.objective(images, labels, self.rows, self._clock + i)
-            self.scaler.scale(terms["loss"] * (1 / k)).backward()
+            with self.objective.gradients_reduced(i == k - 1):
+                with torch.autocast(device, DTYPES[precision], enabled=precision in ("bf16", "fp16")):
+                    terms = self.objective(images, labels, self.rows, self._clock + i)
+                self.scaler.scale(terms["loss"] * (1 / k)).backward()
             self.names = list(terms)
             terms_T = torch.stack([value.detach().float() * (1 / k) for value in terms.values()])
             means_T = terms_T if means_T is None else means_T + terms_T

@@ -142,12 +142,14 @@ def test_any_order_in_memory_will_do(places: tuple[int, int], count: int) -> Non
     torch.testing.assert_close(*gradients, rtol=1e-3, atol=1e-4)
 
 
-def test_the_variance_survives_a_mean_of_thirty_deviations() -> None:
+@pytest.mark.parametrize("groups", [((2, False),), (CLEAN, CLEAN), (CLEAN, ATTACKED)], ids=str)
+def test_the_variance_survives_a_mean_of_a_hundred_deviations(groups: Groups) -> None:
     torch.manual_seed(0)
-    x, (norm, _) = torch.randn(16, C, 5, 5, device=DEVICE) + 30, norms()
-    y, _ = norm_relu(x, norm, None, ((2, False),), relu=False)
-    exact = F.batch_norm(x.double(), None, None, norm.weight.double(), norm.bias.double(), True)
-    torch.testing.assert_close(y, exact.float(), rtol=1e-3, atol=1e-3)
+    noise, (norm, other) = torch.randn(16, C, 5, 5, device=DEVICE), norms()
+    x = torch.cat([noise[:8] + 100, noise[8:] + (100 if len(groups) == 1 else -100)])
+    y, _ = norm_relu(x, norm, other, groups, relu=False)
+    exact = by_torch(x.double(), (norm.double(), other.double()), groups)
+    torch.testing.assert_close(y, exact.float(), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)

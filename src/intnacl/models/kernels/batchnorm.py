@@ -91,8 +91,11 @@ class _NormReLU(torch.autograd.Function):
         x, added = _as_rows(x), shortcut is not None
         launch = Launch(x, layout)
         sums, stats = launch.floats(2, launch.slots), launch.floats(4, layout.views)
-        kernels.sums[launch.slots, launch.across](x, sums, *launch.rows_columns_slots, **launch.loop)
+        kernels.sums[launch.slots, launch.across](
+            x, sums, *launch.rows_columns_slots, layout.clean, layout.together, **launch.loop
+        )
         kernels.statistics[launch.blocks](
+            x,
             sums,
             stats,
             *_values(clean),

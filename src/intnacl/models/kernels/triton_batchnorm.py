@@ -17,16 +17,19 @@ COUNTS = ["S", "V", "clean"]
 
 
 @triton.jit(do_not_specialize=COUNTS)
-def sums(x, out, P, C, S, ROWS: tl.constexpr, WIDTH: tl.constexpr, STAGES: tl.constexpr):
-    """Add up Σ x and Σ x² of a slot's rows."""
+def sums(x, out, P, C, S, clean, together, ROWS: tl.constexpr, WIDTH: tl.constexpr, STAGES: tl.constexpr):
+    """Add up Σ (x − r) and Σ (x − r)² of a slot's rows, r the first row of the view's group."""
     slot = tl.program_id(0)
+    view = slot // S
     columns = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
+    first = tl.where(view < clean, view - view % together, view)
+    r = tl.load(x + first.to(tl.int64) * P * C + columns, columns < C, other=0.0).to(tl.float32)[None, :]
     total = tl.zeros((ROWS, WIDTH), tl.float32)
     squares = tl.zeros((ROWS, WIDTH), tl.float32)
     tiles = tl.cdiv(P, ROWS)
     for tile in tl.range(slot % S, tiles, S, num_stages=STAGES):
-        offsets, inside = _tile(slot // S, tiles - 1 - tile, columns, P, C, ROWS)
-        value = tl.load(x + offsets, inside, other=0.0).to(tl.float32)
+        offsets, inside = _tile(view, tiles - 1 - tile, columns, P, C, ROWS)
+        value = tl.where(inside, tl.load(x + offsets, inside, other=0.0).to(tl.float32) - r, 0.0)
         total += value
         squares += value * value
     _store_sums(out, total, squares, slot, columns, C)
@@ -34,6 +37,7 @@ def sums(x, out, P, C, S, ROWS: tl.constexpr, WIDTH: tl.constexpr, STAGES: tl.co
 
 @triton.jit(do_not_specialize=COUNTS)
 def statistics(
+    x,
     sums,
     stats,
     weight,
@@ -59,15 +63,17 @@ def statistics(
 ):
     """Turn sums into each group's statistics; running ones take the groups one after the other.
 
-    σ² = E x² − (E x)² takes one pass. If the mean is r standard deviations, its error is about r²·1e-6, less
-    than that from rounding x to bfloat16.
+    σ² = E (x − r)² − (E x − r)² takes one pass, and with r a row of x a large mean cancels no digits of it.
     """
     columns = tl.program_id(0) * WIDTH + tl.arange(0, WIDTH)
     inside = columns < C
     attacked, first, views, total, squares = _groups(sums, columns, C, S, V, clean, together, GROUPS, SLOTS)
     count = tl.maximum(views * P, 2).to(tl.float32)[:, None]
-    mu = total / count
-    sigma2 = _positive(squares / count - mu * mu)
+    r_offsets = first.to(tl.int64)[:, None] * P * C + columns[None, :]
+    r = tl.load(x + r_offsets, (views > 0)[:, None] & inside[None, :], other=0.0).to(tl.float32)
+    from_r = total / count
+    mu = r + from_r
+    sigma2 = _positive(squares / count - from_r * from_r)
     rstd = tl.rsqrt(sigma2 + eps)
     scale = _either(attacked, weight, other_weight, columns, inside) * rstd
     shift = _either(attacked, bias, other_bias, columns, inside) - mu * scale
