@@ -3,8 +3,10 @@
 import hashlib
 import io
 import re
+import shutil
 import tarfile
 import urllib.parse
+import zipfile
 from collections.abc import Iterator
 from functools import partial
 from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -64,11 +66,19 @@ def tar(**members: bytes) -> bytes:
     return out.getvalue()
 
 
+def packed_zip(**members: bytes) -> bytes:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        for name, data in members.items():
+            archive.writestr(name, data)
+    return out.getvalue()
+
+
 PACKED = tar(**{"set/train": b"images", "set/meta": b"names"})
 
 
-def archive(site: str, packed: bytes = PACKED) -> Archive:
-    return Archive(url=f"{site}/set.tar.gz", md5=hashlib.md5(packed).hexdigest(), folder="set")
+def archive(site: str, packed: bytes = PACKED, kind: str = "tar.gz") -> Archive:
+    return Archive(url=f"{site}/set.{kind}", md5=hashlib.md5(packed).hexdigest(), folder="set")
 
 
 def visible(root: Path) -> list[str]:
@@ -120,6 +130,22 @@ def test_an_archive_put_there_by_hand_is_unpacked_without_network(root: Path) ->
     (root / "set.tar.gz").write_bytes(PACKED)
     folder = unpacked(archive("http://127.0.0.1:1"), root, download=False)
     assert (folder / "meta").read_bytes() == b"names"
+
+
+def test_a_zip_file_is_unpacked_inside_its_folder_alone(root: Path) -> None:
+    root.mkdir()
+    packed = packed_zip(**{"set/train": b"images", "../evil": b"x", "/set/evil": b"x"})
+    (root / "set.zip").write_bytes(packed)
+    folder = unpacked(archive("http://127.0.0.1:1", packed, "zip"), root)
+    assert (folder / "train").read_bytes() == b"images"
+    assert [path.relative_to(root).parts[0] for path in root.parent.rglob("evil")] == ["set"]
+    assert not Path("/set").exists()
+    for damaged in (packed[:60], packed.replace(b"images", b"mangled"), b"PK\x05\x06"):
+        shutil.rmtree(folder, ignore_errors=True)
+        (root / "set.zip").write_bytes(damaged)
+        with pytest.raises(InputError, match=r"set\.zip cannot be unpacked"):
+            unpacked(archive("http://127.0.0.1:1", damaged, "zip"), root)
+    assert visible(root) == ["set.zip"]
 
 
 @pytest.mark.parametrize(

@@ -1,15 +1,19 @@
 """TinyImageNet's official layout, in small."""
 
+import hashlib
 import os
+import shutil
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
+from intnacl.data import load, tinyimagenet
 from intnacl.data.images import ImageSet, LoadRequest, decode
-from intnacl.data.tinyimagenet import load_tinyimagenet
+from intnacl.data.tinyimagenet import ARCHIVE, load_tinyimagenet
 from intnacl.errors import InputError
 
 Encode = Callable[..., bytes]
@@ -79,10 +83,24 @@ def test_missing_files_say_what_to_put_where(folder: Path) -> None:
     with pytest.raises(InputError, match=r"n99.images is missing or holds no image"):
         get(folder)
     (folder / "wnids.txt").unlink()
-    with pytest.raises(
-        InputError, match=r"unzip .*tiny-imagenet-200\.zip there, so that .*wnids\.txt exists"
-    ):
+    with pytest.raises(InputError, match=r"wnids\.txt does not exist"):
         get(folder)
+    shutil.rmtree(folder)
+    by_hand = r"is not in .*Get https://cs231n\.stanford\.edu/tiny-imagenet-200\.zip and save it as "
+    with pytest.raises(InputError, match=by_hand):
+        load("tinyimagenet", root=folder.parent, download=False)
+
+
+def test_the_archive_is_checked_and_unpacked(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert ARCHIVE.url.startswith("https:")
+    packed = Path(shutil.make_archive(str(folder), "zip", folder.parent, folder.name))
+    expected = get(folder, "test").images.clone()
+    shutil.rmtree(folder)
+    with pytest.raises(InputError, match=r"tiny-imagenet-200\.zip is not the official archive"):
+        get(folder, "test")
+    right = replace(ARCHIVE, md5=hashlib.md5(packed.read_bytes()).hexdigest())
+    monkeypatch.setattr(tinyimagenet, "ARCHIVE", right)
+    assert torch.equal(get(folder, "test").images, expected)
 
 
 @pytest.mark.parametrize(
@@ -91,8 +109,8 @@ def test_missing_files_say_what_to_put_where(folder: Path) -> None:
         ("val/val_annotations.txt", "val_0.JPEG\tn01\nval_1.JPEG\tn77\n", r"line 2: 'n77' is not in wnids"),
         ("val/val_annotations.txt", "val_0.JPEG\n", r"line 1: '' is not in wnids"),
         ("val/val_annotations.txt", "val_0.JPEG\tn01\n", r"differ in 1 files, as val_1\.JPEG"),
-        ("val/val_annotations.txt", "", r"val_annotations\.txt is empty: unzip"),
-        ("wnids.txt", "", r"wnids\.txt is empty: unzip"),
+        ("val/val_annotations.txt", "", r"val_annotations\.txt is empty: delete the folder and unpack"),
+        ("wnids.txt", "", r"wnids\.txt is empty: delete the folder and unpack"),
     ],
 )
 def test_mislabelled_lists_are_named(folder: Path, file: str, text: str, message: str) -> None:

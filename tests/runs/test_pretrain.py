@@ -189,7 +189,8 @@ def test_a_second_process_is_sent_away_and_takes_nothing_from_the_first(
 
 
 def test_missing_data_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="tiny-imagenet-200"):
+    (tmp_path / "tiny-imagenet-200.zip").write_bytes(b"")
+    with pytest.raises(InputError, match=r"tiny-imagenet-200\.zip is not the official archive"):
         run(tmp_path / "a", dataset="tinyimagenet", root=str(tmp_path))
     with pytest.raises(InputError, match="nowhere is not a folder"):
         run(tmp_path / "b", dataset=f"folder:{tmp_path / 'nowhere'}")

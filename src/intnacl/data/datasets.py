@@ -142,7 +142,7 @@ DATASETS: dict[str, Entry] = {
         counts=(100_000, 10_000),
         side=64,
         classes="200",
-        files="tiny-imagenet-200/, unzipped",
+        files="tiny-imagenet-200/ or tiny-imagenet-200.zip, downloaded if missing",
     ),
     "folder": Entry(
         load=load_folder,

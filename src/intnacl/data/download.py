@@ -3,6 +3,8 @@
 import hashlib
 import tarfile
 import urllib.request
+import zipfile
+import zlib
 from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
@@ -17,7 +19,7 @@ TIMEOUT_S = 30.0
 
 @dataclass(frozen=True, kw_only=True)
 class Archive:
-    """An official archive, its md5, and the folder that it unpacks to."""
+    """An official archive, .tar.gz or .zip, its md5, and the folder that it unpacks to."""
 
     url: str
     md5: str
@@ -83,9 +85,13 @@ def _unpack(archive: Archive, packed: Path, folder: Path) -> None:
         )
     with files.new_folder(folder) as partial:
         try:
-            with tarfile.open(packed) as tar:
-                tar.extractall(partial, filter="data")
-        except (tarfile.TarError, EOFError) as error:
+            if packed.suffix == ".zip":
+                with zipfile.ZipFile(packed) as archived:
+                    archived.extractall(partial)  # which leaves out `..` and roots in the members' names
+            else:
+                with tarfile.open(packed) as tar:
+                    tar.extractall(partial, filter="data")
+        except (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, RuntimeError) as error:
             raise InputError(f"{packed} cannot be unpacked: {error}.") from error
         top = partial / archive.folder  # its content moves up into `partial`
         if not top.is_dir():

@@ -1,4 +1,4 @@
-"""TinyImageNet from the official folder `tiny-imagenet-200`: 64×64, JPEG, some of them grey.
+"""TinyImageNet from the official archive or its unpacked folder: 64×64, JPEG, some of them grey.
 
 Its own test images have no labels, so the split `test` is the official validation split, as usual.
 """
@@ -6,23 +6,27 @@ Its own test images have no labels, so the split `test` is the official validati
 from pathlib import Path
 
 from intnacl.data.cache import Source, cached
+from intnacl.data.download import Archive, unpacked
 from intnacl.data.images import ImageSet, Item, LoadRequest, decode_all, is_image
 from intnacl.errors import InputError
 from intnacl.files import check_file
 
-FOLDER = "tiny-imagenet-200"
-URL = f"http://cs231n.stanford.edu/{FOLDER}.zip"
+# Its authors publish no checksum. This md5 is the one that others check, as Avalanche's
+# benchmarks/datasets/tiny_imagenet/tiny_imagenet.py (ContinualAI) does; the file has 248,100,043 bytes.
+ARCHIVE = Archive(
+    url="https://cs231n.stanford.edu/tiny-imagenet-200.zip",
+    md5="90528d7ca1a48142e341f4ef8d21d0de",
+    folder="tiny-imagenet-200",
+)
+AGAIN = f"delete the folder and unpack {ARCHIVE.url} again"
 SIZE = 64
 
 
 def load_tinyimagenet(request: LoadRequest) -> ImageSet:
     """Decode once into the cache; classes in the order of `wnids.txt`, by their first name in `words.txt`."""
-    root = request.root
-    folder = next((path for path in (root / FOLDER, root) if (path / "wnids.txt").is_file()), None)
-    if folder is None:
-        raise InputError(
-            f"TinyImageNet is not in {root}: unzip {URL} there, so that {root / FOLDER / 'wnids.txt'} exists."
-        )
+    folder = request.root  # which may be the unpacked folder itself, under any name
+    if not (folder / "wnids.txt").is_file():
+        folder = unpacked(ARCHIVE, request.root, download=request.download)
     wnids = _lines(folder / "wnids.txt")
     label_of = {wnid: label for label, wnid in enumerate(wnids)}
     if request.split == "train":
@@ -56,14 +60,14 @@ def _lines(path: Path) -> list[str]:
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"cannot read {path}: {error}.") from error
     if not lines:
-        raise InputError(f"{path} is empty: unzip {URL} again.")
+        raise InputError(f"{path} is empty: {AGAIN}.")
     return lines
 
 
 def _images_in(folder: Path) -> list[Path]:
     paths = sorted(path for path in folder.iterdir() if is_image(path)) if folder.is_dir() else []
     if not paths:
-        raise InputError(f"{folder} is missing or holds no image: unzip {URL} again.")
+        raise InputError(f"{folder} is missing or holds no image: {AGAIN}.")
     for path in paths:
         check_file(path)
     return paths
