@@ -33,6 +33,15 @@ def test_later_settings_win() -> None:
     assert list(table.cells()) == [(0, 0, {"a": 1, "b": 2, "c": 3})]
 
 
+def test_a_column_knows_its_data_by_the_absolute_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = '[[tables]]\nname = "t"\nrows = [{label = "r"}]\ncolumns = [{label = "c", dataset = "npz:x.npz"}]'
+    (table,) = read(tmp_path, text)
+    assert table.columns[0].dataset == f"npz:{tmp_path}/x.npz"
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

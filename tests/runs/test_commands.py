@@ -146,3 +146,13 @@ def test_a_file_that_cannot_be_written_is_named(tmp_path: Path, name: str) -> No
     (folder / name).mkdir()
     with pytest.raises(InputError, match=f"{name} could not be written: Is a directory"):
         probe_command(folder, (), "run", None, "cpu")
+
+
+def test_a_relative_path_is_measured_and_kept_as_an_absolute_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    subject = trained(tmp_path)
+    name = write_images(tmp_path / "pets")
+    monkeypatch.chdir(tmp_path)
+    (part,) = knn_command(subject.folder.path, ["folder:pets"], 1, "cpu")
+    assert part.settings["dataset"] == name

@@ -208,7 +208,7 @@ def test_data_sets_are_known_before_they_are_loaded(key: str, tmp_path: Path) ->
 
 
 def test_a_file_is_utf_8_whatever_the_locale(tmp_path: Path) -> None:
-    file = toml(tmp_path, 'dataset = "folder:Bücher"\n')
+    file = toml(tmp_path, 'dataset = "folder:/Bücher"\n')
     code = (
         "from pathlib import Path; from intnacl.runs.resolve import resolve; "
         f"print(ascii(resolve(file=Path({str(file)!r})).dataset))"
@@ -216,7 +216,7 @@ def test_a_file_is_utf_8_whatever_the_locale(tmp_path: Path) -> None:
     plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     run = [sys.executable, "-c", code]
     out = subprocess.run(run, env=os.environ | plain, capture_output=True, text=True, check=True).stdout
-    assert out.strip() == ascii("folder:Bücher")
+    assert out.strip() == ascii("folder:/Bücher")
 
 
 def test_a_file_as_windows_writes_it(tmp_path: Path) -> None:

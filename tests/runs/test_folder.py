@@ -15,6 +15,7 @@ import torch
 
 from intnacl.errors import InputError, InputWarning
 from intnacl.runs.folder import RunFolder, default_folder, file_name
+from intnacl.runs.opened import load_labelled
 from intnacl.runs.resolve import resolve
 
 HOLD = """
@@ -213,6 +214,38 @@ def test_a_damaged_result_is_none(tmp_path: Path, damage: str) -> None:
 )
 def test_folders_are_named_after_the_run(settings: dict, preset: str | None, name: str) -> None:
     assert default_folder(resolve(settings, preset=preset)) == Path("runs") / name
+
+
+def test_relative_paths_are_stored_absolute_and_named_as_they_were(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    given = {"dataset": "folder:pets", "root": "data", "evaluation.transfer": ("digits", "npz:x.npz")}
+    config = resolve(given)
+    assert config.dataset == f"folder:{tmp_path}/pets"
+    assert config.root == f"{tmp_path}/data"
+    assert config.evaluation.transfer == ("digits", f"npz:{tmp_path}/x.npz")
+    assert default_folder(config) == Path("runs/folder_pets-simclr-1-seed0")
+    home = resolve({"dataset": "folder:~/pets", "root": "~/data"})
+    assert (home.dataset, home.root) == ("folder:~/pets", "~/data")
+
+
+def test_a_run_that_stores_a_relative_path_goes_on_in_its_folder_and_nowhere_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder, config = RunFolder(tmp_path / "run"), resolve({"dataset": "folder:pets"})
+    folder.begin(replace(config, dataset="folder:pets"))  # as earlier versions did
+    assert not folder.begin(config)
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path / "other")
+    with pytest.raises(InputError, match=r"another configuration:\n  dataset: '.*other/pets' -> "):
+        folder.begin(config)
+    stored = folder.read_config()
+    with pytest.raises(
+        InputError, match=r"relative to the folder in which the run was begun, and \S+other/pets "
+    ):
+        load_labelled(stored, stored.dataset, 8)
 
 
 def test_paths_of_data_sets_never_enter_file_names() -> None:

@@ -84,6 +84,7 @@ def run(
     if flags.names_a_run and not (compare or seeds):
         _run(flags, more)
 
+    from intnacl.data.datasets import local_name
     from intnacl.runs.compare import compare as run_all
     from intnacl.runs.compare import write_comparison
     from intnacl.runs.folder import file_name, loss_name
@@ -96,7 +97,7 @@ def run(
         configs = {preset or loss_name(config): config for preset, config in resolved.items()}
         first = next(iter(configs.values()))
         seeds = tuple(dict.fromkeys(seeds or (first.seed,)))
-        folder = flags.out or Path("runs") / file_name(first.dataset)
+        folder = flags.out or Path("runs") / file_name(local_name(first.dataset))
         reason = run_all(configs, seeds, folder, here, stop, print)
     if here.main and reason is None:
         write_comparison(folder, list(configs), seeds)

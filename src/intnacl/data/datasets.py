@@ -169,6 +169,38 @@ def is_at_path(name: str) -> bool:
     return ":" in name
 
 
+def absolute_name(name: str) -> str:
+    """Return the name with its path made absolute, so that it means the same in every folder; ~ stays."""
+    kind, _, path = name.partition(":")
+    return f"{kind}:{Path(path).absolute()}" if _is_relative(path) else name
+
+
+def absolute_root(root: str | None) -> str | None:
+    """Return the folder of data sets as an absolute path; ~ and None stay."""
+    return str(Path(root).absolute()) if root and _is_relative(root) else root
+
+
+def local_name(name: str) -> str:
+    """Return the name with a path below the current folder relative to it, as it is usually typed."""
+    kind, colon, path = name.partition(":")
+    inside = colon and Path(path).is_relative_to(Path.cwd())
+    return f"{kind}:{Path(path).relative_to(Path.cwd())}" if inside else name
+
+
+def check_stored_name(name: str) -> None:
+    """Raise if a run stores a relative path, as earlier versions did, that leads nowhere from here."""
+    path = name.partition(":")[2]
+    if _is_relative(path) and not Path(path).exists():
+        raise InputError(
+            f"dataset {name!r} is a path relative to the folder in which the run was begun, and "
+            f"{Path(path).absolute()} does not exist: run this command in that folder."
+        )
+
+
+def _is_relative(path: str) -> bool:
+    return bool(path) and not path.startswith("~") and not Path(path).is_absolute()
+
+
 def check_name(name: str) -> None:
     """Raise unless `name` is a key of `DATASETS`, followed by `:PATH` for one's own images."""
     kind, _, path = name.partition(":")

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from intnacl.data.datasets import absolute_name
 from intnacl.errors import InputError, check_choice
 from intnacl.losses.config import PRESETS
 from intnacl.runs.config import flatten, typed
@@ -170,6 +171,8 @@ def _keywords(values: Any, kind: type, where: str) -> dict[str, Any]:
     preset = given.pop("preset", None) if kind is Table else given.get("preset")
     if preset is not None:
         check_choice(f"{where}: preset", preset, PRESETS)
+    if "dataset" in given:
+        given["dataset"] = absolute_name(given["dataset"])
     if isinstance(given.get("eps"), str):
         given["eps"] = typed(given["eps"], float, f"{where}: eps")
     loss = {f"loss.{name}": value for name, value in PRESETS[preset].items()} if preset else {}

@@ -42,7 +42,7 @@ def probe_command(
     """Probe a run's encoder on data sets, the run's own by default."""
     check_choice("protocol", protocol, PROTOCOLS)
     subject = open_subject(run, pick_device(device), root)
-    parts = [_probe(subject, name, protocol, epochs) for name in datasets or (subject.config.dataset,)]
+    parts = [_probe(subject, name, protocol, epochs) for name in subject.named(datasets)]
     print_probes(parts)
     curves = {p.settings["dataset"]: p.figures["curve"] for p in parts if "curve" in p.figures}
     if curves:
@@ -58,7 +58,7 @@ def knn_command(
     """kNN accuracy of a run's encoder on data sets, the run's own by default."""
     subject = open_subject(run, pick_device(device), root)
     parts = []
-    for name in datasets or (subject.config.dataset,):
+    for name in subject.named(datasets):
         _announce(f"knn {name}")
         parts.append(run_knn(subject, name, k))
     rows = [[p.settings["dataset"], str(p.figures["k"]), two_decimals(p.figures["accuracy"])] for p in parts]
@@ -84,7 +84,7 @@ def attack_command(
     if "autoattack" in attacks:
         require_autoattack()
     subject = open_subject(run, pick_device(device), root)
-    for name in datasets or (subject.config.dataset,):
+    for name in subject.named(datasets):
         parts = [_attack(subject, name, together) for together in planned]
         rows = [row for p in parts for row in (*p.figures["attacks"], *p.figures["worst_case"])]
         print_attacks(name, rows)
@@ -100,7 +100,7 @@ def embed_command(
     if out is not None and out.suffix != ".npz":
         raise InputError(f"out={str(out)!r} is no archive of arrays: end its name in .npz.")
     subject = open_subject(run, pick_device(device), root)
-    name = dataset or subject.config.dataset
+    (name,) = subject.named([dataset] if dataset else [])
     out = out or subject.folder.features(name, split)
     images = subject.load_split(name, split)
     features_NF = subject.embed(images)

@@ -13,6 +13,7 @@ from typing import Any, get_args, get_origin
 
 from intnacl.attacks.training_view import AdversaryConfig
 from intnacl.data.augmentations import AUGMENTATIONS, AugmentConfig
+from intnacl.data.datasets import absolute_name
 from intnacl.data.draws import check_seed
 from intnacl.errors import InputError, Settings, check_choice, one_of, setting
 from intnacl.evaluation.probe import ProbeConfig
@@ -96,7 +97,12 @@ def from_dict(values: Mapping[str, Any]) -> RunConfig:
 
 def differences(old: RunConfig, new: RunConfig) -> list[str]:
     """List the settings that make two runs different, as lines `key: old -> new`."""
-    a, b = dict(flatten(to_dict(old))), dict(flatten(to_dict(new)))
+    a, b = (
+        flat
+        | {"dataset": absolute_name(flat["dataset"])}
+        | {"evaluation.transfer": [absolute_name(name) for name in flat["evaluation.transfer"]]}
+        for flat in (dict(flatten(to_dict(config))) for config in (old, new))
+    )  # earlier versions stored relative paths
     return [f"{key}: {a[key]!r} -> {b[key]!r}" for key in sorted(a.keys() - FREE) if a[key] != b[key]]
 
 

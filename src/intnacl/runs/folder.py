@@ -17,6 +17,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal, TypedDict, cast
 
+from intnacl.data.datasets import local_name
 from intnacl.errors import InputError, InputWarning
 from intnacl.files import disk_errors, lock, make_folder, parse_json, write_file
 from intnacl.losses.config import PRESETS, LossConfig
@@ -255,7 +256,7 @@ def _read_result(path: Path) -> dict[str, Any] | None:
 
 def default_folder(config: RunConfig) -> Path:
     """Return runs/DATASET-LOSS-M-seedSEED, where --out is not given."""
-    dataset = config.dataset.replace(os.sep, "_").replace(":", "_")
+    dataset = local_name(config.dataset).replace(os.sep, "_").replace(":", "_")
     return Path("runs") / f"{dataset}-{loss_name(config)}-{config.loss.num_positives}-seed{config.seed}"
 
 

@@ -1,6 +1,7 @@
 """What is measured: the encoder of a run folder, and labelled images that fit it."""
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from torch import Tensor
 
 from intnacl.console import watched
 from intnacl.data import Dataset, load
+from intnacl.data.datasets import absolute_name, absolute_root, check_stored_name
 from intnacl.errors import InputError
 from intnacl.evaluation.features import check_pair, extract
 from intnacl.evaluation.precision import exact_float32
@@ -45,6 +47,12 @@ class Subject:
         """The run's own data set, then those of transfer."""
         return tuple(dict.fromkeys((self.config.dataset, *self.config.evaluation.transfer)))
 
+    def named(self, names: Sequence[str]) -> tuple[str, ...]:
+        """The data sets that a user names, paths made absolute; by default the run's own."""
+        return tuple(name if name in self.data_sets else absolute_name(name) for name in names) or (
+            self.config.dataset,
+        )
+
     def load(self, name: str) -> tuple[Dataset, Dataset]:
         """Training and test images of a data set."""
         return load_labelled(self.config, name, self.image_size)
@@ -73,7 +81,7 @@ def open_subject(run: str | Path | RunFolder, device: torch.device, root: Path |
     folder = run if isinstance(run, RunFolder) else RunFolder(run)
     config, path = folder.read_config(), folder.encoder
     if root is not None:
-        config = replace(config, root=str(root))
+        config = replace(config, root=absolute_root(str(root)))
     folder.require_encoder()
     header = read_header(path)
     return Subject(
@@ -108,6 +116,7 @@ def pair(dataset: Dataset) -> tuple[Tensor, Tensor]:
 
 def _load_fitting(config: RunConfig, name: str, split: str, image_size: int | None) -> Dataset:
     """A split with images of the encoder's size; those of folders and parquet files are resized to it."""
+    check_stored_name(name)
     own = name == config.dataset
     size = config.size if own else image_size if name.partition(":")[0] in RESIZED else None
     dataset = load(name, split, config.root, size=size)

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from intnacl.data.datasets import check_name
+from intnacl.data.datasets import absolute_name, absolute_root, check_name
 from intnacl.errors import InputError, InputWarning, check_choice
 from intnacl.files import parse_toml
 from intnacl.losses.config import PRESETS
@@ -84,6 +84,13 @@ def resolve(
         config = replace(config, recipe="custom")
     for name in (config.dataset, *config.evaluation.transfer):
         check_name(name)
+    transfer = tuple(map(absolute_name, config.evaluation.transfer))
+    config = replace(
+        config,
+        dataset=absolute_name(config.dataset),
+        root=absolute_root(config.root),
+        evaluation=replace(config.evaluation, transfer=transfer),
+    )
     return replace(config, train=config.train.on(device)) if device else config
 
 
