@@ -24,7 +24,8 @@ from intnacl.evaluation import probe, robustness
 from intnacl.evaluation.features import extract_pair
 from intnacl.evaluation.precision import exact_float32
 from intnacl.evaluation.probe import ProbeConfig
-from intnacl.runs.opened import Subject, open_subject, pair
+from intnacl.runs.images import pair
+from intnacl.runs.opened import Run, open_run
 
 SETTINGS = {
     **{f"{epochs} epochs": ProbeConfig(epochs=epochs) for epochs in (100, 200, 300, 500, 1000)},
@@ -45,36 +46,34 @@ PASSES = 20  # over the images, augmented anew, that a probe on augmented images
 EPS = 0.002
 
 
-def augmented_features(subject: Subject, images: Tensor, config: AugmentConfig) -> Tensor:
+def augmented_features(run: Run, images: Tensor, config: AugmentConfig) -> Tensor:
     """Features (PASSES·N, F) of augmented images, the encoder in eval mode."""
-    images = images.to(subject.device)
-    encoder = subject.encoder.eval()
-    rows = torch.arange(len(images), device=subject.device)
+    images = images.to(run.device)
+    encoder = run.encoder.eval()
+    rows = torch.arange(len(images), device=run.device)
     features = []
     with torch.no_grad():
         for step in range(PASSES):
-            clock = torch.tensor(step, device=subject.device)
+            clock = torch.tensor(step, device=run.device)
             for part in torch.split(rows, 1000):
                 views = augment(images[part], config, seed=0, step=clock, view=0, rows=part)
                 features.append(encoder(views))
     return torch.cat(features)
 
 
-def problems(
-    subject: Subject, train: Any, test: Any, epochs: int | None
-) -> Iterator[tuple[str, ProbeConfig, Any]]:
+def problems(run: Run, train: Any, test: Any, epochs: int | None) -> Iterator[tuple[str, ProbeConfig, Any]]:
     """Names, settings, and trained layers with their figures."""
     features, test_features = extract_pair(
-        subject.encoder, pair(train), pair(test), batch_size=512, device=subject.device
+        run.encoder, pair(train), pair(test), batch_size=512, device=run.device
     )
     for name, config in SETTINGS.items():
         config = replace(config, epochs=epochs or config.epochs)
         yield name, config, probe.fit(features, train.labels, test_features, test.labels, config)
     for name, recipe in {
-        "the run's": subject.config.augment,
+        "the run's": run.config.augment,
         "crop and flip": AUGMENTATIONS["crop_flip"],
     }.items():
-        features = augmented_features(subject, train.images, recipe)
+        features = augmented_features(run, train.images, recipe)
         config = ProbeConfig(epochs=epochs or 1000 // PASSES)
         labels = train.labels.repeat(PASSES)
         yield (
@@ -84,12 +83,12 @@ def problems(
         )
 
 
-def measure(subject: Subject, dataset: str, epochs: int | None) -> Iterator[dict[str, Any]]:
-    train, test = subject.load(dataset)
-    for name, config, (linear, figures) in problems(subject, train, test, epochs):
-        classifier = probe.Classifier(subject.encoder, linear, normalize=config.normalize).eval()
+def measure(run: Run, dataset: str, epochs: int | None) -> Iterator[dict[str, Any]]:
+    train, test = run.images.labelled(dataset)
+    for name, config, (linear, figures) in problems(run, train, test, epochs):
+        classifier = probe.Classifier(run.encoder, linear, normalize=config.normalize).eval()
         attacked = robustness.evaluate(
-            classifier, *pair(test), [named_attack("fgsm", EPS)], batch_size=500, device=subject.device
+            classifier, *pair(test), [named_attack("fgsm", EPS)], batch_size=500, device=run.device
         )
         yield {
             "dataset": dataset, "setting": name, "clean": figures["accuracy"],
@@ -112,12 +111,12 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, help="of every probe, for a quick trial")
     parser.add_argument("--out", type=Path, help="a JSON file for the rows")
     args = parser.parse_args()
-    subject = open_subject(args.run, torch.device(args.device))
+    run = open_run(args.run, device=args.device)
     print(f"| data set | setting | clean | best (epoch) | FGSM {EPS} |\n|---|---|---|---|---|")
     rows = []
     with exact_float32():
-        for dataset in subject.data_sets:
-            for row in measure(subject, dataset, args.epochs):
+        for dataset in run.datasets:
+            for row in measure(run, dataset, args.epochs):
                 rows.append(row)
                 print(line(row), flush=True)
                 if args.out:

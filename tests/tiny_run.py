@@ -7,14 +7,16 @@ from contextlib import redirect_stdout
 from functools import cache
 from pathlib import Path
 
+import pytest
 import torch
 
-from intnacl.runs import run
-from intnacl.runs.config import RunConfig
+from intnacl.files import write_json
+from intnacl.runs.config import RunConfig, to_dict
 from intnacl.runs.folder import RunFolder
-from intnacl.runs.opened import Subject, open_subject
+from intnacl.runs.opened import Run, open_run
 from intnacl.runs.pretrain import pretrain
 from intnacl.runs.resolve import resolve
+from intnacl.runs.stages import train_and_measure
 from intnacl.training.ranks import Ranks
 from intnacl.training.stop import Stop
 
@@ -48,20 +50,31 @@ def trained_original() -> Path:
 def measured_original() -> Path:
     folder = trained_original().with_name("measured")
     shutil.copytree(trained_original(), folder)
-    assert run(config(), RunFolder(folder), HERE, Stop()) is None
+    assert train_and_measure(config(), RunFolder(folder), HERE, Stop()) is None
     return folder
 
 
-def trained(tmp_path: Path) -> Subject:
-    """A copy of the trained run, nothing of it measured."""
-    shutil.copytree(trained_original(), tmp_path / "run")
-    return open_subject(tmp_path / "run", CPU)
+def trained(tmp_path: Path, **changes: object) -> Run:
+    """A copy of the trained run, nothing of it measured, as if begun with changes of its configuration."""
+    return _copy(trained_original(), tmp_path / "run", changes)
 
 
-def measured(tmp_path: Path) -> Subject:
-    """A copy of the run with everything measured that its configuration asks for."""
-    shutil.copytree(measured_original(), tmp_path / "run")
-    return open_subject(tmp_path / "run", CPU)
+def measured(tmp_path: Path, **changes: object) -> Run:
+    """A copy of the run with everything measured that its configuration asked for before any changes."""
+    return _copy(measured_original(), tmp_path / "run", changes)
+
+
+def _copy(original: Path, folder: Path, changes: dict[str, object]) -> Run:
+    shutil.copytree(original, folder)
+    if changes:
+        write_json(RunFolder(folder).config, to_dict(config(**changes)))
+    return open_run(folder, device=CPU)
+
+
+def forbid_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let whatever measures fail."""
+    for name in ("probe.fit", "knn.score", "hcl_probe.evaluate", "robustness.verdicts"):
+        monkeypatch.setattr(f"intnacl.evaluation.{name}", None)
 
 
 def write_images(

@@ -6,10 +6,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from intnacl.losses.integrated import IntNaClLoss
     from intnacl.models.weights import from_pretrained
+    from intnacl.runs.opened import open_run
 
-__all__ = ["IntNaClLoss", "__version__", "from_pretrained"]
+__all__ = ["IntNaClLoss", "__version__", "from_pretrained", "open_run"]
 __version__ = "0.1.0"
-HOMES = {"IntNaClLoss": "intnacl.losses.integrated", "from_pretrained": "intnacl.models.weights"}
+HOMES = {
+    "IntNaClLoss": "intnacl.losses.integrated",
+    "from_pretrained": "intnacl.models.weights",
+    "open_run": "intnacl.runs.opened",
+}
 
 
 def __getattr__(name: str) -> Any:

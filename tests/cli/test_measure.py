@@ -49,7 +49,7 @@ def test_flags_reach_what_a_command_does(
     ]
     app([command, "RUN", *(word for pair in words for word in pair)], result_action="return_value")
     assert given.items() <= calls[0].items()
-    assert calls[0]["run"] == Path("RUN")
+    assert calls[0]["path"] == Path("RUN")
 
 
 @pytest.mark.parametrize(

@@ -87,7 +87,7 @@ def asked(monkeypatch: Patch, tmp_path: Path) -> Runs:
         return "time"
 
     monkeypatch.setattr("intnacl.runs.compare.compare", compare)
-    monkeypatch.setattr("intnacl.runs.measure.run", run)
+    monkeypatch.setattr("intnacl.runs.stages.train_and_measure", run)
     (tmp_path / "own.toml").write_text('preset = "intcl"\nseed = 7\n[loss]\nalpha = 0.25\n')
     monkeypatch.chdir(tmp_path)
     return runs

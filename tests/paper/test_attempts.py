@@ -55,7 +55,7 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> list[BaseException | str]:
             raise ending
         return ending
 
-    monkeypatch.setattr("intnacl.runs.run", run)
+    monkeypatch.setattr("intnacl.runs.stages.train_and_measure", run)
     return endings
 
 

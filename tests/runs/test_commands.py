@@ -8,9 +8,9 @@ import pytest
 
 from intnacl.errors import InputError
 from intnacl.evaluation import robustness
-from intnacl.runs import run
 from intnacl.runs.commands import attack_command, knn_command, probe_command
 from intnacl.runs.folder import RunFolder
+from intnacl.runs.stages import train_and_measure
 from intnacl.training.stop import Stop
 from tiny_run import HERE, config, measured, trained, write_images
 
@@ -66,7 +66,7 @@ def test_a_measurement_on_other_images_says_what_the_result_leaves_out(
 ) -> None:
     name = write_images(tmp_path / "images")
     settings = {"dataset": name, "size": 8, "train.batch_size": 4, "encoder.name": "small"}
-    assert run(config(**settings), RunFolder(tmp_path / "run"), HERE, Stop()) is None
+    assert train_and_measure(config(**settings), RunFolder(tmp_path / "run"), HERE, Stop()) is None
     (tmp_path / "images" / "test" / "cat" / "0.png").unlink()
     capsys.readouterr()
     knn_command(tmp_path / "run", [], 3, "cpu")
@@ -76,7 +76,7 @@ def test_a_measurement_on_other_images_says_what_the_result_leaves_out(
     probe_command(tmp_path / "run", [], "run", None, "cpu")
     assert "warning: result.json stays as it was" in capsys.readouterr().out
     assert json.loads((tmp_path / "run" / "result.json").read_text()) == before
-    assert run(config(**settings), RunFolder(tmp_path / "run"), HERE, Stop()) is None
+    assert train_and_measure(config(**settings), RunFolder(tmp_path / "run"), HERE, Stop()) is None
     after = json.loads((tmp_path / "run" / "result.json").read_text())
     assert after["protocol"]["images"][name] == {"train": 12, "test": 11}
     assert not any("other images" in warning for warning in after["warnings"])
@@ -90,9 +90,9 @@ def test_attack_probes_first_draws_and_warns(tmp_path: Path, capsys: pytest.Capt
     assert text.startswith("fgsm, pgd digits at eps 0.02 …\nfgsm, pgd digits at eps 0.1 …\n")
     for name in ("probe-digits.safetensors", "robustness-digits.png", "examples-digits.png"):
         assert (folder / name).stat().st_size > 1000
-    assert len(list((folder / "parts").glob("attack-*"))) == 2
+    assert len(list((folder / "parts").glob("attack-*"))) == 4
     attack_command(folder, (), (0.03, 0.04), ("fgsm",), 32, "cpu")
-    assert len(list((folder / "parts").glob("attack-*"))) == 3  # one gradient for both radii
+    assert len(list((folder / "parts").glob("attack-*"))) == 6
 
 
 def test_a_rise_from_one_eps_to_another_is_warned_about(
@@ -151,8 +151,8 @@ def test_a_file_that_cannot_be_written_is_named(tmp_path: Path, name: str) -> No
 def test_a_relative_path_is_measured_and_kept_as_an_absolute_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    subject = trained(tmp_path)
+    run = trained(tmp_path)
     name = write_images(tmp_path / "pets")
     monkeypatch.chdir(tmp_path)
-    (part,) = knn_command(subject.folder.path, ["folder:pets"], 1, "cpu")
+    (part,) = knn_command(run.folder.path, ["folder:pets"], 1, "cpu")
     assert part.settings["dataset"] == name

@@ -66,7 +66,7 @@ def test_many_ranks_train_everything_before_the_main_one_measures(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rank: int
 ) -> None:
     done: list[str] = []
-    for name in ("pretrain", "run"):
+    for name in ("pretrain", "train_and_measure"):
         monkeypatch.setattr(
             f"intnacl.runs.compare.{name}",
             lambda _, folder, *more, name=name: done.append(f"{name} {folder.path.name}"),
@@ -74,7 +74,9 @@ def test_many_ranks_train_everything_before_the_main_one_measures(
     here = Ranks(rank, 2, torch.device("cpu"))
     assert compare({"a": config(), "b": config()}, [0, 1], tmp_path, here, Stop(), print) is None
     runs = ["a-seed0", "b-seed0", "a-seed1", "b-seed1"]
-    assert done == [f"pretrain {name}" for name in runs] + [f"run {name}" for name in runs if rank == 0]
+    assert done == [f"pretrain {name}" for name in runs] + [
+        f"train_and_measure {name}" for name in runs if rank == 0
+    ]
 
 
 def test_only_what_the_configuration_asks_is_compared_and_all_of_it(tmp_path: Path) -> None:

@@ -16,12 +16,12 @@ from tiny_run import trained
 
 
 def test_the_file_holds_the_encoders_features(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    subject = trained(tmp_path)
-    embed_command(subject.folder, None, "test", None, "cpu")
-    out = subject.folder / "features-digits-test.npz"
+    run = trained(tmp_path)
+    embed_command(run.folder, None, "test", None, "cpu")
+    out = run.folder / "features-digits-test.npz"
     test = load("digits", "test")
     with np.load(out) as found:
-        wanted = extract(subject.encoder, test.images)
+        wanted = extract(run.encoder, test.images)
         np.testing.assert_allclose(found["features"], wanted.numpy(), rtol=1e-5, atol=1e-6)
         assert found["labels"].tolist() == test.labels.tolist()
         assert tuple(found["classes"]) == test.classes
@@ -33,7 +33,7 @@ def test_the_file_holds_the_encoders_features(tmp_path: Path, capsys: pytest.Cap
 
 
 def test_unlabelled_images_of_a_folder_have_their_names(tmp_path: Path) -> None:
-    subject = trained(tmp_path)
+    run = trained(tmp_path)
     folder = tmp_path / "new"
     folder.mkdir()
     for name, grey in (("b.png", 200), ("a.png", 20), ("c.png", 90)):
@@ -41,22 +41,20 @@ def test_unlabelled_images_of_a_folder_have_their_names(tmp_path: Path) -> None:
     (folder / "broken.png").write_bytes(b"no image")
     out = tmp_path / "far" / "new.npz"
     with pytest.warns(match="1 of 4 images are broken"):
-        embed_command(subject.folder, f"folder:{folder}", "train", out, "cpu", tmp_path)
+        embed_command(run.folder, f"folder:{folder}", "train", out, "cpu", tmp_path)
     with np.load(out) as found:
         assert found["names"].tolist() == ["a.png", "b.png", "c.png"]
         assert set(found) == {"features", "names"}
         bright = torch.full((1, 3, 8, 8), 200, dtype=torch.uint8)
-        np.testing.assert_allclose(
-            found["features"][1:2], extract(subject.encoder, bright).numpy(), rtol=1e-4
-        )
+        np.testing.assert_allclose(found["features"][1:2], extract(run.encoder, bright).numpy(), rtol=1e-4)
 
 
 def test_one_image_has_no_neighbours_to_draw(tmp_path: Path) -> None:
-    subject = trained(tmp_path)
+    run = trained(tmp_path)
     (tmp_path / "one").mkdir()
     Image.new("RGB", (8, 8)).save(tmp_path / "one" / "a.png")
     out = tmp_path / "one.npz"
-    embed_command(subject.folder, f"folder:{tmp_path / 'one'}", "train", out, "cpu", tmp_path)
+    embed_command(run.folder, f"folder:{tmp_path / 'one'}", "train", out, "cpu", tmp_path)
     assert out.exists()
     assert not out.with_suffix(".png").exists()
 

@@ -14,11 +14,11 @@ import intnacl
 from intnacl.errors import InputError
 from intnacl.models.encoders import build_model
 from intnacl.models.weights import save_encoder
-from intnacl.runs.attack import plan, run_attacks
+from intnacl.runs.attack import attacks_at, measure_attacks
 from intnacl.runs.export import check_close, export_run, model_card
 from intnacl.runs.folder import RunFolder
 from intnacl.runs.resolve import resolve
-from intnacl.runs.result import collect
+from intnacl.runs.result import Overview
 from tiny_run import measured, trained
 
 
@@ -69,19 +69,19 @@ def test_the_cards_code_gives_the_same_features(tmp_path: Path, name: str, forma
 
 
 def test_from_pretrained_takes_the_exported_folder(tmp_path: Path) -> None:
-    subject = measured(tmp_path)
-    export_run(subject.folder, "safetensors")
-    path = export_run(subject.folder, "safetensors")  # over the former one
-    assert path == subject.folder / "export-safetensors" / "encoder.safetensors"
+    run = measured(tmp_path)
+    export_run(run.folder, "safetensors")
+    path = export_run(run.folder, "safetensors")  # over the former one
+    assert path == run.folder / "export-safetensors" / "encoder.safetensors"
     pixels = torch.rand(2, 3, 8, 8)
     with torch.no_grad():
-        assert intnacl.from_pretrained(path.parent)(pixels).equal(subject.encoder(pixels))
+        assert intnacl.from_pretrained(path.parent)(pixels).equal(run.encoder(pixels))
 
 
 def test_the_card_holds_use_figures_and_protocol(tmp_path: Path) -> None:
-    subject = measured(tmp_path)
-    result = collect(subject)
-    card = model_card(subject.config, result, "use(me)")
+    run = measured(tmp_path)
+    result = Overview(run).result()
+    card = model_card(run.config, result, "use(me)")
     row = result["accuracy"]["digits"]
     assert f"| digits | {row['clean']:.2f} | {row['fgsm']:.2f} | {row['pgd']:.2f} |" in card
     assert "```python\nuse(me)\n```" in card
@@ -89,23 +89,23 @@ def test_the_card_holds_use_figures_and_protocol(tmp_path: Path) -> None:
     assert json.loads(protocol) == json.loads(json.dumps(result["protocol"]))
     assert "judged in float32 without TF32; those of many steps search in TF32" in card
     assert card.startswith("# small, simclr, digits\n")
-    run_attacks(subject, "digits", plan(["pgd"], 0.1, 64))  # by itself no second worst case
+    measure_attacks(run, "digits", attacks_at(["pgd"], 0.1, 64))  # by itself no second worst case
     figures, again = (
         text.split("## Protocol")[0]
-        for text in (card, model_card(subject.config, collect(subject), "use(me)"))
+        for text in (card, model_card(run.config, Overview(run).result(), "use(me)"))
     )
     assert figures == again
     assert figures.count("| worst case | 0.1 |") == 1
 
 
 def test_the_card_of_a_run_that_was_not_attacked_or_not_measured(tmp_path: Path) -> None:
-    subject = measured(tmp_path / "measured")
-    config = replace(subject.config, evaluation=replace(subject.config.evaluation, eps=()))
-    result = collect(replace(subject, config=config))
+    run = measured(tmp_path / "measured")
+    config = replace(run.config, evaluation=replace(run.config.evaluation, eps=()))
+    result = Overview(replace(run, config=config)).result()
     clean = f"{result['accuracy']['digits']['clean']:.2f}"
     assert f"| digits | {clean} | – | – |" in model_card(config, result, "")
-    subject = trained(tmp_path)
-    assert "Not measured yet" in model_card(subject.config, collect(subject), "")
+    run = trained(tmp_path)
+    assert "Not measured yet" in model_card(run.config, Overview(run).result(), "")
 
 
 @pytest.mark.parametrize(("name", "side"), [("resnet18", 32), ("small", 8)])

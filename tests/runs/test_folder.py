@@ -15,7 +15,7 @@ import torch
 
 from intnacl.errors import InputError, InputWarning
 from intnacl.runs.folder import RunFolder, default_folder, file_name
-from intnacl.runs.opened import load_labelled
+from intnacl.runs.images import RunImages
 from intnacl.runs.resolve import resolve
 
 HOLD = """
@@ -245,7 +245,7 @@ def test_a_run_that_stores_a_relative_path_goes_on_in_its_folder_and_nowhere_els
     with pytest.raises(
         InputError, match=r"relative to the folder in which the run was begun, and \S+other/pets "
     ):
-        load_labelled(stored, stored.dataset, 8)
+        RunImages(stored).training()
 
 
 def test_paths_of_data_sets_never_enter_file_names() -> None:

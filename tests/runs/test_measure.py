@@ -1,238 +1,166 @@
-"""A run goes on stage by stage, stops when told to, and refuses before training what it could not measure."""
+"""Probes and kNN of a run: the evaluators' figures, a stored classifier, and nothing done twice."""
 
-import json
-import os
-import signal
+import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
+import torch
 
-from intnacl.attacks.named import Attack
-from intnacl.errors import InputError, InputWarning
-from intnacl.evaluation import knn
-from intnacl.runs import measure as pipeline
-from intnacl.runs import run
-from intnacl.runs.folder import RunFolder
-from intnacl.runs.measurements import Part
-from intnacl.runs.opened import Subject
-from intnacl.training.stop import Stop
-from tiny_run import CPU, HERE, config, measured, trained, write_images
-
-
-class StopAfter(Stop):
-    """Stops when it has been asked so often."""
-
-    def __init__(self, looks: int) -> None:
-        super().__init__()
-        self.looks = looks
-
-    def due(self) -> bool:
-        self.looks -= 1
-        if self.looks < 0:
-            self.reason = "terminate"
-        return self.reason is not None
+from intnacl.data import Dataset, load
+from intnacl.errors import InputError
+from intnacl.evaluation import knn, probe
+from intnacl.runs.attack import attacks_at, measure_attacks
+from intnacl.runs.images import pair
+from intnacl.runs.measure import measure_hcl_probe, measure_knn, measure_probe
+from intnacl.runs.measurements import Measurement
+from intnacl.runs.opened import open_run
+from intnacl.runs.result import Overview
+from tiny_run import CPU, forbid_evaluation, trained, write_images
 
 
-def test_a_stopped_measurement_goes_on_where_it_was(tmp_path: Path) -> None:
-    folder = trained(tmp_path).folder
-    said: list[str] = []
-    assert run(config(), folder, HERE, StopAfter(3), said.append) == "terminate"
-    assert [text.split(":")[0] for text in said] == [
-        "probe digits",
-        "knn digits",
-        "fgsm, pgd digits at eps 0.02",
-    ]
-    assert not (folder / "result.json").exists()
-    first = {path.name: path.read_bytes() for path in (folder / "parts").iterdir()}
-    assert len(first) == 3
-    assert run(config(), folder, HERE, Stop()) is None
-    later = {path.name: path.read_bytes() for path in (folder / "parts").iterdir()}
-    assert len(later) == 4
-    assert first.items() <= later.items()
-    assert (folder / "report.html").exists()
-
-
-@pytest.mark.parametrize(("number", "reason"), [(signal.SIGTERM, "terminate"), (signal.SIGINT, "interrupt")])
-def test_a_signal_ends_a_measurement_at_once(
-    number: int, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("changes", [{}, {"probe.normalize": True, "probe.lr": 0.1}], ids=["raw", "unit"])
+def test_the_probe_is_the_evaluators_and_its_classifier_is_stored(
+    tmp_path: Path, changes: dict[str, Any]
 ) -> None:
-    folder, score = trained(tmp_path).folder, knn.score
-
-    def _interrupted(*arguments: Any) -> Any:
-        os.kill(os.getpid(), number)
-        return score(*arguments)
-
-    monkeypatch.setattr(knn, "score", _interrupted)
-    said: list[str] = []
-    with Stop() as stop:
-        assert run(config(), folder, HERE, stop, said.append) == reason
-    assert [text.split(":")[0] for text in said] == ["probe digits"]
-    assert [path.name.split("-")[0] for path in (folder / "parts").iterdir()] == ["probe"]
-    monkeypatch.setattr(knn, "score", score)
-    assert run(config(), folder, HERE, Stop()) is None
+    run = trained(tmp_path, **changes)
+    found = measure_probe(run, "digits")
+    train, test = run.images.labelled("digits")
+    _, figures = probe.evaluate(run.encoder, pair(train), pair(test), run.config.probe)
+    assert found.figures["accuracy"] == figures["accuracy"] > 50
+    assert found.figures["curve"] == figures["curve"]
+    assert found.figures["checksums"] == {"train": train.checksum, "test": test.checksum}
+    assert (run.folder / "probe-digits.safetensors").exists()
+    with torch.no_grad():
+        predicted = run.classifier()(test.images / 255).argmax(1)
+    assert 100 * (predicted == test.labels).double().mean() == pytest.approx(found.figures["accuracy"])
 
 
-def test_a_signal_in_the_last_stage_is_a_stop_as_in_any_other(
+def test_nothing_is_probed_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = trained(tmp_path)
+    first = measure_probe(run, "digits")
+    forbid_evaluation(monkeypatch)
+    again = open_run(run.folder, device=CPU)
+    assert measure_probe(again, "digits") == first
+    again.classifier("digits")
+    assert not again.images.is_loaded("digits")
+
+
+@pytest.mark.parametrize("damage", ["gone", "cut", "other"])
+def test_a_classifier_that_is_not_the_probes_is_made_again(tmp_path: Path, damage: str) -> None:
+    run = trained(tmp_path)
+    measure_probe(run, "digits")
+    path = run.folder.classifier("digits")
+    whole = path.read_bytes()
+    if damage == "gone":
+        path.unlink()
+    elif damage == "cut":
+        path.write_bytes(whole[:50])
+    else:  # the same file of a probe with another seed
+        measure_probe(run, "digits", replace(run.config.probe, seed=1))
+        (other,) = set(run.folder.path.glob("probe-digits*.safetensors")) - {path}
+        other.replace(path)
+        assert path.read_bytes() != whole
+    run.classifier("digits")
+    assert path.read_bytes() == whole
+
+
+def test_another_protocol_leaves_the_runs_own_classifier_alone(tmp_path: Path) -> None:
+    run = trained(tmp_path)
+    measure_probe(run, "digits")
+    own = run.folder.classifier("digits").read_bytes()
+    quick = measure_probe(run, "digits", replace(run.config.probe, solver="lbfgs"))
+    assert "curve" not in quick.figures
+    assert run.folder.classifier("digits").read_bytes() == own
+    assert len(list(run.folder.path.glob("probe-digits*.safetensors"))) == 2
+
+
+def test_images_at_a_path_that_changed_are_measured_again(tmp_path: Path) -> None:
+    folder, attacks = trained(tmp_path, root=str(tmp_path)).folder, attacks_at(["fgsm"], 0.1, None)
+    name = write_images(tmp_path / "images")
+
+    def measure() -> list[Measurement]:
+        run = open_run(folder, device=CPU)
+        (attacked,) = measure_attacks(run, name, attacks)  # first: it probes where it must
+        return [attacked, measure_probe(run, name), measure_knn(run, name), measure_hcl_probe(run, name, 1)]
+
+    first = measure()
+    assert measure() == first
+    assert first[1].figures["images"] == {"train": 12, "test": 12}
+    assert first[1].figures["class_names"] == ["cat", "dog"]
+    write_images(tmp_path / "images", count=7)
+    run = open_run(folder, device=CPU)
+    measure_probe(run, name)
+    assert Overview(run).result()["attacks"] == []  # those on the images of before
+    again = measure()
+    for old, new in zip(first, again, strict=True):
+        assert old.figures["checksums"] != new.figures["checksums"]
+    assert [row["images"] for row in again[0].figures["attacks"]] == [14]
+
+
+def test_hcls_probe_stands_beside_it(tmp_path: Path) -> None:
+    run = trained(tmp_path, **{"probe.seed": 3})
+    found = measure_hcl_probe(run, "digits", epochs=1)
+    assert found.kind == "hcl_probe"
+    assert (found.settings["probe"]["epochs"], found.settings["probe"]["seed"]) == (1, 3)
+    assert {"accuracy", "accuracy_restored", "curve"} <= found.figures.keys()
+    assert found.settings["augment"]["flip_p"] == 0.0
+    assert not run.folder.classifier("digits").exists()
+
+
+def test_knn_is_the_evaluators(tmp_path: Path) -> None:
+    run = trained(tmp_path)
+    train, test = run.images.labelled("digits")
+    found = measure_knn(run, "digits")
+    assert found.figures["k"] == 1442 // 10
+    for k, one in ((144, found), (5, measure_knn(run, "digits", 5))):
+        figures = knn.evaluate(run.encoder, pair(train), pair(test), knn.KnnConfig(k=k))
+        assert one.figures["accuracy"] == figures["accuracy"]
+
+
+def test_attacks_are_on_the_images_that_were_probed_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder, attack = trained(tmp_path).folder, pipeline.run_attacks
+    """Another folder of data sets may hold another one of the same name."""
 
-    def _interrupted(subject: Subject, name: str, attacks: tuple[Attack, ...]) -> Part:
-        if attacks[0].eps == config().evaluation.eps[-1]:
-            os.kill(os.getpid(), signal.SIGTERM)
-        return attack(subject, name, attacks)
+    def _inverted(*arguments: Any, **options: Any) -> Dataset:
+        found = load(*arguments, **options)
+        return replace(found, images=255 - found.images)
 
-    monkeypatch.setattr(pipeline, "run_attacks", _interrupted)
-    with Stop() as stop:
-        assert run(config(), folder, HERE, stop) == "terminate"
-    assert not (folder / "result.json").exists()
-
-
-def test_a_finished_run_is_left_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = trained(tmp_path).folder
-    run(config(), folder, HERE, Stop())
-    before = {path: path.stat().st_ino for path in folder.path.rglob("*")}  # a replaced file has another
-    for name in ("runs.probes.probe.fit", "runs.probes.knn.score"):
-        monkeypatch.setattr(f"intnacl.{name}", None)
-    monkeypatch.setattr("intnacl.runs.attack.robustness.verdicts", None)
-    assert run(config(), folder, HERE, Stop()) is None
-    assert {path: path.stat().st_ino for path in folder.path.rglob("*")} == before
+    run, attacks = trained(tmp_path), attacks_at(["fgsm"], 0.1, 8)
+    (first,) = measure_attacks(run, "digits", attacks)
+    monkeypatch.setattr("intnacl.runs.images.load", _inverted)
+    run = open_run(run.folder, device=CPU)
+    with pytest.raises(InputError, match=r"other images or labels than its probe.*delete .*probe-digits"):
+        measure_attacks(run, "digits", attacks_at(["fgsm"], 0.2, 8))
+    run.folder.classifier("digits").unlink()
+    measure_probe(run, "digits")
+    (again,) = measure_attacks(run, "digits", attacks)
+    assert again.figures["checksums"] != first.figures["checksums"]
+    assert len(Overview(run).result()["attacks"]) == 2
 
 
-def test_a_finished_run_does_not_need_its_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = measured(tmp_path).folder
-
-    def _gone(*_: Any, **__: Any) -> None:
-        raise InputError("no such data set")
-
-    monkeypatch.setattr("intnacl.runs.opened.load", _gone)
-    assert run(config(), folder, HERE, Stop()) is None
-
-
-def test_a_run_stopped_in_training_is_not_measured(tmp_path: Path) -> None:
-    assert run(config(), RunFolder(tmp_path / "run"), HERE, StopAfter(1)) == "terminate"
-    assert not (tmp_path / "run" / "parts").exists()
-
-
-def test_transfer_sets_get_the_same_figures(tmp_path: Path) -> None:
-    import shutil
-
-    name = write_images(tmp_path / "images")
-    settings = config(**{"evaluation.transfer": (name,), "evaluation.eps": (0.02,), "root": str(tmp_path)})
-    folder = RunFolder(tmp_path / "run")
-    from tiny_run import trained_original
-
-    folder.begin(settings)
-    shutil.copy(trained_original() / "encoder.safetensors", folder)
-    assert run(settings, folder, HERE, Stop()) is None
-    accuracy = json.loads((folder / "result.json").read_text())["accuracy"]
-    assert list(accuracy) == ["digits", name]
-    assert set(accuracy[name]) == {"clean", "fgsm", "pgd"}
-
-
-def test_the_supervised_baseline_is_measured_alike(tmp_path: Path) -> None:
-    settings = config(objective="supervised", **{"train.epochs": 1, "evaluation.eps": (0.02,)})
-    assert run(settings, RunFolder(tmp_path / "run"), HERE, Stop()) is None
-    result = json.loads((tmp_path / "run" / "result.json").read_text())
-    assert result["protocol"]["objective"] == "supervised"
-    assert result["accuracy"]["digits"]["clean"] > 50
-    assert "supervised on digits" in (tmp_path / "run" / "report.html").read_text()
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"evaluation.eps": (0.02, 2.0)}, r"eps=2\.0 is out of range"),
-        ({"evaluation.eps": ()}, r"evaluation\.eps is empty"),
-        ({"evaluation.attacks": ("fgms",)}, "did you mean 'fgsm'"),
-        ({"evaluation.images": 0}, "images=0"),
-        ({"evaluation.transfer": ("digit",)}, "did you mean 'digits'"),
-    ],
-)
-def test_mistakes_are_found_before_training(tmp_path: Path, changes: dict[str, object], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        run(config(**changes), RunFolder(tmp_path / "run"), HERE, Stop())
-    assert not (tmp_path / "run").exists()
-
-
-def test_images_of_another_size_are_refused_before_training(tmp_path: Path) -> None:
-    images, labels = np.zeros((4, 16, 16, 3), np.uint8), np.arange(4)
-    for split in ("train", "test"):
-        np.savez(tmp_path / f"{split}.npz", images=images, labels=labels)
-    settings = config(**{"evaluation.transfer": (f"npz:{tmp_path}",)})
-    with pytest.raises(InputError, match="has 16×16 train images, but the encoder is trained on 8×8"):
-        run(settings, RunFolder(tmp_path / "run"), HERE, Stop())
-    assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize(
-    ("train", "test", "message"),
-    [
-        ((8, 8), (12, 12), "has 12×12 test images, but the encoder is trained on 8×8"),
-        ((8, 10), (8, 10), "has 8×10 images, but encoders are for square ones"),
-    ],
-)
-def test_arrays_of_other_shapes_are_refused_before_training(
-    tmp_path: Path, train: tuple[int, int], test: tuple[int, int], message: str
+def test_a_class_without_images_is_no_change_of_the_data_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    name = write_arrays(tmp_path / "own.npz", train=train, test=test)
-    with pytest.raises(InputError, match=message):
-        run(config(dataset=name), RunFolder(tmp_path / "run"), HERE, Stop())
-    assert not (tmp_path / "run").exists()
+    def _with_one_more(*arguments: Any, **options: Any) -> Dataset:
+        found = load(*arguments, **options)
+        return replace(found, classes=(*found.classes, "ten"))
+
+    monkeypatch.setattr("intnacl.runs.images.load", _with_one_more)
+    (found,) = measure_attacks(trained(tmp_path), "digits", attacks_at(["fgsm"], 0.05, 8))
+    assert found.figures["attacks"][0]["images"] == 8
 
 
-def test_classes_with_images_in_one_split_alone_are_told_before_training(tmp_path: Path) -> None:
-    name = write_arrays(tmp_path / "own.npz", test_classes=7)
-    with pytest.warns(InputWarning, match=r"3 of its classes have test images but no .* \(4, 5, 6\)"):
-        pipeline.check(config(dataset=name))
-    name = write_arrays(tmp_path / "few.npz", test_classes=3)
-    with pytest.warns(InputWarning, match=r"1 of its classes have training images but no .* \(3\)"):
-        pipeline.check(config(dataset=name))
-    pipeline.check(config(dataset=write_arrays(tmp_path / "all.npz")))  # warnings are errors here
-
-
-def write_arrays(
-    path: Path, *, train: tuple[int, int] = (8, 8), test: tuple[int, int] = (8, 8), test_classes: int = 4
-) -> str:
-    """An `npz:` data set of black images, with 4 classes for training; its name."""
-    np.savez(
-        path, train_images=np.zeros((16, *train, 3), np.uint8), train_labels=np.arange(16) % 4,
-        test_images=np.zeros((16, *test, 3), np.uint8), test_labels=np.arange(16) % test_classes,
-    )  # fmt: skip
-    return f"npz:{path}"
-
-
-def test_unlabelled_images_are_refused_before_training(tmp_path: Path) -> None:
-    name = write_images(tmp_path / "images", classes=())
-    with pytest.raises(InputError, match="has no labels"):
-        run(config(dataset=name, root=str(tmp_path)), RunFolder(tmp_path / "run"), HERE, Stop())
-    assert not (tmp_path / "run").exists()
-
-
-def test_a_missing_autoattack_is_told_before_training(monkeypatch: pytest.MonkeyPatch) -> None:
-    import sys
-
-    monkeypatch.setitem(sys.modules, "pyautoattack", None)
-    with pytest.raises(InputError, match=r"pip install 'intnacl\[autoattack\]'"):
-        pipeline.check(config(**{"evaluation.attacks": ("fgsm", "autoattack")}))
-
-
-@pytest.mark.parametrize("own", [True, False])
-def test_too_few_classes_for_autoattack_are_told_before_training(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: bool
+def test_bars_on_a_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pipeline, "require_autoattack", lambda: None)
-    name = write_images(tmp_path / "images", classes=("cat", "cow", "dog"))
-    where = {"dataset": name} if own else {"evaluation.transfer": (name,)}
-    with pytest.raises(InputError, match="needs at least 4 classes, these are 3: use pgd"):
-        pipeline.check(config(**where, root=str(tmp_path), **{"evaluation.attacks": ("pgd", "autoattack")}))
-
-
-def test_ranks_other_than_the_main_one_do_not_measure(tmp_path: Path) -> None:
-    from intnacl.training.ranks import Ranks
-
-    folder = trained(tmp_path).folder
-    assert run(config(), folder, Ranks(1, 2, CPU), Stop()) is None
-    assert not (folder / "parts").exists()
+    run, epochs = trained(tmp_path), 20
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    measure_probe(run, "digits")
+    shown = capsys.readouterr().err
+    assert "features of digits" in shown
+    assert f"{epochs}/{epochs}" in shown
+    measure_attacks(run, "digits", attacks_at(["fgsm"], 0.05, 50))
+    assert "attacks on digits" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Run folders that cannot be measured, and images that do not fit, end in a message with a remedy."""
+"""A run, opened from Python: what it holds, and that it measures and trains as the commands do."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -6,144 +6,95 @@ from pathlib import Path
 import pytest
 import torch
 
-from intnacl.errors import InputError
+import intnacl
+from intnacl.attacks.named import named_attack
+from intnacl.errors import InputError, InputWarning
 from intnacl.evaluation.features import extract
+from intnacl.evaluation.knn import KnnConfig
 from intnacl.models.encoders import build_model
-from intnacl.runs.opened import load_labelled, open_subject, pair
-from intnacl.runs.resolve import resolve
-from tiny_run import CPU, config, trained, write_images
+from intnacl.runs.opened import open_run
+from tiny_run import CPU, SETTINGS, config, forbid_evaluation, measured, trained, write_images
 
 
-def test_it_holds_the_trained_encoder_and_its_size(tmp_path: Path) -> None:
-    subject = trained(tmp_path)
-    assert subject.image_size == 8
-    assert len(subject.checksum) == 64
-    assert not subject.encoder.training
-    train, test = subject.load("digits")
-    assert (len(train), len(test)) == (1442, 355)
-    assert pair(test)[1].shape == (355,)
-    assert torch.isfinite(subject.encoder(test.images[:4] / 255)).all()
+def test_it_holds_the_trained_encoder_its_images_and_its_result(tmp_path: Path) -> None:
+    run = intnacl.open_run(str(measured(tmp_path).folder), device="cpu")
+    assert run.config == config()
+    assert (run.image_size, len(run.encoder_sha256)) == (8, 64)
+    assert not run.encoder.training
+    train, test = run.images.labelled("digits")
+    assert run.trained_on == train.checksum
+    assert torch.isfinite(run.encoder(test.images[:4] / 255)).all()
+    assert run.result is not None
+    assert run.result["accuracy"]["digits"]["clean"] > 50
+    run.folder.result.unlink()
+    assert run.result is None
 
 
-def test_a_folder_may_be_a_text(tmp_path: Path) -> None:
-    subject = trained(tmp_path)
-    assert open_subject(str(subject.folder), CPU).checksum == subject.checksum
+def test_what_is_measured_stays_and_more_is_added_to_the_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = measured(tmp_path)
+    with monkeypatch.context() as patch:
+        forbid_evaluation(patch)
+        found = run.measure()
+        assert [one.kind for one in found] == ["probe", "knn", *["attack"] * 4]
+        (probe,) = run.measure(run.config.probe)
+        assert probe == found[0]
+    (knn,) = run.measure(KnnConfig(k=5))
+    (attack,) = run.measure(named_attack("fgsm", 0.3, images=8))
+    assert run.result is not None
+    assert knn.figures["accuracy"] in [row["accuracy"] for row in run.result["knn"]]
+    assert attack.figures["attacks"][0]["eps"] in [row["eps"] for row in run.result["attacks"]]
+
+
+def test_a_run_from_python_is_that_of_the_command(tmp_path: Path) -> None:
+    said: list[str] = []
+    settings = SETTINGS | {"train.epochs": 1, "evaluation.eps": (0.02,), "loss.lam": 0.3}
+    arguments = {"preset": "simclr", "out": tmp_path / "run", "device": "cpu", "say": said.append}
+    with pytest.warns(InputWarning, match=r"loss\.lam=0\.3 changes nothing here"):
+        run = intnacl.runs.run(settings, **arguments)
+    assert [line.split(":")[0] for line in said] == [
+        "probe digits",
+        "knn digits",
+        "fgsm, pgd digits at eps 0.02",
+    ]
+    assert run.result is not None
+    assert run.folder.page.exists()
+    test = run.images.labelled("digits").test
+    assert run.classifier()(test.images[:2] / 255).shape == (2, 10)
+    with pytest.raises(InputError, match=r"was stopped \(time\) before its end: the same call goes on"):
+        intnacl.runs.run(SETTINGS, preset="simclr", out=tmp_path / "other", device="cpu", max_minutes=0)
 
 
 def test_data_sets_may_have_moved_since(tmp_path: Path) -> None:
-    run = trained(tmp_path).folder
+    run = open_run(trained(tmp_path).folder, device=CPU, root=tmp_path / "moved")
     with pytest.raises(InputError, match=f"{tmp_path / 'moved'}"):
-        open_subject(run, CPU, tmp_path / "moved").load("tinyimagenet")
+        run.images.labelled("tinyimagenet")
+    assert run.config.root is None
 
 
 def test_features_of_a_data_set_are_computed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    name, subject = f"folder:{tmp_path / 'images'}", trained(tmp_path)
-    write_images(tmp_path / "images")
-    digits = subject.load("digits")
-    first = subject.features(*digits)
-    assert torch.equal(first[1], extract(subject.encoder, digits[1].images))
-    assert [len(features) for features in subject.features(*subject.load(name))] == [12, 12]
-    again = subject.features(*digits)
+    run = trained(tmp_path, root=str(tmp_path))
+    name = write_images(tmp_path / "images")
+    first = run.features("digits")
+    assert torch.equal(first[1], extract(run.encoder, run.images.labelled("digits").test.images))
+    assert [len(features) for features in run.features(name)] == [12, 12]
+    again = run.features("digits")
     assert again[0] is not first[0]  # only the last data set's are kept
     assert torch.equal(again[0], first[0])
+    other = build_model(run.config.encoder, image_size=8, adversarial=False, seed=9).encoder
+    assert not torch.equal(replace(run, encoder=other).features("digits")[0], first[0])
     monkeypatch.setattr("intnacl.runs.opened.extract", None)
-    assert subject.features(*subject.load("digits")) is again
+    assert run.features("digits") is again
 
 
-def test_features_of_another_encoder_are_its_own(tmp_path: Path) -> None:
-    subject = trained(tmp_path)
-    digits = subject.load("digits")
-    first = subject.features(*digits)
-    other = build_model(subject.config.encoder, image_size=8, adversarial=False, seed=9).encoder
-    assert not torch.equal(replace(subject, encoder=other).features(*digits)[0], first[0])
-
-
-def test_a_folder_that_is_no_run(tmp_path: Path) -> None:
+def test_a_folder_without_a_trained_encoder(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"is no run folder: it has no config\.json"):
-        open_subject(tmp_path, CPU)
-
-
-def test_a_run_without_an_encoder(tmp_path: Path) -> None:
+        open_run(tmp_path)
     folder = trained(tmp_path).folder
-    (folder / "encoder.safetensors").unlink()
-    with pytest.raises(InputError, match="not trained to its end yet: run its `intnacl pretrain`"):
-        open_subject(folder, CPU)
-    for path in (folder / "checkpoints").iterdir():
-        path.rename(tmp_path / path.name)
-    with pytest.raises(InputError, match=r"has no encoder\.safetensors: train it first"):
-        open_subject(folder, CPU)
-    (folder / "result.json").write_text("{}")
-    with pytest.raises(InputError, match=r"is a record without weights: repeat its run with another --out"):
-        open_subject(folder, CPU)
-
-
-def test_a_damaged_encoder(tmp_path: Path) -> None:
-    folder = trained(tmp_path).folder
-    (folder / "encoder.safetensors").write_bytes(b"nothing")
+    folder.encoder.write_bytes(b"nothing")
     with pytest.raises(InputError, match="is no encoder of intnacl"):
-        open_subject(folder, CPU)
-
-
-def test_folders_of_images_are_resized_to_the_encoder(tmp_path: Path) -> None:
-    name = write_images(tmp_path / "images", side=20)
-    settings = resolve({"root": str(tmp_path)})
-    train, test = load_labelled(settings, name, 8)
-    assert train.images.shape == (12, 3, 8, 8)
-    assert test.classes == ("cat", "dog")
-
-
-@pytest.mark.parametrize("size", [(16, 16), (4, 4), (8, 16)])
-def test_images_of_another_size(tmp_path: Path, size: tuple[int, int]) -> None:
-    import numpy as np
-
-    images, labels = np.zeros((4, *size, 3), np.uint8), np.arange(4) % 2
-    splits = {
-        f"{split}_{k}": v for split in ("train", "test") for k, v in (("images", images), ("labels", labels))
-    }
-    np.savez(tmp_path / "other.npz", **splits)
-    told = (
-        f"has {size[0]}×{size[1]} train images, but the encoder is trained on 8×8: choose a data set of that"
-    )
-    with pytest.raises(InputError, match=told):
-        load_labelled(config(), f"npz:{tmp_path / 'other.npz'}", 8)
-
-
-def test_images_without_labels(tmp_path: Path) -> None:
-    name = write_images(tmp_path / "images", classes=())
-    with pytest.raises(InputError, match=r"has no labels \(train\): nothing can be measured"):
-        load_labelled(resolve({"root": str(tmp_path)}), name, 8)
-
-
-def test_images_of_one_class(tmp_path: Path) -> None:
-    name = write_images(tmp_path / "images", classes=("cat",))
-    with pytest.raises(InputError, match=r"has 'cat' as its only class: every classifier would be right"):
-        load_labelled(resolve({"root": str(tmp_path)}), name, 8)
-
-
-def test_images_with_neither_labels_nor_a_test_split(tmp_path: Path) -> None:
-    """Moving them into two splits would not help: what they lack is labels."""
-    write_images(tmp_path / "images", classes=())
-    with pytest.raises(InputError, match=r"has no labels \(train\): nothing can be measured"):
-        load_labelled(resolve({"root": str(tmp_path)}), f"folder:{tmp_path / 'images' / 'train'}", 8)
-
-
-def test_splits_with_different_classes(tmp_path: Path) -> None:
-    name = write_images(tmp_path / "images")
-    (tmp_path / "images/test/dog").rename(tmp_path / "images/test/cow")
-    with pytest.raises(InputError, match="cow is no class of the training folder, which has cat, dog"):
-        load_labelled(resolve({"root": str(tmp_path)}), name, 8)
-
-
-def test_class_names_that_differ_between_the_splits(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dataclasses import replace
-
-    from intnacl.data import load
-    from intnacl.runs import opened as subject
-
-    def _load(name: str, split: str, root: str | None, *, size: int | None) -> object:
-        found = load(name, split, root, size=size)
-        return replace(found, classes=(*found.classes[:-1], "ten")) if split == "test" else found
-
-    monkeypatch.setattr(subject, "load", _load)
-    with pytest.raises(InputError, match=r"different classes \(9, ten\): give both the same"):
-        load_labelled(config(), "digits", 8)
+        open_run(folder)
+    folder.encoder.unlink()
+    with pytest.raises(InputError, match="not trained to its end yet"):
+        open_run(folder)

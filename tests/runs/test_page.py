@@ -10,19 +10,19 @@ from pathlib import Path
 import pytest
 
 from intnacl.console import two_decimals
-from intnacl.runs.attack import plan, run_attacks
+from intnacl.runs.attack import attacks_at, measure_attacks
 from intnacl.runs.folder import RunFolder
-from intnacl.runs.measurements import all_parts
+from intnacl.runs.measure import measure_hcl_probe, measure_knn, measure_probe
+from intnacl.runs.measurements import Measurements
+from intnacl.runs.opened import Run
 from intnacl.runs.page import (
-    attacked_images,
     print_attacks,
     print_probes,
     print_result,
     render,
     write_result_and_page,
 )
-from intnacl.runs.probes import run_hcl_probe, run_knn, run_probe
-from intnacl.runs.result import KINDS, Measured, Result, best_rows, collect
+from intnacl.runs.result import Overview, Result, best_rows
 from tiny_run import measured, measured_original, write_images
 
 
@@ -39,42 +39,32 @@ class Tags(HTMLParser):
         self.links += [value or "" for name, value in attrs if name in names]
 
 
+def page_of(run: Run) -> str:
+    found = Overview(run)
+    return render(found, found.result())
+
+
 def test_it_needs_no_other_file_and_shows_figures_and_drawings(tmp_path: Path) -> None:
-    subject = measured(tmp_path)
-    text = re.sub(r"\s+", " ", subject.folder.page.read_text())
+    run = measured(tmp_path)
+    text = re.sub(r"\s+", " ", run.folder.page.read_text())
     tags = Tags(text)
     assert tags.seen.count("svg") == 4  # robustness, examples, learning curves, probe curve
     assert all(link.startswith(("data:", "#")) for link in tags.links)
     assert "script" not in tags.seen
     assert "prefers-color-scheme: dark" in text
-    row = collect(subject)["accuracy"]["digits"]
+    row = Overview(run).result()["accuracy"]["digits"]
     cells = "".join(f"<td>{row[key]:.2f}</td>" for key in ("clean", "fgsm", "pgd"))
     assert f"<td>digits</td>{cells}" in text
     assert "simclr on digits" in text
     assert "PGD at eps 0.1;" in text  # the images at the largest, where most is to be seen
 
 
-@pytest.mark.parametrize(
-    ("names", "title"),
-    [
-        (("fgsm",), "FGSM"), (("fgsm", "pgd"), "PGD"), (("pgd_tuned", "fgsm", "pgd"), "PGD tuned"),
-        (("fgsm", "autoattack"), "PGD tuned"),
-    ],
-)  # fmt: skip
-def test_the_images_are_those_of_the_strongest_attack(
-    tmp_path: Path, names: tuple[str, ...], title: str
-) -> None:
-    rows = [{"name": name, "eps": 0.1} for name in names] + [{"name": "pgd_tuned", "eps": 0.02}]
-    figure = attacked_images(measured(tmp_path), "digits", 0.1, rows)
-    assert figure.get_suptitle().startswith(f"{title} at eps 0.1;")
-
-
 def test_other_probes_are_listed_with_their_differences(tmp_path: Path) -> None:
-    subject = measured(tmp_path)
-    assert "the run&#39;s own" not in subject.folder.page.read_text()
-    quick = run_probe(subject, "digits", replace(subject.config.probe, solver="lbfgs"))
-    one, two = (run_hcl_probe(subject, "digits", epochs) for epochs in (1, 2))
-    text = render(Measured(subject), collect(subject))
+    run = measured(tmp_path)
+    assert "the run&#39;s own" not in run.folder.page.read_text()
+    quick = measure_probe(run, "digits", replace(run.config.probe, solver="lbfgs"))
+    one, two = (measure_hcl_probe(run, "digits", epochs) for epochs in (1, 2))
+    text = page_of(run)
     names = {"solver = lbfgs": quick, "HCL&#39;s, epochs = 1": one, "HCL&#39;s, epochs = 2": two}
     for kind, part in names.items():
         assert f">{kind}</td><td>{part.figures['accuracy']:.2f}</td>" in text
@@ -82,46 +72,46 @@ def test_other_probes_are_listed_with_their_differences(tmp_path: Path) -> None:
 
 
 def test_knn_is_the_runs_own_whatever_else_was_tried(tmp_path: Path) -> None:
-    subject = measured(tmp_path)
-    own = run_knn(subject, "digits").figures["accuracy"]
-    assert run_knn(subject, "digits", 1).figures["accuracy"] != own
-    assert f"<td>{own:.2f}</td></tr>\n</tbody>" in render(Measured(subject), collect(subject))
+    run = measured(tmp_path)
+    own = measure_knn(run, "digits").figures["accuracy"]
+    assert measure_knn(run, "digits", 1).figures["accuracy"] != own
+    assert f"<td>{own:.2f}</td></tr>\n</tbody>" in page_of(run)
 
 
-def test_measurements_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    subject, seen = measured(tmp_path), []
-    monkeypatch.setattr(
-        "intnacl.runs.result.all_parts", lambda folder, kind: seen.append(kind) or all_parts(folder, kind)
-    )
-    assert write_result_and_page(Measured(subject))
-    assert seen == list(KINDS)
+def test_a_page_is_drawn_from_what_is_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measurements are read once, images are neither loaded nor attacked again."""
+    run, seen = measured(tmp_path), []
+    before, real = run.folder.page.read_text(), Measurements.all
+    monkeypatch.setattr(Measurements, "all", lambda stored, kind: seen.append(kind) or real(stored, kind))
+    monkeypatch.setattr("intnacl.runs.images.load", None)
+    run.folder.page.unlink()
+    assert write_result_and_page(run)
+    assert seen == ["probe", "hcl_probe", "knn", "attack"]
+    assert Tags(run.folder.page.read_text()).seen == Tags(before).seen
 
 
-def test_where_the_images_are_gone_the_page_goes_without_a_picture_of_them(tmp_path: Path) -> None:
-    """A run that was copied to another machine may be measured there on other images."""
-    name, subject = write_images(tmp_path / "images"), measured(tmp_path)
-    run_attacks(subject, name, plan(["fgsm"], 0.02, None))
-    assert Tags(render(Measured(subject), collect(subject))).seen.count("svg") == 6
-    (tmp_path / "images").rename(tmp_path / "elsewhere")
-    text = render(Measured(subject), collect(subject))
+def test_without_stored_images_of_its_attacks_a_page_goes_without_their_picture(tmp_path: Path) -> None:
+    """As that of a run of an earlier version."""
+    name, run = write_images(tmp_path / "images"), measured(tmp_path)
+    measure_attacks(run, name, attacks_at(["fgsm"], 0.02, None))
+    assert Tags(page_of(run)).seen.count("svg") == 6
+    run.folder.examples(name).unlink()
+    text = page_of(run)
     assert f"Under attack: {name}" in text
     assert Tags(text).seen.count("svg") == 5
     assert "None" not in text
 
 
 def test_a_run_without_radii_has_a_page(tmp_path: Path) -> None:
-    subject = measured(tmp_path)
-    config = replace(subject.config, evaluation=replace(subject.config.evaluation, eps=()))
-    found = Measured(replace(subject, config=config))
-    assert "<td>–</td><td>–</td>" in render(found, collect(found.subject))
+    assert "<td>–</td><td>–</td>" in page_of(measured(tmp_path, **{"evaluation.eps": ()}))
 
 
 def test_text_from_outside_is_escaped(tmp_path: Path) -> None:
-    subject = measured(tmp_path)
-    result = collect(subject) | {"warnings": ["<script>alert(1)</script>"]}
+    run = measured(tmp_path)
+    result = Overview(run).result() | {"warnings": ["<script>alert(1)</script>"]}
     result["protocol"]["hardware"]["cpu"] = "<img src=x onerror=alert(1)>"
-    evil = replace(subject, config=replace(subject.config, recipe="<b>bold</b>"))
-    text = render(Measured(evil), result)
+    evil = replace(run, config=replace(run.config, recipe="<b>bold</b>"))
+    text = render(Overview(evil), result)
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
     assert not {"script", "img", "b"} & set(Tags(text).seen)
 
@@ -205,7 +195,7 @@ def test_attacks_are_rows_and_eps_columns_grouped_by_images(capsys: pytest.Captu
 
 
 def test_probes_show_the_last_and_the_best_epoch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    part = run_probe(measured(tmp_path), "digits")
+    part = measure_probe(measured(tmp_path), "digits")
     print_probes([part])
     shown = [two_decimals(part.figures[name]) for name in ("accuracy", "best_accuracy")]
     assert capsys.readouterr().out.splitlines()[-1].split()[:4] == ["digits", "355", *shown]

@@ -226,7 +226,7 @@ def test_a_named_set_is_not_loaded_for_a_finished_run(
 ) -> None:
     """It does not change, and may be large."""
     shutil.copytree(finished, tmp_path / "run")
-    monkeypatch.setattr("intnacl.runs.pretrain.load", lambda *_, **__: pytest.fail("loaded"))
+    monkeypatch.setattr("intnacl.runs.images.load", lambda *_, **__: pytest.fail("loaded"))
     assert run(tmp_path / "run") is None
 
 

@@ -166,15 +166,15 @@ def bench(
 def _run(flags: Flags, more: Mapping[str, object]) -> NoReturn:
     """Train and measure the run that the flags name, over the settings `more`."""
     from intnacl.runs.folder import RunFolder, default_folder
-    from intnacl.runs.measure import run
     from intnacl.runs.page import print_result
+    from intnacl.runs.stages import train_and_measure
     from intnacl.training.ranks import ranks
     from intnacl.training.stop import Stop
 
     with ranks(flags.device) as here, Stop(flags.max_minutes) as stop:
         (config,) = _resolve(flags, more, here).values()
         folder = RunFolder(flags.out or default_folder(config))
-        reason = run(config, folder, here, stop, print)
+        reason = train_and_measure(config, folder, here, stop, print)
         if reason is None and here.main:
             print_result(folder)
     _end(reason, here)

@@ -74,7 +74,7 @@ def attempt(job: Job, results: Path, *, device: str, stop: Stop, session: str) -
     Each session has its own tries: it tries again what earlier ones gave up, and two that share a folder
     both come to an end.
     """
-    from intnacl.runs import run
+    from intnacl.runs.stages import train_and_measure
 
     folder = run_folder(results, job.name)
     if folder.is_finished():
@@ -111,7 +111,7 @@ def attempt(job: Job, results: Path, *, device: str, stop: Stop, session: str) -
                 mark_shared(results, folder)
                 for shorter in job.shorter:  # the longest first: one with a state of its own takes no other
                     inherit(run_folder(results, shorter), folder)
-                reason = run(config, folder, here, stop)
+                reason = train_and_measure(config, folder, here, stop)
         except Exception as error:
             mistake = isinstance(error, InputError)
             text = str(error) if mistake else traceback.format_exc()

@@ -3,15 +3,16 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from intnacl.runs.measure import run
+    from intnacl.runs.opened import Run, open_run
+    from intnacl.runs.stages import run
 
-__all__ = ["run"]
+__all__ = ["Run", "open_run", "run"]
 
 
 def __getattr__(name: str) -> Any:
     """A public name, loaded when it is first asked for: reading a configuration needs no trainer."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from intnacl.runs import measure
+    from intnacl.runs import opened, stages
 
-    return getattr(measure, name)
+    return getattr(stages if name == "run" else opened, name)

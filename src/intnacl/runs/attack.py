@@ -1,102 +1,255 @@
-"""Attacks on the classifiers of a run folder, one part for each data set and eps, or curve over eps."""
+"""Attacks on the classifiers of a run: one measurement each, which goes on where it was stopped."""
 
+import json
+import shutil
 import time
-from collections.abc import Iterable
-from dataclasses import asdict
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, NamedTuple, cast
 
+import torch
 from torch import Tensor
 
-from intnacl.attacks.named import Attack, named_attack
+from intnacl.attacks.named import Attack, AttackRow, AttackSettings, named_attack
 from intnacl.attacks.sanity import accuracy_warnings
 from intnacl.console import watched
 from intnacl.evaluation import robustness
+from intnacl.files import parse_json, write_file
 from intnacl.runs.config import EvaluationConfig
-from intnacl.runs.measurements import Part, part_path
-from intnacl.runs.opened import Subject, pair
-from intnacl.runs.probes import checksums, measured_now, probed
-from intnacl.runs.verdicts import Verdicts
+from intnacl.runs.folder import digest
+from intnacl.runs.images import pair
+from intnacl.runs.measurements import FORMATS, Figures, Measurement, Verdicts, environment, plain
+
+if TYPE_CHECKING:
+    from intnacl.runs.opened import Run
 
 BATCH = 512  # images of a pass through the model
 SHOWN = 8  # images of the grid
+STRENGTH = ("fgsm", "pgd", "pgd_tuned")  # gradient attacks, the strongest last
 
 
-def plan(names: Iterable[str], eps: float, images: int | None) -> tuple[Attack, ...]:
-    """The named attacks at one eps."""
+def attacks_at(names: Iterable[str], eps: float, images: int | None) -> tuple[Attack, ...]:
+    """Return the named attacks at one radius."""
     return tuple(named_attack(name, eps, images=images) for name in dict.fromkeys(names))
 
 
-def plans(wanted: EvaluationConfig) -> list[tuple[Attack, ...]]:
-    """The attacks that a configuration asks for, radius by radius; FGSM alone at all radii together."""
-    rounds = [plan(names, eps, wanted.images) for eps, names in wanted.rounds]
+def planned_attacks(wanted: EvaluationConfig) -> list[tuple[Attack, ...]]:
+    """Return the attacks that are asked for, radius by radius; FGSM alone at all radii together."""
+    rounds = [attacks_at(names, eps, wanted.images) for eps, names in wanted.rounds]
     curve = tuple(attacks[0] for attacks in rounds if [attack.name for attack in attacks] == ["fgsm"])
     return [attacks for attacks in rounds if attacks[0] not in curve] + ([curve] if curve else [])
 
 
-def stage_name(name: str, attacks: tuple[Attack, ...]) -> str:
-    """What is done, in one line."""
+def describe(dataset: str, attacks: Sequence[Attack]) -> str:
+    """Return one line for what is done."""
     names = ", ".join(dict.fromkeys(attack.name for attack in attacks))
     radii = ", ".join(f"{eps:.4g}" for eps in dict.fromkeys(attack.eps for attack in attacks))
-    return f"{names} {name} at eps {radii}"
+    return f"{names} {dataset} at eps {radii}"
 
 
-def run_attacks(subject: Subject, name: str, attacks: tuple[Attack, ...]) -> Part:
-    """Accuracy on a data set under attacks, and their worst case at each eps."""
-    settings = attack_settings(subject, name, attacks)
-    begun = part_path(subject.folder, "attack", settings).with_suffix(".begun")
-    verdicts = Verdicts(begun, name, subject.device)
+def measure_attacks(run: "Run", dataset: str, attacks: Sequence[Attack]) -> list[Measurement]:
+    """Measure the accuracy of the run's classifier under each attack that is not measured yet.
 
-    def _work() -> dict[str, Any]:
-        classifier, train, test = probed(subject, name)
-        images, device = checksums(train, test), subject.device
-        done = verdicts.read(images, attacks)
-        with watched(classifier, f"attacks on {name}, passes of images", most_passes(attacks, len(test))):
+    What attacks share is computed once for all of them. Each one's measurement is stored after every portion
+    of the images, and goes on from there after a stop.
+    """
+    settings = {attack: run.measurements.attack_settings(dataset, attack.settings()) for attack in attacks}
+    measured: dict[Attack, Measurement] = {}
+    for attack in attacks:
+        found = run.measurements.find("attack", settings[attack])
+        if found is not None and run.measurements.is_current(found, run.images):
+            measured[attack] = found
+    left = [attack for attack in attacks if attack not in measured or not measured[attack].is_complete]
+    if left:
+        images = run.images.labelled(dataset)
+        test, classifier = pair(images.test), run.classifier(dataset)
+        begun = {attack: found.verdicts for attack, found in measured.items() if found.verdicts}
+        verdicts = {attack: begun.get(attack, Verdicts(clean="", attacked="")) for attack in left}
+        seconds = {attack: measured[attack].time_s if attack in begun else 0.0 for attack in left}
+        total = most_passes(left, len(images.test))
+        with watched(classifier, f"attacks on {dataset}, passes of images", total):
             began = time.monotonic()
-            left = robustness.verdicts(
-                classifier, *pair(test), attacks, done=done, batch_size=BATCH, device=device
+            zero = robustness.zero_gradients(classifier, *test, batch_size=BATCH, device=run.device)
+            done = {attack: len(verdicts[attack]["clean"]) for attack in left}
+            portions = robustness.verdicts(
+                classifier, *test, left, done=done, batch_size=BATCH, device=run.device
             )
-            for found in left:
-                verdicts.keep(images, found, began)
+            for portion in portions:
+                attack, former = portion.attack, verdicts[portion.attack]
+                verdicts[attack] = Verdicts(
+                    clean=former["clean"] + _digits(portion.clean),
+                    attacked=former["attacked"] + _digits(portion.right),
+                )
+                seconds[attack] += time.monotonic() - began
+                clean_N, right_n = _bools(verdicts[attack]["clean"]), _bools(verdicts[attack]["attacked"])
+                figures = robustness.figures(clean_N, {attack: right_n}, zero)
+                whole = {"images": len(images.test), "checksums": images.checksums}
+                measured[attack] = Measurement(
+                    kind="attack",
+                    settings=plain(settings[attack]),
+                    figures=cast(Figures, {**figures, **whole}),
+                    time_s=round(seconds[attack], 3),
+                    environment=environment(run.device),
+                    format=FORMATS["attack"],
+                    verdicts=verdicts[attack],
+                )
+                run.measurements.save(measured[attack])
                 began = time.monotonic()
-            zero = robustness.zero_gradients(classifier, *pair(test), batch_size=BATCH, device=device)
-        return {**verdicts.figures(zero), "checksums": images}
+        store_examples(run, dataset, left)
+        for folder in run.folder.measurements.glob("attack-*.begun"):  # an earlier version's
+            shutil.rmtree(folder, ignore_errors=True)
+    return list({digest(measured[attack].settings): measured[attack] for attack in attacks}.values())
 
-    part = measured_now(subject, "attack", settings, _work, earlier=lambda: verdicts.earlier_s)
-    verdicts.forget()
-    return part
+
+def _digits(right_n: Tensor) -> str:
+    return "".join("01"[right] for right in right_n.tolist())
+
+
+def _bools(digits: str) -> Tensor:
+    return torch.tensor([digit == "1" for digit in digits], dtype=torch.bool)
 
 
 def most_passes(attacks: Iterable[Attack], images: int) -> int | None:
-    """Images that go through the classifier at most, under all attacks; None: there is no telling."""
+    """Return how many images go through the classifier at most; None if that is not known in advance."""
     total = images + min(images, 1024)  # without attack, and for zero gradients
     for attack in attacks:
         if attack.passes is None:
             return None
-        total += (attack.passes + 2) * min(images, attack.images or images)  # two verdicts
+        total += (attack.passes + 2) * min(images, attack.images or images)  # judged twice
     return total
 
 
-def attack_warnings(parts: Iterable[Part]) -> list[str]:
-    """What is doubtful in attacks on one data set: in each part, and from one part's eps to another's."""
-    parts = list(parts)
-    found = [warning for part in parts for warning in part.figures["warnings"]]
-    rows = [row for part in parts for row in part.figures["attacks"]]
-    return list(dict.fromkeys(found + accuracy_warnings(rows)))
+# ---- rows --------------------------------------------------------------------------------------------------
 
 
-def attack_settings(subject: Subject, name: str, attacks: tuple[Attack, ...]) -> dict[str, Any]:
-    """What the figures of attacks depend on."""
-    return {
-        "dataset": name,
-        "encoder": subject.checksum,
-        "probe": asdict(subject.config.probe),
-        "attacks": [attack.settings() for attack in attacks],
-    }
+class AttackGroup(NamedTuple):
+    """Measured attacks on one data set that belong together, and those that share their worst cases."""
+
+    attacks: list[Measurement]
+    beside: list[Measurement]
 
 
-def examples(subject: Subject, name: str, attack: Attack) -> tuple[dict[str, Tensor], tuple[str, ...]]:
-    """Some test images before and after an attack, and the names of their classes."""
-    classifier, _, test = probed(subject, name)
+def group_attacks(found: Iterable[Measurement], wanted: EvaluationConfig) -> list[AttackGroup]:
+    """Return measured attacks on one data set as they were asked for.
+
+    First come those of the configuration, in its order. The others follow by radius and number of images,
+    beside those of the configuration that are alike in both; a file of an earlier version may hold several.
+    """
+    keys = [(digest(a.settings()), i) for i, some in enumerate(planned_attacks(wanted)) for a in some]
+    place = {key: place for place, (key, _) in enumerate(keys)}
+    planned: dict[int, list[Measurement]] = {}
+    others: dict[object, list[Measurement]] = {}
+    in_order = sorted(found, key=lambda one: place.get(digest(one.settings["attacks"][0]), len(keys)))
+    for one in in_order:
+        first = digest(one.settings["attacks"][0])
+        if first in place:
+            planned.setdefault(keys[place[first]][1], []).append(one)
+        else:
+            several = len(one.settings["attacks"]) > 1
+            others.setdefault(digest(one.settings) if several else _radius(one), []).append(one)
+    asked = [one for some in planned.values() for one in some]
+    return [AttackGroup(some, []) for some in planned.values()] + [
+        AttackGroup(some, [one for one in asked if _radius(one) == _radius(some[0])])
+        for some in others.values()
+    ]
+
+
+def _radius(one: Measurement) -> tuple[float, int]:
+    row = one.figures["attacks"][0]
+    return row["eps"], row["images"]
+
+
+def group_rows(group: AttackGroup) -> list[AttackRow]:
+    """Return a group's attacks, then their worst case at each radius.
+
+    Worst cases are computed from verdicts. Measurements of earlier versions have none, but worst cases of
+    their own.
+    """
+    rows = [row for one in group.attacks for row in one.figures["attacks"]]
+    for one in group.attacks:
+        for row in one.figures["worst_case"] if one.verdicts is None else ():
+            of = [attack["name"] for attack in one.settings["attacks"] if attack["eps"] == row["eps"]]
+            rows.append({**row, "of": of})
+    judged = [(one, one.verdicts) for one in (*group.beside, *group.attacks) if one.verdicts]
+    for eps in sorted({_radius(one)[0] for one in group.attacks if one.verdicts}):
+        some = [(one, verdicts) for one, verdicts in judged if _radius(one)[0] == eps]
+        images = min(_radius(one)[1] for one, _ in some)
+        clean = some[0][1]["clean"][:images]
+        marks = zip(clean, *(verdicts["attacked"][:images] for _, verdicts in some), strict=True)
+        right = sum(all(mark == "1" for mark in image) for image in marks)
+        rows.append({
+            "name": "worst_case", "eps": eps, "steps": None, "step_size": None, "restarts": None,
+            "images": images, "accuracy": 100 * right / images, "clean": 100 * clean.count("1") / images,
+            "of": [one.settings["attacks"][0]["name"] for one, _ in some],
+        })  # fmt: skip
+    return rows
+
+
+def attack_warnings(groups: Sequence[AttackGroup]) -> list[str]:
+    """Return what is doubtful about attacks on one data set: in each group, and from group to group."""
+    rows = [[row for one in group.attacks for row in one.figures["attacks"]] for group in groups]
+    found: list[str] = []
+    for group, some in zip(groups, rows, strict=True):
+        found += [warning for one in group.attacks for warning in one.figures["warnings"]]
+        found += accuracy_warnings(some)
+    return list(dict.fromkeys(found + accuracy_warnings([row for some in rows for row in some])))
+
+
+# ---- pictures ----------------------------------------------------------------------------------------------
+
+
+class Examples(NamedTuple):
+    """Some test images before and after an attack."""
+
+    attack: AttackSettings
+    classes: tuple[str, ...]
+    tensors: dict[str, Tensor]
+    """As from `robustness.examples`."""
+
+
+def store_examples(run: "Run", dataset: str, attacks: Sequence[Attack]) -> None:
+    """Store some test images under the strongest gradient attack at the largest radius, for pictures.
+
+    In place of AutoAttack, which takes its time, it is tuned PGD. Stored images of a larger radius or a
+    stronger attack stay.
+    """
+    from safetensors.torch import save
+
+    eps = max(attack.eps for attack in attacks)
+    names = {"pgd_tuned" if a.name == "autoattack" else a.name for a in attacks if a.eps == eps}
+    strongest = next((name for name in reversed(STRENGTH) if name in names), None)
+    stored = load_examples(run, dataset)
+    if strongest is None or (
+        stored is not None
+        and (stored.attack["eps"], STRENGTH.index(stored.attack["name"])) >= (eps, STRENGTH.index(strongest))
+    ):
+        return
+    test, attack = run.images.labelled(dataset).test, named_attack(strongest, eps)
     chosen = test.spread(SHOWN)
     images, labels = (tensor[chosen] for tensor in pair(test))
-    return robustness.examples(classifier, images, labels, attack, device=subject.device), test.classes
+    found = robustness.examples(run.classifier(dataset), images, labels, attack, device=run.device)
+    facts = {"of": _examples_key(run, dataset), "attack": attack.settings(), "classes": test.classes}
+    tensors = {name: tensor.contiguous() for name, tensor in (found | {"clean": images}).items()}
+    write_file(run.folder.examples(dataset), save(tensors, {"intnacl": json.dumps(facts, sort_keys=True)}))
+
+
+def load_examples(run: "Run", dataset: str) -> Examples | None:
+    """Return the stored images; None where there are none, or only those of other images or weights."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(run.folder.examples(dataset), framework="pt") as file:
+            facts = parse_json((file.metadata() or {})["intnacl"])
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (no mapping)
+    except (OSError, SafetensorError, KeyError, ValueError):
+        return None
+    if facts["of"] != _examples_key(run, dataset):
+        return None
+    tensors["clean"] = tensors["clean"].float() / 255
+    return Examples(facts["attack"], tuple(facts["classes"]), tensors)
+
+
+def _examples_key(run: "Run", dataset: str) -> str:
+    """Return a digest of the classifier and its images."""
+    settings = run.measurements.probe_settings(dataset)
+    found = run.measurements.find("probe", settings)
+    return digest([settings, found.figures["checksums"] if found else None])

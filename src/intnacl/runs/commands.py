@@ -6,23 +6,29 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from intnacl.attacks.autoattack import require_autoattack
-from intnacl.attacks.named import Attack
 from intnacl.console import print_table, print_warnings, two_decimals
 from intnacl.errors import InputError, check_choice
 from intnacl.evaluation.probe import ProbeConfig
 from intnacl.plots.curves import draw_probe, draw_robustness
 from intnacl.plots.gallery import draw_neighbours, save_gallery
 from intnacl.plots.style import save_figure
-from intnacl.runs.attack import attack_warnings, plans, run_attacks, stage_name
+from intnacl.runs.attack import (
+    attack_warnings,
+    describe,
+    group_attacks,
+    group_rows,
+    load_examples,
+    measure_attacks,
+    planned_attacks,
+)
 from intnacl.runs.config import EvaluationConfig
 from intnacl.runs.embed import write_features
 from intnacl.runs.folder import file_name
-from intnacl.runs.measurements import Part
-from intnacl.runs.opened import Subject, open_subject
-from intnacl.runs.page import attacked_images, print_attacks, print_probes, write_result_and_page
-from intnacl.runs.probes import run_hcl_probe, run_knn, run_probe
-from intnacl.runs.result import Measured, best_rows, collect, left_out_warnings
-from intnacl.training.ranks import pick_device
+from intnacl.runs.measure import measure_hcl_probe, measure_knn, measure_probe
+from intnacl.runs.measurements import Measurement
+from intnacl.runs.opened import Run, open_run
+from intnacl.runs.page import draw_stored, print_attacks, print_probes, write_result_and_page
+from intnacl.runs.result import Overview, best_rows
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -36,39 +42,39 @@ EPS_CURVE = (0.002, 0.004, 0.008, 0.016, 8 / 255, 0.032)  # where no eps is name
 
 
 def probe_command(
-    run: Path, datasets: Sequence[str], protocol: str, epochs: int | None, device: str,
+    path: Path, datasets: Sequence[str], protocol: str, epochs: int | None, device: str,
     root: Path | None = None,
-) -> list[Part]:  # fmt: skip
+) -> list[Measurement]:  # fmt: skip
     """Probe a run's encoder on data sets, the run's own by default."""
     check_choice("protocol", protocol, PROTOCOLS)
-    subject = open_subject(run, pick_device(device), root)
-    parts = [_probe(subject, name, protocol, epochs) for name in subject.named(datasets)]
+    run = open_run(path, device=device, root=root)
+    parts = [_probe(run, name, protocol, epochs) for name in run.named(datasets)]
     print_probes(parts)
-    curves = {p.settings["dataset"]: p.figures["curve"] for p in parts if "curve" in p.figures}
+    curves = {p.dataset: p.figures["curve"] for p in parts if "curve" in p.figures}
     if curves:
         name = "-".join(["probe", *([] if protocol == "run" else [protocol]), *map(file_name, curves)])
-        _save(draw_probe(curves), run / f"{name}.png")
-    _finish(subject)
+        _save(draw_probe(curves), run.folder / f"{name}.png")
+    _finish(run)
     return parts
 
 
 def knn_command(
-    run: Path, datasets: Sequence[str], k: int | None, device: str, root: Path | None = None
-) -> list[Part]:
+    path: Path, datasets: Sequence[str], k: int | None, device: str, root: Path | None = None
+) -> list[Measurement]:
     """kNN accuracy of a run's encoder on data sets, the run's own by default."""
-    subject = open_subject(run, pick_device(device), root)
+    run = open_run(path, device=device, root=root)
     parts = []
-    for name in subject.named(datasets):
+    for name in run.named(datasets):
         _announce(f"knn {name}")
-        parts.append(run_knn(subject, name, k))
-    rows = [[p.settings["dataset"], str(p.figures["k"]), two_decimals(p.figures["accuracy"])] for p in parts]
+        parts.append(measure_knn(run, name, k))
+    rows = [[p.dataset, str(p.figures["k"]), two_decimals(p.figures["accuracy"])] for p in parts]
     print_table("weighted kNN on frozen features, percent", ["data set", "k", "accuracy"], rows)
-    _finish(subject)
+    _finish(run)
     return parts
 
 
 def attack_command(
-    run: Path,
+    path: Path,
     datasets: Sequence[str],
     eps: Sequence[float],
     attacks: Sequence[str],
@@ -78,32 +84,40 @@ def attack_command(
 ) -> None:
     """Attack the classifiers of a run's probes; those that are not there yet are probed first."""
     radii = tuple(sorted(set(eps or EPS_CURVE)))
-    planned = plans(EvaluationConfig(eps=radii, attacks=tuple(attacks), images=images))
+    wanted = EvaluationConfig(eps=radii, attacks=tuple(attacks), images=images)
+    planned = planned_attacks(wanted)
     if not attacks:
         raise InputError("no attack was named: take some of fgsm, pgd, pgd_tuned, autoattack.")
     if "autoattack" in attacks:
         require_autoattack()
-    subject = open_subject(run, pick_device(device), root)
-    for name in subject.named(datasets):
-        parts = [_attack(subject, name, together) for together in planned]
-        rows = [row for p in parts for row in (*p.figures["attacks"], *p.figures["worst_case"])]
-        print_attacks(name, rows)
-        print_warnings(attack_warnings(parts))
-        _draw_attacks(subject, name, radii[-1])
-    _finish(subject)
+    run = open_run(path, device=device, root=root)
+    for name in run.named(datasets):
+        measured = []
+        for together in planned:
+            print(f"{describe(name, together)} …", flush=True)
+            measured += measure_attacks(run, name, together)
+        groups = group_attacks(measured, wanted)
+        print_attacks(name, [row for group in groups for row in group_rows(group)])
+        print_warnings(attack_warnings(groups))
+        rows = best_rows(Overview(run).result(), name)  # of everything that was measured so far
+        _save(draw_robustness(rows), run.folder.picture("robustness", name))
+        examples = load_examples(run, name)
+        if examples is not None:
+            _save(draw_stored(examples), run.folder.picture("examples", name))
+    _finish(run)
 
 
 def embed_command(
-    run: Path, dataset: str | None, split: str, out: Path | None, device: str, root: Path | None = None
+    path: Path, dataset: str | None, split: str, out: Path | None, device: str, root: Path | None = None
 ) -> None:
     """Write the features of a split, by default of the run's own training images, and draw neighbours."""
     if out is not None and out.suffix != ".npz":
         raise InputError(f"out={str(out)!r} is no archive of arrays: end its name in .npz.")
-    subject = open_subject(run, pick_device(device), root)
-    (name,) = subject.named([dataset] if dataset else [])
-    out = out or subject.folder.features(name, split)
-    images = subject.load_split(name, split)
-    features_NF = subject.embed(images)
+    run = open_run(path, device=device, root=root)
+    (name,) = run.named([dataset] if dataset else [])
+    out = out or run.folder.features(name, split)
+    images = run.images.split(name, split)
+    features_NF = run.embed(images)
     write_features(features_NF, images, out)
     print(f"{len(images):,} images of {name}, {split}: features {tuple(features_NF.shape)}, float32")
     print(f"written: {out}")
@@ -113,11 +127,11 @@ def embed_command(
         print(f"written: {picture}")
 
 
-def _finish(subject: Subject) -> None:
+def _finish(run: Run) -> None:
     """Bring the result and its page up to date, and say what they leave out."""
-    found = Measured(subject)
-    print_warnings(left_out_warnings(found))
-    if not write_result_and_page(found) and subject.folder.result.exists():
+    found = Overview(run)
+    print_warnings(found.left_out_warnings())
+    if not write_result_and_page(run, found) and run.folder.result.exists():
         print_warnings([STALE])
 
 
@@ -126,11 +140,11 @@ def _announce(stage: str) -> None:
     print(f"{stage} …", flush=True)
 
 
-def _probe(subject: Subject, name: str, protocol: str, epochs: int | None) -> Part:
+def _probe(run: Run, name: str, protocol: str, epochs: int | None) -> Measurement:
     _announce(f"probe {name}")
     if protocol == "hcl":
-        return run_hcl_probe(subject, name, epochs)
-    config = subject.config.probe
+        return measure_hcl_probe(run, name, epochs)
+    config = run.config.probe
     if protocol == "quick":
         config = replace(config, solver="lbfgs")
     if protocol == "clae":
@@ -140,19 +154,7 @@ def _probe(subject: Subject, name: str, protocol: str, epochs: int | None) -> Pa
             f"--epochs {epochs}: this probe takes L-BFGS, which has none: leave it out, or take another "
             "--protocol (clae, hcl)."
         )
-    return run_probe(subject, name, config if epochs is None else replace(config, epochs=epochs))
-
-
-def _attack(subject: Subject, name: str, attacks: tuple[Attack, ...]) -> Part:
-    _announce(stage_name(name, attacks))
-    return run_attacks(subject, name, attacks)
-
-
-def _draw_attacks(subject: Subject, name: str, eps: float) -> None:
-    """Accuracy over eps from everything measured so far, and images at the largest eps."""
-    rows = best_rows(collect(subject), name)
-    _save(draw_robustness(rows), subject.folder.picture("robustness", name))
-    _save(attacked_images(subject, name, eps, rows), subject.folder.picture("examples", name))
+    return measure_probe(run, name, config if epochs is None else replace(config, epochs=epochs))
 
 
 def _save(figure: "Figure", path: Path) -> None:

@@ -14,9 +14,10 @@ from intnacl.plots.curves import Curve, draw_comparison
 from intnacl.plots.style import save_figure
 from intnacl.runs.config import RunConfig, from_dict
 from intnacl.runs.folder import RunFolder
-from intnacl.runs.measure import Say, check, run
+from intnacl.runs.images import RunImages
 from intnacl.runs.pretrain import pretrain
 from intnacl.runs.result import Result, on_images
+from intnacl.runs.stages import Say, check, train_and_measure
 from intnacl.training.ranks import Ranks
 from intnacl.training.stop import Stop
 
@@ -57,16 +58,18 @@ def compare(
     Many ranks first train all of them: the main one measures alone, and the others cannot wait that long.
     """
     runs = [(label, replace(config, seed=seed)) for seed in seeds for label, config in configs.items()]
+    images = RunImages(runs[0][1])  # they are the same for all
     for label, config in runs if here.world > 1 else ():
         if here.main:
             say(f"{label}, seed {config.seed}")
-        check(config)
-        reason = pretrain(config, run_folder(folder, label, config.seed), here, stop)
+        check(config, images)
+        reason = pretrain(config, run_folder(folder, label, config.seed), here, stop, images)
         if reason is not None:
             return reason
     for label, config in runs if here.main else ():
         say(f"{label}, seed {config.seed}")
-        reason = run(config, run_folder(folder, label, config.seed), here, stop, say)
+        one = run_folder(folder, label, config.seed)
+        reason = train_and_measure(config, one, here, stop, say, images)
         if reason is not None:
             return reason
     return None

@@ -20,9 +20,9 @@ from intnacl.models.resnets import RESNETS
 from intnacl.models.weights import ENCODER, clean_state
 from intnacl.runs.config import RunConfig
 from intnacl.runs.folder import loss_name
-from intnacl.runs.opened import Subject, open_subject
+from intnacl.runs.opened import Run, open_run
 from intnacl.runs.page import accuracy_rows
-from intnacl.runs.result import Result, best_rows, collect, radius_text
+from intnacl.runs.result import Overview, Result, best_rows, radius_text
 
 Exported = tuple[str, bytes, str]
 """The name of the encoder's file, its content, and code that uses it."""
@@ -30,18 +30,18 @@ CARD_MARK = "An encoder trained by intnacl"  # a README.md with these words is a
 TOLERANCE = 1e-4  # largest difference of ONNX's features from torch's, relative to the largest feature
 
 
-def export_run(run: Path, format: str, out: Path | None = None) -> Path:
+def export_run(path: Path, format: str, out: Path | None = None) -> Path:
     """Write the encoder and its card to a folder, and return the encoder's file."""
     check_choice("format", format, FORMATS)
-    subject = open_subject(run, torch.device("cpu"))
-    out = out or run / f"export-{format}"
+    run = open_run(path, device="cpu")
+    out = out or path / f"export-{format}"
     if out.exists() and not out.is_dir():
         raise InputError(f"--out {out} is a file: give a folder.")
     readme = out / "README.md"
     if readme.exists() and CARD_MARK not in readme.read_text(encoding="utf-8", errors="replace"):
         raise InputError(f"{readme} is no model card and would be lost: give --out a folder of its own.")
-    name, content, usage = FORMATS[format](subject)
-    card = model_card(subject.config, collect(subject), usage)
+    name, content, usage = FORMATS[format](run)
+    card = model_card(run.config, Overview(run).result(), usage)
     write_file(out / name, content)
     write_file(readme, card.encode())
     return out / name
@@ -83,45 +83,45 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines)
 
 
-def _safetensors(subject: Subject) -> Exported:
-    side = subject.image_size
+def _safetensors(run: Run) -> Exported:
+    side = run.image_size
     usage = (
         f'import intnacl\n\nencoder = intnacl.from_pretrained("{ENCODER}")\n'
         f"features = encoder(pixels)  # pixels: (N, 3, {side}, {side}) in [0, 1]"
     )
-    return ENCODER, subject.folder.encoder.read_bytes(), usage
+    return ENCODER, run.folder.encoder.read_bytes(), usage
 
 
-def _torchvision(subject: Subject) -> Exported:
+def _torchvision(run: Run) -> Exported:
     """A state dict under torchvision's names; the usage changes torchvision's model so that it takes it."""
-    name = subject.config.encoder.name
+    name = run.config.encoder.name
     if name not in RESNETS:
         raise InputError(f"encoder {name!r} has no twin in torchvision: take --format safetensors or onnx.")
     content, file = io.BytesIO(), "torchvision.pth"
-    torch.save(_state(subject), content)
+    torch.save(_state(run), content)
     state = f'torch.load("{file}", weights_only=True)'
-    return file, content.getvalue(), _usage("torchvision", f"torchvision.models.{name}()", state, subject)
+    return file, content.getvalue(), _usage("torchvision", f"torchvision.models.{name}()", state, run)
 
 
-def _timm(subject: Subject) -> Exported:
+def _timm(run: Run) -> Exported:
     from safetensors.torch import save
 
-    name = subject.config.encoder.name
+    name = run.config.encoder.name
     if name not in RESNETS and not name.startswith("timm:"):
         raise InputError(f"encoder {name!r} has no twin in timm: take --format safetensors or onnx.")
-    content, file, options = save(_state(subject)), "timm.safetensors", ""
+    content, file, options = save(_state(run)), "timm.safetensors", ""
     if name.startswith("timm:"):
         name = name.removeprefix("timm:")
-        options = "".join(f", {k}={v}" for k, v in timm_options(name, subject.image_size).items())
+        options = "".join(f", {k}={v}" for k, v in timm_options(name, run.image_size).items())
     made = f'timm.create_model("{name}", num_classes=0{options})'
-    return file, content, _usage("timm", made, f'load_file("{file}")', subject)
+    return file, content, _usage("timm", made, f'load_file("{file}")', run)
 
 
-def _state(subject: Subject) -> dict[str, Tensor]:
+def _state(run: Run) -> dict[str, Tensor]:
     """Return the weights for the other package's model, which has batch norms wherever one is built."""
-    config, state = subject.config.encoder, clean_state(subject.encoder)
+    config, state = run.config.encoder, clean_state(run.encoder)
     usual = build_model(
-        replace(config, norm="joint"), image_size=subject.image_size, adversarial=False, seed=0
+        replace(config, norm="joint"), image_size=run.image_size, adversarial=False, seed=0
     ).encoder
     if clean_state(usual).keys() != state.keys():
         raise InputError(
@@ -131,13 +131,13 @@ def _state(subject: Subject) -> dict[str, Tensor]:
     return state
 
 
-def _usage(package: str, made: str, state: str, subject: Subject) -> str:
+def _usage(package: str, made: str, state: str, run: Run) -> str:
     """Return code that makes the other package's model, gives it the stem of ours, and loads the weights."""
     imports = {"timm": "import timm\nimport torch\nfrom safetensors.torch import load_file"}
     lines = [imports.get(package, "import torch\nimport torchvision"), "", f"model = {made}"]
-    backbone = subject.encoder.backbone
-    ours = subject.config.encoder.name in RESNETS
-    if ours or (subject.image_size <= SMALL and "img_size" not in made):
+    backbone = run.encoder.backbone
+    ours = run.config.encoder.name in RESNETS
+    if ours or (run.image_size <= SMALL and "img_size" not in made):
         name, conv = next((n, m) for n, m in backbone.named_modules() if isinstance(m, nn.Conv2d))
         shape = (conv.in_channels, conv.out_channels, conv.kernel_size[0], conv.stride[0], conv.padding[0])
         bias = conv.bias is not None
@@ -147,7 +147,7 @@ def _usage(package: str, made: str, state: str, subject: Subject) -> str:
         lines += ["model.fc = torch.nn.Identity()"]
     if ours or isinstance(getattr(backbone, "maxpool", None), nn.Identity):
         lines += ["model.maxpool = torch.nn.Identity()"]
-    config, side = subject.config.encoder, subject.image_size
+    config, side = run.config.encoder, run.image_size
     lines += [
         f"model.load_state_dict({state})",
         "model.eval()",
@@ -159,20 +159,20 @@ def _usage(package: str, made: str, state: str, subject: Subject) -> str:
     return "\n".join(lines)
 
 
-def _onnx(subject: Subject) -> Exported:
+def _onnx(run: Run) -> Exported:
     """Pixels -> features for any batch size, checked against torch on random pixels."""
     try:
         import onnxruntime
         import onnxscript  # noqa: F401  (torch's exporter needs it)
     except ImportError:
         raise missing_extra("onnx, onnxscript and onnxruntime", "onnx", "--format onnx") from None
-    side, generator = subject.image_size, torch.Generator().manual_seed(0)
+    side, generator = run.image_size, torch.Generator().manual_seed(0)
     x = torch.rand(4, 3, side, side, generator=generator)
     with TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the exporter's own deprecations, nothing a user could act on
         path = Path(folder) / "encoder.onnx"
         torch.onnx.export(
-            nn.Sequential(subject.encoder).eval(),
+            nn.Sequential(run.encoder).eval(),
             (x,),
             str(path),
             input_names=["pixels"],
@@ -186,7 +186,7 @@ def _onnx(subject: Subject) -> Exported:
     session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
     for batch in (x, x[:1], x[:3]):
         found = torch.from_numpy(session.run(None, {"pixels": batch.numpy()})[0])
-        check_close(found, subject.encoder, batch)
+        check_close(found, run.encoder, batch)
     usage = (
         'import onnxruntime\n\nsession = onnxruntime.InferenceSession("encoder.onnx")\n'
         f'(features,) = session.run(None, {{"pixels": pixels}})  # float32 (N, 3, {side}, {side}) in [0, 1]'
@@ -203,7 +203,7 @@ def check_close(found: Tensor, encoder: nn.Module, x: Tensor) -> None:
         raise InputError(f"the exported encoder's features differ from torch's by {gap:.1e}: not usable.")
 
 
-FORMATS: dict[str, Callable[[Subject], Exported]] = {
+FORMATS: dict[str, Callable[[Run], Exported]] = {
     "safetensors": _safetensors,
     "torchvision": _torchvision,
     "timm": _timm,

@@ -15,7 +15,7 @@ from dataclasses import replace
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Literal, TypedDict, cast
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast
 
 from intnacl.data.datasets import local_name
 from intnacl.errors import InputError, InputWarning
@@ -24,6 +24,9 @@ from intnacl.losses.config import PRESETS, LossConfig
 from intnacl.models.weights import ENCODER
 from intnacl.runs.config import RunConfig, differences, from_dict, to_dict
 from intnacl.training.checkpoint import saved
+
+if TYPE_CHECKING:
+    from intnacl.runs.result import Result
 
 State = Literal["empty", "begun", "trained", "finished", "record"]
 RESULT_KEYS = {"accuracy": dict, "attacks": list, "time_s": dict, "protocol": dict, "config": dict}
@@ -79,6 +82,10 @@ class RunFolder:
         mark = f"-{probe}" if probe else ""
         return self.path / f"probe-{file_name(dataset)}{mark}.safetensors"
 
+    def examples(self, dataset: str) -> Path:
+        """Test images before and after an attack."""
+        return self.path / f"examples-{file_name(dataset)}.safetensors"
+
     def picture(self, kind: str, dataset: str) -> Path:
         """A drawing of measurements on a data set, such as "robustness"."""
         return self.path / f"{kind}-{file_name(dataset)}.png"
@@ -89,7 +96,7 @@ class RunFolder:
 
     def measured_files(self) -> list[Path]:
         """Return the files that measuring has written, which hold for every run with the same encoder."""
-        patterns = ("parts/*.json", "probe-*.safetensors")
+        patterns = ("parts/*.json", "probe-*.safetensors", "examples-*.safetensors")
         return [file for pattern in patterns for file in self.path.glob(pattern)]
 
     # ---- how far it has come ---------------------------------------------------------------------------
@@ -112,7 +119,7 @@ class RunFolder:
             return False
         return _is_whole(self.result, facts.st_mtime_ns, facts.st_size)
 
-    def read_result(self) -> dict[str, Any] | None:
+    def read_result(self) -> "Result | None":
         """Return what `result.json` holds; None where it is missing or damaged."""
         return _read_result(self.result)
 
@@ -181,6 +188,16 @@ class RunFolder:
             self.path.rmdir()
 
     @contextmanager
+    def work(self) -> Iterator[None]:
+        """Hold the folder; raise if another process works in it."""
+        with self.hold() as free:
+            if not free:
+                raise InputError(
+                    f"another process is working in {self.path}: wait until it ends, or take another --out."
+                )
+            yield
+
+    @contextmanager
     def hold(self, *, device: str = "") -> Iterator[bool]:
         """Make the folder and keep other processes from working in it; gives False where one already does.
 
@@ -243,7 +260,7 @@ def _is_whole(path: Path, changed_ns: int, size: int) -> bool:
     return _read_result(path) is not None
 
 
-def _read_result(path: Path) -> dict[str, Any] | None:
+def _read_result(path: Path) -> "Result | None":
     try:
         result = parse_json(path.read_bytes())
     except (OSError, ValueError):
@@ -251,7 +268,7 @@ def _read_result(path: Path) -> dict[str, Any] | None:
     whole = isinstance(result, dict) and all(
         isinstance(result.get(key), kind) for key, kind in RESULT_KEYS.items()
     )
-    return result if whole else None
+    return cast("Result", result) if whole else None
 
 
 def default_folder(config: RunConfig) -> Path:

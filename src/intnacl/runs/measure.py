@@ -1,95 +1,164 @@
-"""A whole run: pretrain, then measure what its configuration asks for, in stages that can be resumed."""
+"""Measurements of a run's frozen encoder: linear probe, HCL's probe and kNN, and all that a run asks for."""
 
-import warnings
-from collections.abc import Callable, Iterator
-from functools import partial
+import json
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
-from intnacl.attacks.autoattack import check_targets, require_autoattack
-from intnacl.data import Dataset
-from intnacl.errors import InputError, InputWarning
-from intnacl.runs.attack import plans, run_attacks, stage_name
-from intnacl.runs.config import RunConfig
-from intnacl.runs.folder import RunFolder
-from intnacl.runs.measurements import Part
-from intnacl.runs.opened import Subject, load_labelled, open_subject
-from intnacl.runs.pretrain import image_side, pretrain
-from intnacl.runs.probes import run_knn, run_probe
-from intnacl.runs.result import Measured
-from intnacl.training.ranks import Ranks
+import torch
+from torch import Tensor
+
+from intnacl.console import progress, watched
+from intnacl.data.augment import augment
+from intnacl.errors import InputError
+from intnacl.evaluation import hcl_probe, knn, probe
+from intnacl.evaluation.precision import exact_float32
+from intnacl.evaluation.probe import Classifier, ProbeConfig, as_linear
+from intnacl.files import parse_json, write_file
+from intnacl.runs.attack import describe, measure_attacks, planned_attacks
+from intnacl.runs.folder import digest
+from intnacl.runs.images import LabelledPair, pair
+from intnacl.runs.measurements import Figures, Measurement, Settings, plain
 from intnacl.training.stop import Stop
+
+if TYPE_CHECKING:
+    from intnacl.runs.opened import Run
 
 Say = Callable[[str], None]
 
 
-def run(
-    config: RunConfig, folder: RunFolder, here: Ranks, stop: Stop, say: Say = lambda text: None
-) -> str | None:
-    """Pretrain and measure to the end (None) or until told to stop (the reason).
-
-    The same call on the same folder goes on at the stage where it was, and leaves a finished run as it is.
-    The end is `result.json` and `report.html`. Of many ranks, the main one measures.
-    """
-    if not folder.encoder.exists():
-        check(config)
-    reason = pretrain(config, folder, here, stop)
-    if reason is None and here.main:
-        reason = measure(open_subject(folder, here.device), stop, say)
-    return reason
-
-
-def measure(subject: Subject, stop: Stop, say: Say = lambda text: None) -> str | None:
-    """Measure what the configuration of a trained run asks for, then write its result and its page."""
+def measure_all(run: "Run", stop: Stop, say: Say = lambda text: None) -> str | None:
+    """Measure what the run's configuration asks for, then write its result and page; the reason of a stop."""
     from intnacl.runs.page import write_result_and_page
 
-    for name, stage in _stages(subject):
-        if stop.due():
-            return stop.reason
-        with stop.at_once():
-            part = stage()
-            say(f"{name}: {part.time_s:.1f} s")
+    for name in run.datasets:
+        stages: dict[str, Callable[[], list[Measurement]]] = {
+            f"probe {name}": lambda name=name: [measure_probe(run, name)],  # type: ignore[misc]
+            f"knn {name}": lambda name=name: [measure_knn(run, name)],  # type: ignore[misc]
+        }
+        for attacks in planned_attacks(run.config.evaluation):
+            stages[describe(name, attacks)] = lambda name=name, attacks=attacks: measure_attacks(  # type: ignore[misc]
+                run, name, attacks
+            )
+        for stage, work in stages.items():
+            if stop.due():
+                return stop.reason
+            with stop.at_once():
+                say(f"{stage}: {sum(found.time_s for found in work()):.1f} s")
+        run.images.release(name)
     if stop.reason is not None:
         return stop.reason
-    whole = write_result_and_page(Measured(subject))
-    assert whole, f"{subject.folder.path}: all stages are done, but not all is measured"
+    written = write_result_and_page(run)
+    assert written, f"{run.folder}: all stages are done, but not all is measured"
     return None
 
 
-def check(config: RunConfig) -> None:
-    """Raise before any training if what is to be measured afterwards cannot be."""
-    wanted = config.evaluation
-    if not wanted.eps:
-        raise InputError("evaluation.eps is empty: give at least one radius, such as 0.002.")
-    plans(wanted)
-    own = load_labelled(config, config.dataset, None)
-    pairs = [own, *(load_labelled(config, name, image_side(own[0])) for name in wanted.transfer)]
-    for train, test in pairs:
-        _warn_of_classes(test, train, "test images but no training images", "so that these count as wrong")
-        _warn_of_classes(
-            train, test, "training images but no test images", "so that no figure is about these"
+def measure_probe(run: "Run", dataset: str, config: ProbeConfig | None = None) -> Measurement:
+    """Fit the linear probe on a data set, by default as the run's configuration says; its layer is stored."""
+    config = config or run.config.probe
+    settings = run.measurements.probe_settings(dataset, config)
+    path = _classifier_path(run, dataset, config)
+
+    def work() -> Figures:
+        from safetensors.torch import save
+
+        images = run.images.labelled(dataset)
+        train_NF, test_TF = run.features(dataset)
+        with progress(f"probe on {dataset}, passes", config.passes) as advance:
+            linear, figures = probe.fit(
+                train_NF, pair(images.train)[1], test_TF, pair(images.test)[1], config,
+                each_pass=lambda: advance(1),
+            )  # fmt: skip
+        state = {name: value.detach().cpu().contiguous() for name, value in linear.state_dict().items()}
+        write_file(path, save(state, {"intnacl": json.dumps(settings, sort_keys=True)}))
+        return cast(Figures, figures | _facts(images))
+
+    return run.measurements.measure(
+        "probe", settings, run.images, run.device, work, again=not _is_stored(path, settings)
+    )
+
+
+def measure_hcl_probe(run: "Run", dataset: str, epochs: int | None = None) -> Measurement:
+    """Fit HCL's probe (augmented images, batch norm in train mode), to be set beside the other."""
+    config = replace(hcl_probe.HCL, seed=run.config.probe.seed)
+    config = config if epochs is None else replace(config, epochs=epochs)
+    views = run.config.augment
+    settings: Settings = {**run.measurements.probe_settings(dataset, config), "augment": asdict(views)}
+
+    def view(images: Tensor, step: int) -> Tensor:
+        rows = torch.arange(len(images), device=images.device)
+        clock = torch.tensor(step, device=images.device)
+        return augment(images, views, seed=config.seed, step=clock, view=0, rows=rows)
+
+    def work() -> Figures:
+        images = run.images.labelled(dataset)
+        train, test = (len(split) for split in images)
+        count = 1 + config.epochs * (train + test) + test
+        with exact_float32(), watched(run.encoder, f"HCL's probe on {dataset}, images", count):
+            _, figures = hcl_probe.evaluate(
+                run.encoder, pair(images.train), pair(images.test), view, config, device=run.device
+            )
+        return cast(Figures, figures | _facts(images))
+
+    return run.measurements.measure("hcl_probe", settings, run.images, run.device, work)
+
+
+def measure_knn(run: "Run", dataset: str, k: int | None = None) -> Measurement:
+    """Classify a data set by weighted nearest neighbours, as many as suit it where k is None."""
+
+    def work() -> Figures:
+        images = run.images.labelled(dataset)
+        suited = knn.suited(len(images.train), len(images.train.classes))
+        config = suited if k is None else knn.KnnConfig(k=k)
+        train_NF, test_TF = run.features(dataset)
+        with exact_float32():
+            figures = knn.score(train_NF, pair(images.train)[1], test_TF, pair(images.test)[1], config)
+        return cast(Figures, {**figures, "temperature": config.temperature, **_facts(images)})
+
+    settings = run.measurements.knn_settings(dataset, k)
+    return run.measurements.measure("knn", settings, run.images, run.device, work)
+
+
+def load_classifier(run: "Run", dataset: str) -> Classifier:
+    """Return the classifier of the run's probe on a data set; the probe is fitted if it has not been yet.
+
+    Where the images are loaded they must be those that it was fitted on: another root may hold another data
+    set of the same name.
+    """
+    from safetensors.torch import load_file
+
+    found, config = measure_probe(run, dataset), run.config.probe
+    path = _classifier_path(run, dataset, config)
+    if run.images.is_loaded(dataset) and found.figures["checksums"] != run.images.checksums(dataset):
+        raise InputError(
+            f"dataset {dataset!r} has other images or labels than its probe was made with: give the --root "
+            f"of then, or delete {path} and probe it again."
         )
-    if "autoattack" in wanted.attacks:
-        require_autoattack()
-        check_targets(min(len(test.classes) for _, test in pairs))
+    state = load_file(path, device=str(run.device))
+    linear = as_linear(state["weight"], state["bias"]).requires_grad_(False)
+    return Classifier(run.encoder, linear, normalize=config.normalize).eval()
 
 
-def _warn_of_classes(one: Dataset, other: Dataset, what: str, consequence: str) -> None:
-    """Warn of classes that have images in the one split alone."""
-    assert one.labels is not None
-    assert other.labels is not None
-    alone = sorted(set(one.labels.tolist()) - set(other.labels.tolist()))
-    if alone:
-        names = ", ".join(one.classes[label] for label in alone[:5])
-        more = ", …" * (len(alone) > 5)
-        warnings.warn(
-            f"dataset {one.name!r}: {len(alone)} of its classes have {what} ({names}{more}), {consequence}.",
-            InputWarning,
-            stacklevel=2,
-        )
+def _classifier_path(run: "Run", dataset: str, config: ProbeConfig) -> Path:
+    return run.folder.classifier(dataset, "" if config == run.config.probe else digest(asdict(config)))
 
 
-def _stages(subject: Subject) -> Iterator[tuple[str, Callable[[], Part]]]:
-    for name in subject.data_sets:
-        yield f"probe {name}", partial(run_probe, subject, name)
-        yield f"knn {name}", partial(run_knn, subject, name)
-        for attacks in plans(subject.config.evaluation):
-            yield stage_name(name, attacks), partial(run_attacks, subject, name, attacks)
+def _is_stored(path: Path, settings: Settings) -> bool:
+    """True if a whole classifier of these settings is stored."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="pt") as handle:
+            return bool(parse_json((handle.metadata() or {})["intnacl"]) == plain(settings))
+    except (OSError, SafetensorError, KeyError, ValueError):
+        return False
+
+
+def _facts(images: LabelledPair) -> Figures:
+    """Return what is noted of the images with every measurement on them."""
+    return {
+        "images": {split.split: len(split) for split in images},
+        "checksums": images.checksums,
+        "class_names": list(images.test.classes),
+    }

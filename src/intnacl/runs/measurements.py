@@ -1,90 +1,269 @@
-"""Parts of a result: each measurement in a file of its own below RUN/parts, done once for the same settings.
+"""The measurements of an encoder: one file each below RUN/parts, made once for the same settings.
 
-A part's name ends in a digest of its settings, which hold the encoder's checksum: what was measured with
+A file's name ends in a digest of the settings, which hold the encoder's checksum: what was measured with
 other settings, or on another encoder, stays beside it and is never mistaken for it.
 """
 
+import hashlib
 import json
+import os
+import platform
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypedDict
 
 import torch
 
+from intnacl.attacks.named import AttackRow, AttackSettings
+from intnacl.data.datasets import is_at_path
+from intnacl.errors import InputWarning
+from intnacl.evaluation import hcl_probe, knn, probe, robustness
+from intnacl.evaluation.probe import ProbeConfig
 from intnacl.files import parse_json, write_json
 from intnacl.runs.folder import RunFolder, digest, file_name
-from intnacl.runs.surroundings import surroundings
+from intnacl.runs.images import Checksums, RunImages
+
+Kind = Literal["probe", "hcl_probe", "knn", "attack"]
+KINDS: tuple[Kind, ...] = ("probe", "hcl_probe", "knn", "attack")
+FORMATS = {
+    "probe": probe.FORMAT,
+    "hcl_probe": hcl_probe.FORMAT,
+    "knn": knn.FORMAT,
+    "attack": robustness.FORMAT + probe.FORMAT - 1,  # of the probe's classifier: a new one is attacked again
+}
+PACKAGES = ("intnacl", "numpy", "scikit-learn", "timm", "pyautoattack")
+
+
+class Settings(TypedDict, total=False):
+    """What the figures of a measurement depend on, apart from the images themselves."""
+
+    dataset: str
+    encoder: str
+    """SHA-256 of `encoder.safetensors`."""
+    probe: Mapping[str, object]
+    augment: Mapping[str, object]
+    k: int | None
+    attacks: list[AttackSettings]
+    """One; files of earlier versions may hold several."""
+
+
+class Figures(TypedDict, total=False):
+    """Everything that measurements tell; which of it there is depends on their kind."""
+
+    accuracy: float
+    train_accuracy: float
+    accuracy_restored: float
+    best_accuracy: float
+    best_epoch: int
+    curve: list[float]
+    classes: int
+    class_names: list[str]
+    k: int
+    temperature: float
+    checksums: Checksums
+    images: Any
+    """Of attacks, how many test images there are; of others, {"train": …, "test": …}."""
+    clean: float
+    attacks: list[AttackRow]
+    worst_case: list[AttackRow]
+    zero_gradients: float
+    warnings: list[str]
+
+
+class Verdicts(TypedDict):
+    """A digit for each image, 1 where it is classified right, in the order of `robustness.attack_order`."""
+
+    clean: str
+    attacked: str
+
+
+class Environment(TypedDict):
+    """Where and when a figure was measured."""
+
+    versions: dict[str, str]
+    hardware: dict[str, str | int]
+    date: str
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
-    """One measurement: what was asked, what came out, how long it took, and where."""
+class Measurement:
+    """What was asked, what came out, how long it took, and where."""
 
-    kind: str
-    settings: dict[str, Any]
-    figures: dict[str, Any]
+    kind: Kind
+    settings: Settings
+    figures: Figures
     time_s: float
-    surroundings: dict[str, Any]
+    environment: Environment
+    format: int = 1
+    """Of its evaluator, which raises it when the same settings give other figures."""
+    verdicts: Verdicts | None = None
+    """Of an attack; files of earlier versions have none."""
+
+    @property
+    def dataset(self) -> str:
+        """The data set that it is on."""
+        return self.settings["dataset"]
+
+    @property
+    def is_complete(self) -> bool:
+        """False for an attack that has not seen all its images yet."""
+        return self.verdicts is None or len(self.verdicts["clean"]) == self.figures["images"]
 
 
-def measured(
-    folder: RunFolder,
-    kind: str,
-    settings: dict[str, Any],
-    device: torch.device,
-    work: Callable[[], dict[str, Any]],
-    *,
-    again: bool = False,
-    earlier: Callable[[], float] = lambda: 0.0,
-) -> Part:
-    """The part of these settings: read if it is there, else (or if `again`) `work()` is done and written.
+class Measurements:
+    """What has been measured on an encoder; `own` is the probe that its run's configuration asks for."""
 
-    `earlier()` are the seconds, none by default, that calls which did not come to their end spent on it.
-    """
-    found = read_part(folder, kind, settings)
-    if found is not None and not again:
+    def __init__(self, folder: RunFolder, encoder_sha256: str, own: ProbeConfig) -> None:
+        self.folder, self.encoder_sha256, self.own = folder, encoder_sha256, own
+        self._warned: set[Path] = set()
+
+    # ---- settings --------------------------------------------------------------------------------------
+
+    def probe_settings(self, dataset: str, config: ProbeConfig | None = None) -> Settings:
+        """Return what a probe's figures depend on; the run's own by default."""
+        return {"dataset": dataset, "encoder": self.encoder_sha256, "probe": asdict(config or self.own)}
+
+    def knn_settings(self, dataset: str, k: int | None) -> Settings:
+        """Return what a kNN accuracy depends on; k is None for the number that suits the data set."""
+        return {"dataset": dataset, "encoder": self.encoder_sha256, "k": k}
+
+    def attack_settings(self, dataset: str, attack: AttackSettings) -> Settings:
+        """Return what accuracy under an attack depends on, which is on the run's own probe."""
+        return {**self.probe_settings(dataset), "attacks": [attack]}
+
+    # ---- files -----------------------------------------------------------------------------------------
+
+    def path(self, kind: Kind, settings: Settings) -> Path:
+        """Return RUN/parts/KIND-DATASET-DIGEST.json."""
+        name = f"{kind}-{file_name(settings['dataset'])}-{digest(settings)}.json"
+        return self.folder.measurements / name
+
+    def find(self, kind: Kind, settings: Settings) -> Measurement | None:
+        """Return the measurement with these settings, complete or not, if there is one."""
+        found = self._read(self.path(kind, settings))
+        if found is None and kind == "attack":  # earlier versions kept several attacks in one file
+            wanted = plain(settings)
+            for other in self.all("attack"):
+                same = {**other.settings, "attacks": wanted["attacks"]} == wanted
+                if same and wanted["attacks"][0] in other.settings["attacks"]:
+                    return other
         return found
-    begun = time.monotonic()
-    figures = work()
-    seconds = round(time.monotonic() - begun + earlier(), 3)
-    part = Part(
-        kind=kind, settings=plain(settings), figures=figures, time_s=seconds,
-        surroundings=surroundings(device),
-    )  # fmt: skip
-    write_json(part_path(folder, kind, settings), vars(part))
-    return part
+
+    def all(self, kind: Kind) -> Iterator[Measurement]:
+        """Yield the complete measurements of a kind on this encoder, the oldest first."""
+        paths = self.folder.measurements.glob(f"{kind}-*.json")
+        for path in sorted(paths, key=lambda path: (path.stat().st_mtime_ns, path.name)):
+            found = self._read(path)
+            if found and found.is_complete and found.settings["encoder"] == self.encoder_sha256:
+                yield found
+
+    def save(self, found: Measurement) -> None:
+        """Write a measurement's file, or replace it."""
+        content = {key: value for key, value in vars(found).items() if value is not None}
+        write_json(self.path(found.kind, found.settings), {**content, "checksum": _checksum(content)})
+
+    def measure(
+        self,
+        kind: Kind,
+        settings: Settings,
+        images: RunImages,
+        device: torch.device,
+        work: Callable[[], Figures],
+        *,
+        again: bool = False,
+    ) -> Measurement:
+        """Return the measurement with these settings; make it if none is current or if `again`."""
+        found = self.find(kind, settings)
+        if again or found is None or not self.is_current(found, images):
+            begun = time.monotonic()
+            figures = work()
+            found = Measurement(
+                kind=kind,
+                settings=plain(settings),
+                figures=figures,
+                time_s=round(time.monotonic() - begun, 3),
+                environment=environment(device),
+                format=FORMATS[kind],
+            )
+            self.save(found)
+        return found
+
+    def _read(self, path: Path) -> Measurement | None:
+        """Return the measurement of a file; None where it is missing or damaged, to be measured again."""
+        try:
+            content = parse_json(path.read_bytes())
+            checksum = content.pop("checksum", None)  # earlier versions wrote none
+            if checksum not in (None, _checksum(content)):
+                if path not in self._warned:
+                    self._warned.add(path)
+                    text = f"{path} does not match its checksum: it is left out, and measured again."
+                    warnings.warn(text, InputWarning, stacklevel=2)
+                return None
+            if "surroundings" in content:  # as earlier versions called it
+                content["environment"] = content.pop("surroundings")
+            return Measurement(**content)
+        except (OSError, ValueError, TypeError, AttributeError):
+            return None
+
+    # ---- what still holds ------------------------------------------------------------------------------
+
+    def is_current(self, found: Measurement, images: RunImages) -> bool:
+        """True if a measurement is what its evaluator would give for the images that there are now.
+
+        Those at a path may have changed. A data set with a name is not looked up, and not even loaded: its
+        measurements are to be on the images of its probe.
+        """
+        if found.format != FORMATS[found.kind]:
+            return False
+        if "checksums" not in found.figures:  # as in earlier versions
+            return True
+        if is_at_path(found.dataset):
+            return found.figures["checksums"] == images.checksums(found.dataset)
+        return self.is_on_probed_images(found)
+
+    def is_on_probed_images(self, found: Measurement) -> bool:
+        """True unless the run's own probe on the data set saw other images than this measurement."""
+        own = self.find("probe", self.probe_settings(found.dataset))
+        if own is None or "checksums" not in found.figures:
+            return True
+        return found.figures["checksums"] == own.figures["checksums"]
 
 
-def read_part(folder: RunFolder, kind: str, settings: dict[str, Any]) -> Part | None:
-    """The part of these settings, if it is there and whole."""
-    return _read(part_path(folder, kind, settings))
-
-
-def all_parts(folder: RunFolder, kind: str) -> Iterator[Part]:
-    """Every whole part of a kind, in the order in which they were written."""
-    paths = (folder.measurements).glob(f"{kind}-*.json")
-    for path in sorted(paths, key=lambda path: (path.stat().st_mtime_ns, path.name)):
-        part = _read(path)
-        if part is not None:
-            yield part
-
-
-def part_path(folder: RunFolder, kind: str, settings: dict[str, Any]) -> Path:
-    """RUN/parts/KIND-DATASET-DIGEST.json."""
-    return folder.measurements / f"{kind}-{file_name(settings['dataset'])}-{digest(settings)}.json"
-
-
-def plain(settings: dict[str, Any]) -> dict[str, Any]:
-    """Settings as they come back from JSON, which knows no tuples."""
-    found: dict[str, Any] = json.loads(json.dumps(settings))
+def plain(settings: Settings) -> Settings:
+    """Return settings as they come back from JSON, which knows no tuples."""
+    found: Settings = json.loads(json.dumps(settings))
     return found
 
 
-def _read(path: Path) -> Part | None:
-    """A part, or None where there is none or only a damaged one, which is then measured again."""
+def _checksum(content: Mapping[str, object]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def environment(device: torch.device) -> Environment:
+    """Return versions, hardware, and today's date."""
+    versions = {"python": platform.python_version(), "torch": str(torch.__version__)}
+    for package in PACKAGES:
+        with suppress(PackageNotFoundError):
+            versions[package] = version(package)
     try:
-        return Part(**parse_json(path.read_bytes()))
-    except (OSError, ValueError, TypeError):
-        return None
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    hardware: dict[str, str | int] = {
+        "device": device.type,
+        "cpu": names[0] if names else platform.processor() or platform.machine(),
+        "cores": os.cpu_count() or 1,
+        "threads": torch.get_num_threads(),
+    }
+    if device.type == "cuda":
+        hardware["gpu"] = torch.cuda.get_device_name(device)
+        versions["cuda"] = str(torch.version.cuda)
+        versions["cudnn"] = str(torch.backends.cudnn.version())  # type: ignore[no-untyped-call]
+    return {"versions": versions, "hardware": hardware, "date": str(datetime.now(UTC).date())}

@@ -1,144 +1,164 @@
-"""What is measured: the encoder of a run folder, and labelled images that fit it."""
+"""A trained run, opened: its encoder on a device, its images, and what is measured on them.
+
+run = intnacl.open_run("RUN")
+classifier = run.classifier("digits")
+"""
 
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from intnacl.attacks.named import Attack
 from intnacl.console import watched
-from intnacl.data import Dataset, load
-from intnacl.data.datasets import absolute_name, absolute_root, check_stored_name
-from intnacl.errors import InputError
+from intnacl.data import Dataset
+from intnacl.data.datasets import absolute_name, absolute_root
 from intnacl.evaluation.features import check_pair, extract
+from intnacl.evaluation.knn import KnnConfig
 from intnacl.evaluation.precision import exact_float32
+from intnacl.evaluation.probe import Classifier, ProbeConfig
 from intnacl.models.encoders import Encoder
 from intnacl.models.weights import from_pretrained, read_header
+from intnacl.runs.attack import measure_attacks
 from intnacl.runs.config import RunConfig
 from intnacl.runs.folder import RunFolder
-from intnacl.runs.pretrain import image_side
+from intnacl.runs.images import RunImages, pair
+from intnacl.runs.measure import load_classifier, measure_all, measure_knn, measure_probe
+from intnacl.runs.measurements import KINDS, Measurement, Measurements
+from intnacl.training.ranks import pick_device
+from intnacl.training.stop import Stop
+
+if TYPE_CHECKING:
+    from intnacl.runs.result import Result
 
 FEATURE_BATCH = 512  # images of a forward pass
-RESIZED = ("folder", "parquet")  # data sets that take the size of their images from us
 
 
 @dataclass(frozen=True, kw_only=True)
-class Subject:
-    """A run folder with its encoder on a device."""
+class Run:
+    """A trained run. Nothing is loaded or measured before it is asked for."""
 
     folder: RunFolder
     config: RunConfig
     encoder: Encoder
+    """In eval mode, shared by everything that is measured."""
     image_size: int
-    checksum: str
+    encoder_sha256: str
     """SHA-256 of `encoder.safetensors`."""
     trained_on: str | None
-    """Checksum of the images that the encoder was trained on; None: it is an older one."""
+    """Checksum of the images that the encoder was trained on; None: an earlier version wrote none."""
     device: torch.device
+    images: RunImages
     # Not of another encoder: `replace` begins with none.
     _features: dict[tuple[str, str], tuple[Tensor, Tensor]] = field(
         default_factory=dict, init=False, compare=False, repr=False
     )
 
+    @cached_property
+    def measurements(self) -> Measurements:
+        """What is stored of measurements on this encoder."""
+        return Measurements(self.folder, self.encoder_sha256, self.config.probe)
+
     @property
-    def data_sets(self) -> tuple[str, ...]:
+    def datasets(self) -> tuple[str, ...]:
         """The run's own data set, then those of transfer."""
         return tuple(dict.fromkeys((self.config.dataset, *self.config.evaluation.transfer)))
 
-    def named(self, names: Sequence[str]) -> tuple[str, ...]:
-        """The data sets that a user names, paths made absolute; by default the run's own."""
-        return tuple(name if name in self.data_sets else absolute_name(name) for name in names) or (
-            self.config.dataset,
-        )
+    def named(self, names: Sequence[str] = ()) -> tuple[str, ...]:
+        """Return the data sets that a user names, paths made absolute; by default the run's own."""
+        named = (name if name in self.datasets else absolute_name(name) for name in names)
+        return tuple(named) or (self.config.dataset,)
 
-    def load(self, name: str) -> tuple[Dataset, Dataset]:
-        """Training and test images of a data set."""
-        return load_labelled(self.config, name, self.image_size)
+    @property
+    def result(self) -> "Result | None":
+        """The content of `result.json`; None until everything that the configuration asks for is measured."""
+        return self.folder.read_result()
 
-    def load_split(self, name: str, split: str) -> Dataset:
-        """Images of one split, labelled or not."""
-        return _load_fitting(self.config, name, split, self.image_size)
+    def classifier(self, dataset: str | None = None) -> Classifier:
+        """Return the encoder with the run's linear probe on a data set, which is fitted if necessary.
 
-    def features(self, train: Dataset, test: Dataset) -> tuple[Tensor, Tensor]:
-        """Features of both splits in float32, (N, F) and (T, F); those of the last data set are kept."""
-        key = (train.checksum, test.checksum)
+        It maps pixels in [0, 1] to logits and is in eval mode.
+        """
+        (name,) = self.named([dataset] if dataset else [])
+        return load_classifier(self, name)
+
+    def features(self, dataset: str) -> tuple[Tensor, Tensor]:
+        """Return float32 features of both splits, (N, F) and (T, F); those of the last data set are kept."""
+        images = self.images.labelled(dataset)
+        key = (images.train.checksum, images.test.checksum)
         if key not in self._features:
             self._features.clear()
-            check_pair(pair(train), pair(test))
-            self._features[key] = self.embed(train), self.embed(test)
+            check_pair(pair(images.train), pair(images.test))
+            self._features[key] = self.embed(images.train), self.embed(images.test)
         return self._features[key]
 
     def embed(self, images: Dataset) -> Tensor:
-        """Features of a split in float32, (N, F)."""
+        """Return float32 features of a split, (N, F)."""
         with exact_float32(), watched(self.encoder, f"features of {images.name}", len(images)):
             return extract(self.encoder, images.images, batch_size=FEATURE_BATCH, device=self.device)
 
+    def measure(
+        self,
+        what: ProbeConfig | KnnConfig | Attack | Sequence[Attack] | None = None,
+        *,
+        dataset: str | None = None,
+        stop: Stop | None = None,
+    ) -> list[Measurement]:
+        """Measure a probe, a kNN accuracy or attacks, or all that the configuration asks for (None).
 
-def open_subject(run: str | Path | RunFolder, device: torch.device, root: Path | None = None) -> Subject:
-    """The finished run of a folder; `root` is where data sets are now, if not where it was trained."""
-    folder = run if isinstance(run, RunFolder) else RunFolder(run)
-    config, path = folder.read_config(), folder.encoder
-    if root is not None:
-        config = replace(config, root=absolute_root(str(root)))
+        What is stored already is returned as it is. `result.json` and the page are brought up to date.
+        """
+        from intnacl.runs.page import write_result_and_page
+
+        (name,) = self.named([dataset] if dataset else [])
+        if what is None:
+            measure_all(self, stop or Stop())
+            return [found for kind in KINDS for found in self.measurements.all(kind)]
+        if isinstance(what, ProbeConfig):
+            measured = [measure_probe(self, name, what)]
+        elif isinstance(what, KnnConfig):
+            measured = [measure_knn(self, name, what.k)]
+        else:
+            measured = measure_attacks(self, name, [what] if isinstance(what, Attack) else what)
+        write_result_and_page(self)
+        return measured
+
+
+def open_run(
+    path: str | Path | RunFolder,
+    *,
+    device: str | torch.device = "auto",
+    root: str | Path | None = None,
+    images: RunImages | None = None,
+) -> Run:
+    """Open the folder of a trained run.
+
+    Args:
+        path: the run's folder.
+        device: of the encoder: auto, cpu, cuda, cuda:1 …
+        root: where data sets are now, if not where the run was trained.
+        images: those that are loaded already, by whoever trained the run.
+    """
+    folder = path if isinstance(path, RunFolder) else RunFolder(path)
+    config = folder.read_config()
     folder.require_encoder()
-    header = read_header(path)
-    return Subject(
+    header = read_header(folder.encoder)
+    placed = pick_device(device) if isinstance(device, str) else device
+    if images is None:
+        images = RunImages(config if root is None else replace(config, root=absolute_root(str(root))))
+    images.side = int(header["image_size"])
+    return Run(
         folder=folder,
         config=config,
-        encoder=from_pretrained(path).to(device),
-        image_size=int(header["image_size"]),
-        checksum=hashlib.sha256(path.read_bytes()).hexdigest(),
+        encoder=from_pretrained(folder.encoder).to(placed),
+        image_size=images.side,
+        encoder_sha256=hashlib.sha256(folder.encoder.read_bytes()).hexdigest(),
         trained_on=header.get("data"),
-        device=device,
+        device=placed,
+        images=images,
     )
-
-
-def load_labelled(config: RunConfig, name: str, image_size: int | None) -> tuple[Dataset, Dataset]:
-    """Both splits of a data set, with labels, one list of classes, and images of one size, the encoder's."""
-    train = _labelled(_load_fitting(config, name, "train", image_size))
-    test = _labelled(_load_fitting(config, name, "test", image_size or image_side(train)))
-    if train.classes != test.classes:
-        missing = sorted(set(train.classes) ^ set(test.classes))
-        raise InputError(
-            f"dataset {name!r}: its training and test images have different classes "
-            f"({', '.join(missing[:5]) or 'in another order'}): give both the same class folders or names."
-        )
-    return train, test
-
-
-def pair(dataset: Dataset) -> tuple[Tensor, Tensor]:
-    """Images and labels, as the evaluators take them."""
-    assert dataset.labels is not None
-    return dataset.images, dataset.labels
-
-
-def _load_fitting(config: RunConfig, name: str, split: str, image_size: int | None) -> Dataset:
-    """A split with images of the encoder's size; those of folders and parquet files are resized to it."""
-    check_stored_name(name)
-    own = name == config.dataset
-    size = config.size if own else image_size if name.partition(":")[0] in RESIZED else None
-    dataset = load(name, split, config.root, size=size)
-    height, width = dataset.images.shape[2:]
-    if image_size is not None and (height, width) != (image_size, image_size):
-        raise InputError(
-            f"dataset {dataset.name!r} has {height}×{width} {split} images, but the encoder is trained on "
-            f"{image_size}×{image_size}: choose a data set of that size, or folder:PATH, which is resized."
-        )
-    return dataset
-
-
-def _labelled(dataset: Dataset) -> Dataset:
-    if dataset.labels is None:
-        raise InputError(
-            f"dataset {dataset.name!r} has no labels ({dataset.split}): nothing can be measured on it. "
-            "Pretraining needs none (`intnacl pretrain`); then measure on a labelled set: "
-            "`intnacl probe RUN --dataset NAME`."
-        )
-    if len(dataset.classes) < 2:
-        raise InputError(
-            f"dataset {dataset.name!r} has {dataset.classes[0]!r} as its only class: every classifier would "
-            "be right. Add other classes; `intnacl pretrain` and `intnacl embed` need none."
-        )
-    return dataset

@@ -2,23 +2,21 @@
 
 import json
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, cast
 
-from intnacl.attacks.named import ATTACK_NAMES, AttackRow, named_attack
+from intnacl.attacks.named import ATTACK_NAMES, AttackRow
 from intnacl.console import print_table, print_warnings, two_decimals
-from intnacl.errors import InputError
 from intnacl.evaluation.hcl_probe import HCL
 from intnacl.files import write_file
 from intnacl.plots.curves import draw_learning, draw_probe, draw_robustness
 from intnacl.plots.gallery import draw_examples
 from intnacl.plots.style import inline_svg
-from intnacl.runs.attack import examples
+from intnacl.runs.attack import Examples, load_examples
 from intnacl.runs.folder import RunFolder, loss_name
-from intnacl.runs.measurements import Part, plain
-from intnacl.runs.opened import Subject
-from intnacl.runs.result import Measured, Result, best_rows, of_one_attack, radius_text, write_result
+from intnacl.runs.measurements import Measurement, plain
+from intnacl.runs.opened import Run
+from intnacl.runs.result import Overview, Result, best_rows, of_one_attack, radius_text, write_result
 from intnacl.training.journal import records
 
 if TYPE_CHECKING:
@@ -36,23 +34,24 @@ def template_environment(package: str, *, autoescape: bool = True, **options: An
     )  # fmt: skip
 
 
-def write_result_and_page(found: Measured) -> bool:
+def write_result_and_page(run: Run, found: Overview | None = None) -> bool:
     """Write result and page if everything that the configuration asks for is measured; True if it is."""
+    found = found or Overview(run)
     result = write_result(found)
     if result is not None:
-        write_file(found.subject.folder.page, render(found, result).encode())
+        write_file(run.folder.page, render(found, result).encode())
     return result is not None
 
 
-def render(found: Measured, result: Result) -> str:
+def render(found: Overview, result: Result) -> str:
     """Return the page. Everything from outside is escaped; the drawings are our own SVG."""
     environment = template_environment("intnacl.runs")
     environment.filters["percent"] = two_decimals
     environment.filters["pretty"] = lambda value: json.dumps(value, indent=1, ensure_ascii=False)
-    subject, config = found.subject, found.subject.config
+    run, config = found.run, found.run.config
     learning = probe_curve = None
-    if subject.folder.log.exists():
-        log = records(subject.folder.log)
+    if run.folder.log.exists():
+        log = records(run.folder.log)
         learning = inline_svg(lambda: draw_learning(log), "learning curves")
     if curves := found.probe_curves():
         probe_curve = inline_svg(lambda: draw_probe(curves), "probe accuracy over epochs")
@@ -64,7 +63,7 @@ def render(found: Measured, result: Result) -> str:
         at=radius_text(result),
         knn=found.own_knn(),
         sections=[
-            _attack_section(subject, name, rows)
+            _attack_section(run, name, rows)
             for name in result["accuracy"]
             if (rows := best_rows(result, name))
         ],
@@ -74,44 +73,36 @@ def render(found: Measured, result: Result) -> str:
     )
 
 
-def _attack_section(subject: Subject, name: str, rows: Sequence[AttackRow]) -> dict[str, Any]:
+def _attack_section(run: Run, name: str, rows: Sequence[AttackRow]) -> dict[str, Any]:
     """Return what the page shows of attacks on one data set, for the template."""
     curve = inline_svg(lambda: draw_robustness(rows), f"accuracy over the attack's eps on {name}")
     pictures = None
-    eps = max(row["eps"] for row in rows)
-    with suppress(InputError):  # the images may be gone: a copied run is measured on others as well
-        pictures = inline_svg(
-            lambda: attacked_images(subject, name, eps, rows), f"images of {name} before and after the attack"
-        )
+    if (found := load_examples(run, name)) is not None:
+        pictures = inline_svg(lambda: draw_stored(found), f"images of {name} before and after the attack")
     return {"dataset": name, "rows": rows, "curve": curve, "examples": pictures}
 
 
-def attacked_images(subject: Subject, name: str, eps: float, rows: Sequence[AttackRow]) -> "Figure":
-    """Draw some images of a data set before and after the strongest attack that `rows` has at this eps.
-
-    In place of AutoAttack, which takes its time, tuned PGD.
-    """
-    stand_in = {"autoattack": "pgd_tuned"}
-    measured = {stand_in.get(row["name"], row["name"]) for row in rows if row["eps"] == eps}
-    attack = next((attack for attack in ("pgd_tuned", "pgd", "fgsm") if attack in measured), "pgd_tuned")
-    found, classes = examples(subject, name, named_attack(attack, eps))
-    title = f"{ATTACK_NAMES[attack]} at eps {eps:.4g}; the title is the prediction, * a wrong one"
-    return draw_examples(found, classes, title=title)
+def draw_stored(found: Examples) -> "Figure":
+    """Draw the images that were stored when an attack was measured."""
+    attack = f"{ATTACK_NAMES[found.attack['name']]} at eps {found.attack['eps']:.4g}"
+    title = f"{attack}; the title is the prediction, * a wrong one"
+    return draw_examples(found.tensors, found.classes, title=title)
 
 
-def _other_probes(found: Measured, result: Result) -> list[dict[str, Any]]:
+def _other_probes(found: Overview, result: Result) -> list[dict[str, Any]]:
     """Return every linear probe with its `kind`, for the template; none where all are the run's own.
 
     The kind names HCL's probe, and each setting that is not the one of the run's own probe, or of HCL's.
     """
-    own = found.subject.config.probe
-    usual = {"probe": plain(asdict(own)), "hcl_probe": plain(asdict(replace(HCL, seed=own.seed)))}
+    own = found.run.config.probe
+    hcl = replace(HCL, seed=own.seed)
+    usual = {"probe": plain({"probe": asdict(own)}), "hcl_probe": plain({"probe": asdict(hcl)})}
     rows = []
     for row in result["probes"]:
-        settings = usual[row["protocol"]]
+        settings = usual[row["protocol"]]["probe"]
         kind = ["HCL's"] if row["protocol"] == "hcl_probe" else []
         kind += [f"{key} = {value}" for key, value in row["probe"].items() if value != settings.get(key)]
-        rows.append(row | {"kind": ", ".join(kind) or "the run's own"})
+        rows.append({**row, "kind": ", ".join(kind) or "the run's own"})
     return rows if any(row["kind"] != "the run's own" for row in rows) else []
 
 
@@ -155,13 +146,13 @@ def print_attacks(dataset: str, rows: Sequence[AttackRow]) -> None:
     )
 
 
-def print_probes(parts: Iterable[Part]) -> None:
+def print_probes(measured: Iterable[Measurement]) -> None:
     """Print a line for each probe: the last epoch, and the best where there are epochs."""
     rows = []
-    for part in parts:
-        figures = part.figures
+    for one in measured:
+        figures = one.figures
         found = (figures["accuracy"], figures.get("best_accuracy"), figures.get("train_accuracy"))
         tested = f"{figures['images']['test']:,}"
-        rows.append([part.settings["dataset"], tested, *map(two_decimals, found), f"{part.time_s:.1f}"])
+        rows.append([one.dataset, tested, *map(two_decimals, found), f"{one.time_s:.1f}"])
     heads = ["data set", "test images", "accuracy", "best epoch's", "on training", "seconds"]
     print_table("linear probe on frozen features, percent", heads, rows)

@@ -5,7 +5,6 @@ import warnings
 from contextlib import nullcontext
 from dataclasses import replace
 
-from intnacl.data import load
 from intnacl.data.datasets import Dataset, is_at_path
 from intnacl.errors import InputError, InputWarning
 from intnacl.evaluation.knn import KnnMonitor
@@ -14,6 +13,7 @@ from intnacl.plots.curves import draw_learning
 from intnacl.plots.style import save_figure
 from intnacl.runs.config import RunConfig
 from intnacl.runs.folder import RunFolder
+from intnacl.runs.images import RunImages, image_side
 from intnacl.training.journal import Journal, records
 from intnacl.training.objectives import Contrastive, Objective, Supervised
 from intnacl.training.ranks import Ranks, barrier
@@ -23,30 +23,29 @@ from intnacl.training.stop import Stop
 from intnacl.training.trainer import Trainer
 
 
-def pretrain(config: RunConfig, folder: RunFolder, here: Ranks, stop: Stop) -> str | None:
+def pretrain(
+    config: RunConfig, folder: RunFolder, here: Ranks, stop: Stop, images: RunImages | None = None
+) -> str | None:
     """Train the encoder of a run to the end (None) or until told to stop (the reason).
 
-    The same call on the same folder goes on where it was; a finished run is left as it is.
+    The same call on the same folder goes on where it was; a finished run is left as it is. `images` may be
+    loaded already.
     """
     config = replace(config, train=config.train.on(here.device))
-    trains = here.main and not folder.encoder.exists()
-    with folder.hold() if trains else nullcontext(True) as free:
-        if not free:
-            raise InputError(
-                f"another process is working in {folder.path}: wait until it ends, or take another --out."
-            )
+    images = images or RunImages(config)
+    with folder.work() if here.main and not folder.encoder.exists() else nullcontext():
         begun = here.main and folder.begin(config)
         if folder.encoder.exists():
-            _check_trained(config, folder)
+            _check_trained(folder, images)
             return None
         if here.main and folder.state() == "record":
             raise InputError(
-                f"{folder.path} is the record of a finished run without its weights: take another --out to "
+                f"{folder} is the record of a finished run without its weights: take another --out to "
                 "repeat it."
             )
         try:
             with memory_errors():
-                reason = _train(config, folder, here, stop)
+                reason = _train(config, folder, here, stop, images)
         except BaseException:
             if begun:
                 folder.undo()
@@ -55,16 +54,16 @@ def pretrain(config: RunConfig, folder: RunFolder, here: Ranks, stop: Stop) -> s
         return reason
 
 
-def _check_trained(config: RunConfig, folder: RunFolder) -> None:
+def _check_trained(folder: RunFolder, images: RunImages) -> None:
     """Raise if a run's encoder cannot be read, or if the images at its data set's path are others by now.
 
     Where the images are gone, there is nothing to confuse them with.
     """
     trained_on = read_header(folder.encoder).get("data")
-    if trained_on is None or not is_at_path(config.dataset):
+    if trained_on is None or not is_at_path(images.own):
         return
     try:
-        train = load(config.dataset, "train", config.root, size=config.size)
+        train = images.training()
     except InputError:
         return
     check_data(folder, trained_on, train.checksum, len(train))
@@ -74,18 +73,18 @@ def check_data(folder: RunFolder, before: str | None, now: str | None, count: in
     """Raise unless the data set, now of `count` images, has the checksum that a run began with, if known."""
     if before is not None and before != now:
         raise InputError(
-            f"{folder.path} was begun with other images or labels than the data set has now ({count:,} "
+            f"{folder} was begun with other images or labels than the data set has now ({count:,} "
             "images): bring it back to what it was, or take another --out."
         )
 
 
-def _train(config: RunConfig, folder: RunFolder, here: Ranks, stop: Stop) -> str | None:
-    train = load(config.dataset, "train", config.root, size=config.size)
+def _train(config: RunConfig, folder: RunFolder, here: Ranks, stop: Stop, images: RunImages) -> str | None:
+    train = images.training()
     objective = build_objective(config, train, here)
     trainer = Trainer(
         objective, train.images, train.labels, config.train,
         checkpoints=folder.checkpoints, seed=config.seed, here=here, checksum=train.checksum,
-        monitor=build_monitor(config, train, here),
+        monitor=build_monitor(config, images, here),
     )  # fmt: skip
     events = folder.tensorboard if config.train.tensorboard else None
     with Journal(folder.log, epochs=config.train.epochs, active=here.main, tensorboard=events) as journal:
@@ -100,13 +99,13 @@ def _train(config: RunConfig, folder: RunFolder, here: Ranks, stop: Stop) -> str
     return reason
 
 
-def build_monitor(config: RunConfig, train: Dataset, here: Ranks) -> KnnMonitor | None:
+def build_monitor(config: RunConfig, images: RunImages, here: Ranks) -> KnnMonitor | None:
     """Return the monitor of a labelled set with a test split, on the rank that looks at it; else None."""
-    if train.labels is None or not config.train.monitor_epochs or not here.main:
+    if not config.train.monitor_epochs or not here.main or images.training().labels is None:
         return None
     try:
-        test = load(config.dataset, "test", config.root, size=config.size)
-        return KnnMonitor(train, test, here.device) if test.labels is not None else None
+        test = images.split(images.own, "test")
+        return KnnMonitor(images.training(), test, here.device) if test.labels is not None else None
     except InputError as error:
         warnings.warn(f"the kNN accuracy is not watched: {error}", InputWarning, stacklevel=2)
         return None
@@ -136,14 +135,3 @@ def build_objective(config: RunConfig, train: Dataset, here: Ranks) -> Objective
             f"or more, or a smaller loss.num_positives than {config.loss.num_positives}."
         )
     return objective
-
-
-def image_side(train: Dataset) -> int:
-    """The side of the images that an encoder is to be trained on."""
-    height, width = train.images.shape[2:]
-    if height != width:
-        raise InputError(
-            f"dataset {train.name!r} has {height}×{width} images, but encoders are for square ones: resize "
-            "or crop them, or give them as folder:PATH, which does so."
-        )
-    return width

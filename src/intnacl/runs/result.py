@@ -1,220 +1,256 @@
-"""`result.json`: the parts of a run folder put together, with the protocol under which they were measured."""
+"""`result.json`: the measurements of a run put together, with the protocol under which they were made."""
 
+import sys
+from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict, cast
 
-from intnacl.attacks.named import AttackRow
+from intnacl.attacks.named import AttackRow, AttackSettings
 from intnacl.data.datasets import is_at_path
 from intnacl.files import write_json
-from intnacl.runs import attack as robust
+from intnacl.runs.attack import BATCH, attack_warnings, attacks_at, group_attacks, group_rows, planned_attacks
 from intnacl.runs.config import to_dict
 from intnacl.runs.folder import digest
-from intnacl.runs.measurements import Part, all_parts, plain
-from intnacl.runs.opened import FEATURE_BATCH, Subject
+from intnacl.runs.images import Checksums
+from intnacl.runs.measurements import FORMATS, KINDS, Kind, Measurement, plain
+from intnacl.runs.opened import FEATURE_BATCH, Run
 from intnacl.training.journal import last_record
 
-KINDS = ("probe", "hcl_probe", "knn", "attack")
-SLOW = "torch.compile failed, so that training took longer than it should: its output names the error."
+SLOW = "torch.compile failed, so training took longer than it should: the error is in the run's output."
 ROW = ("name", "eps", "steps", "step_size", "restarts", "images", "accuracy", "clean")
 
 
 class Accuracy(TypedDict):
-    """Percent on one data set under the run's protocol; None: not measured."""
+    """Percent on one data set under the run's own protocol; None: not measured."""
 
     clean: float
     fgsm: float | None
     pgd: float | None
 
 
+class KnnRow(TypedDict):
+    """A kNN accuracy."""
+
+    dataset: str
+    accuracy: float
+    k: int
+    classes: int
+    temperature: float
+    images: dict[str, int]
+
+
+class ProbeRow(TypedDict, total=False):
+    """A probe's figures without its curve."""
+
+    dataset: str
+    accuracy: float
+    train_accuracy: float
+    accuracy_restored: float
+    best_accuracy: float
+    best_epoch: int
+    classes: int
+    images: dict[str, int]
+    protocol: Kind
+    probe: Mapping[str, object]
+
+
+class Protocol(TypedDict):
+    """Everything that the figures depend on."""
+
+    dataset: str
+    checksums: dict[str, Checksums]
+    images: dict[str, dict[str, int]]
+    encoder_sha256: str
+    trained_on: str | None
+    seed: int
+    epochs: int
+    objective: str
+    probe: dict[str, object]
+    attacks: list[AttackSettings]
+    batch_sizes: dict[str, int]
+    precision: dict[str, str | None]
+    versions: NotRequired[dict[str, str]]
+    hardware: NotRequired[dict[str, str | int | bool]]
+    date: NotRequired[str]
+
+
 class Result(TypedDict):
     """The content of `result.json`."""
 
     accuracy: dict[str, Accuracy]
-    """Data set -> its figures."""
     attacks: list[AttackRow]
-    knn: list[dict[str, Any]]
-    probes: list[dict[str, Any]]
+    knn: list[KnnRow]
+    probes: list[ProbeRow]
     warnings: list[str]
     time_s: dict[str, float]
-    """Seconds of each stage, and in all."""
-    protocol: dict[str, Any]
+    """Seconds by stage."""
+    protocol: Protocol
     config: dict[str, Any]
 
 
-class Measured:
-    """What is known of an encoder so far: its parts and the last record of its training, read once.
+class Overview:
+    """Everything that is measured on a run's encoder so far, read once.
 
-    Parts on other images than those of the run's probe are `left_out`.
+    Measurements on other images than those of the run's probe are `left_out`, and those of an evaluator that
+    now gives other figures count as not made.
     """
 
-    def __init__(self, subject: Subject) -> None:
-        self.subject, config = subject, plain(asdict(subject.config.probe))
-        parts = [part for kind in KINDS for part in all_parts(subject.folder, kind)]
-        parts = [part for part in parts if part.settings["encoder"] == subject.checksum]
-        self.trained = last_record(subject.folder.log) or {}
-        own = [part for part in parts if part.kind == "probe" and part.settings["probe"] == config]
-        self.probes = {part.settings["dataset"]: part for part in own}  # under the run's protocol
-        self.left_out = [part for part in parts if not self._is_of_probed(part)]
-        self.parts = {kind: [p for p in parts if p.kind == kind and self._is_of_probed(p)] for kind in KINDS}
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.trained = last_record(run.folder.log) or {}
+        every = [one for kind in KINDS for one in run.measurements.all(kind) if one.format == FORMATS[kind]]
+        own = plain({"probe": asdict(run.config.probe)})["probe"]
+        self.probes = {
+            one.dataset: one for one in every if one.kind == "probe" and one.settings["probe"] == own
+        }
+        """Data set -> the run's own probe on it."""
+        # The run's own first, as files that were copied have lost their times.
+        every.sort(key=lambda one: one.settings.get("k") is not None or one.settings.get("probe", own) != own)
+        self.left_out = [one for one in every if not run.measurements.is_on_probed_images(one)]
+        self.measured: dict[Kind, list[Measurement]] = {
+            kind: [one for one in every if one.kind == kind and one not in self.left_out] for kind in KINDS
+        }
+        attacked = [one.dataset for one in self.measured["attack"]]
+        names = dict.fromkeys([*(name for name in run.datasets if name in attacked), *attacked])
+        self.attacks = {
+            name: group_attacks(
+                [one for one in self.measured["attack"] if one.dataset == name], run.config.evaluation
+            )
+            for name in names
+        }
+        """Data set -> measured attacks in groups that share a worst case."""
 
-    def _is_of_probed(self, part: Part) -> bool:
-        """Whether it is on the images of the run's probe, if both tell which they were."""
-        probe = self.probes.get(part.settings["dataset"])
-        if probe is None or "checksums" not in part.figures:
-            return True
-        return bool(part.figures["checksums"] == probe.figures["checksums"])
-
-    def is_whole(self, name: str) -> bool:
-        """Whether all that the configuration asks for on this data set is there."""
-        planned = robust.plans(self.subject.config.evaluation)
+    def is_whole(self, dataset: str) -> bool:
+        """True if all that the configuration asks for on this data set is there."""
+        planned = planned_attacks(self.run.config.evaluation)
         asked = {digest(attack.settings()) for attacks in planned for attack in attacks}
-        parts = [part for part in self.parts["attack"] if part.settings["dataset"] == name]
-        done = {digest(attack) for part in parts for attack in part.settings["attacks"]}
-        return name in self.probes and asked <= done
+        found = [one for one in self.measured["attack"] if one.dataset == dataset]
+        done = {digest(attack) for one in found for attack in one.settings["attacks"]}
+        return dataset in self.probes and asked <= done
 
     def probe_curves(self) -> dict[str, list[float]]:
         """Data set -> test accuracy after each epoch of the run's probe, where the solver has epochs."""
-        return {name: part.figures["curve"] for name, part in self.probes.items() if "curve" in part.figures}
+        return {name: one.figures["curve"] for name, one in self.probes.items() if "curve" in one.figures}
 
     def own_knn(self) -> dict[str, float]:
         """Data set -> kNN accuracy with the number of neighbours that suits it; others are tried by hand."""
-        parts = [part for part in self.parts["knn"] if part.settings["k"] is None]
-        return {part.settings["dataset"]: part.figures["accuracy"] for part in parts}
+        return {
+            one.dataset: one.figures["accuracy"]
+            for one in self.measured["knn"] if one.settings["k"] is None
+        }  # fmt: skip
+
+    def left_out_warnings(self) -> list[str]:
+        """One sentence for each data set whose images or labels are not the same in all measurements."""
+        names = dict.fromkeys(one.dataset for one in self.left_out)
+        again = "measure it again, after the run's own `intnacl run`"
+        return [
+            f"{name}: what was measured on other images or labels than the run's own probe is left out: "
+            f"{again if is_at_path(name) else 'measure it again with the --root of then'}."
+            for name in names
+        ]
+
+    def result(self) -> Result:
+        """Everything that is measured so far, as `result.json` holds it."""
+        rows: dict[str, AttackRow] = {}
+        for dataset, groups in self.attacks.items():
+            for row in (row for group in groups for row in group_rows(group)):
+                one = {"dataset": dataset, **{key: row[key] for key in ROW}}  # type: ignore[literal-required]
+                one |= {"of": row["of"]} if "of" in row else {}
+                key = digest({k: v for k, v in one.items() if k not in ("accuracy", "clean")})
+                rows[key] = cast(AttackRow, one)  # of several with the same settings, the last
+        names = dict.fromkeys((*self.run.datasets, *self.probes))
+        warnings = [SLOW] if self.run.config.train.compile and not self.trained.get("compiled", True) else []
+        for dataset, groups in self.attacks.items():
+            warnings += [f"{dataset}: {warning}" for warning in attack_warnings(groups)]
+        return {
+            "accuracy": {
+                name: self._accuracy(name, list(rows.values())) for name in names if name in self.probes
+            },
+            "attacks": list(rows.values()),
+            "knn": [cast(KnnRow, _shown(one)) for one in self.measured["knn"]],
+            "probes": [
+                cast(ProbeRow, {**_shown(one), "protocol": kind, "probe": one.settings["probe"]})
+                for kind in ("probe", "hcl_probe")
+                for one in self.measured[kind]
+            ],
+            "warnings": warnings + self.left_out_warnings(),
+            "time_s": self._seconds(),
+            "protocol": self._protocol(),
+            "config": to_dict(self.run.folder.read_config()),  # not with another root of today's
+        }
+
+    def _accuracy(self, dataset: str, rows: list[AttackRow]) -> Accuracy:
+        """Return accuracy clean, and under FGSM and PGD at the first eps."""
+        probe, wanted = self.probes[dataset], self.run.config.evaluation
+        found: Accuracy = {"clean": probe.figures["accuracy"], "fgsm": None, "pgd": None}
+        for attack in attacks_at(("fgsm", "pgd"), wanted.eps[0], wanted.images) if wanted.eps else ():
+            count = min(wanted.images or sys.maxsize, probe.figures["images"]["test"])
+            key = {k: v for k, v in attack.settings().items() if k in ROW}
+            key |= {"dataset": dataset, "images": count}
+            match = [row["accuracy"] for row in rows if key.items() <= row.items()]
+            if match and attack.name == "fgsm":
+                found["fgsm"] = match[0]
+            elif match:
+                found["pgd"] = match[0]
+        return found
+
+    def _seconds(self) -> dict[str, float]:
+        """Return the seconds of each stage, all its measurements together; training's by what took them."""
+        last = self.trained
+        times: dict[str, float] = {"compile": last["compiling"]} if last.get("compiling") else {}
+        times["pretrain"] = last.get("seconds", 0.0)
+        times |= {"pauses": last["pausing"]} if last.get("pausing") else {}
+        for kind, measured in self.measured.items():
+            for one in measured:
+                stage = f"{kind} {one.dataset}"
+                times[stage] = round(times.get(stage, 0.0) + one.time_s, 3)
+        return times | {"total": round(sum(times.values()), 3)}
+
+    def _protocol(self) -> Protocol:
+        config = self.run.config
+        groups = [group for some in self.attacks.values() for group in some]
+        settings = [a for group in groups for one in group.attacks for a in one.settings["attacks"]]
+        protocol: Protocol = {
+            "dataset": config.dataset,
+            "checksums": {name: one.figures["checksums"] for name, one in self.probes.items()},
+            "images": {name: one.figures["images"] for name, one in self.probes.items()},
+            "encoder_sha256": self.run.encoder_sha256,
+            "trained_on": self.run.trained_on,
+            "seed": config.seed,
+            "epochs": config.train.epochs,
+            "objective": config.objective,
+            "probe": asdict(config.probe) | {"frozen": "weights and statistics compared before and after"},
+            "attacks": list({digest(attack): attack for attack in settings}.values()),
+            "batch_sizes": {
+                "train": config.train.batch_size, "probe": config.probe.batch_size,
+                "features": FEATURE_BATCH, "attack": BATCH,
+            },
+            "precision": {
+                "train": config.train.precision, "measurement": "float32",
+                "search of iterated attacks": "TF32 on GPUs",
+            },
+        }  # fmt: skip
+        measured = [one for kind in ("probe", "knn", "attack") for one in self.measured[kind]]
+        if measured:
+            where = self.probes.get(config.dataset, measured[0]).environment
+            shared = {"shared": True} if self.run.folder.shared.exists() else {}
+            protocol = cast(Protocol, {**protocol, **where, "hardware": {**where["hardware"], **shared}})
+        return protocol
 
 
-def write_result(found: Measured) -> Result | None:
+def write_result(found: Overview) -> Result | None:
     """Write `result.json` as soon as everything the configuration asks for is measured; None until then."""
-    if not all(found.is_whole(name) for name in found.subject.data_sets):
+    if not all(found.is_whole(name) for name in found.run.datasets):
         return None
-    result = _collect(found)
-    write_json(found.subject.folder.result, result)
+    result = found.result()
+    write_json(found.run.folder.result, result)
     return result
 
 
-def collect(subject: Subject) -> Result:
-    """Everything that is measured so far."""
-    return _collect(Measured(subject))
-
-
-def _collect(found: Measured) -> Result:
-    attacks = _attack_rows(found)
-    names = dict.fromkeys((*found.subject.data_sets, *found.probes))
-    return {
-        "accuracy": {name: _accuracy(found, name, attacks) for name in names if name in found.probes},
-        "attacks": attacks,
-        "knn": [_figures(part) for part in found.parts["knn"]],
-        "probes": [
-            _figures(part) | {"protocol": kind, "probe": part.settings["probe"]}
-            for kind in ("probe", "hcl_probe") for part in found.parts[kind]
-        ],
-        "warnings": _training_warnings(found) + _attack_warnings(found) + left_out_warnings(found),
-        "time_s": _times(found),
-        "protocol": _protocol(found),
-        "config": to_dict(found.subject.folder.read_config()),  # not with another root of today's
-    }  # fmt: skip
-
-
-def _accuracy(measured: Measured, name: str, rows: list[AttackRow]) -> Accuracy:
-    """Percent under the run's protocol: clean, and FGSM and PGD at the first eps; None: not measured."""
-    part, wanted = measured.probes[name], measured.subject.config.evaluation
-    attacked: dict[str, float | None] = {}
-    for attack in robust.plan(("fgsm", "pgd"), wanted.eps[0], wanted.images) if wanted.eps else ():
-        key = {k: v for k, v in attack.settings().items() if k in ROW}
-        count = part.figures["images"]["test"]
-        key |= {"dataset": name, "images": count if wanted.images is None else min(wanted.images, count)}
-        match = [row["accuracy"] for row in rows if key.items() <= row.items()]
-        attacked[attack.name] = match[0] if match else None
-    clean = part.figures["accuracy"]
-    return {"clean": clean, "fgsm": attacked.get("fgsm"), "pgd": attacked.get("pgd")}
-
-
-def _attack_rows(found: Measured) -> list[AttackRow]:
-    """Every attack and worst case, one row for the same settings."""
-    rows: dict[str, AttackRow] = {}
-    for part in found.parts["attack"]:
-        for figures in (*part.figures["attacks"], *part.figures["worst_case"]):
-            row: Any = {"dataset": part.settings["dataset"]} | {key: figures[key] for key in ROW}
-            if row["name"] == "worst_case":
-                row["of"] = [a["name"] for a in part.settings["attacks"] if a["eps"] == row["eps"]]
-            rows[digest({k: v for k, v in row.items() if k not in ("accuracy", "clean")})] = row
-    return list(rows.values())
-
-
-def _attack_warnings(found: Measured) -> list[str]:
-    """By data set, since accuracy is compared from eps to eps, and these are parts of their own."""
-    parts: dict[str, list[Part]] = {}
-    for part in found.parts["attack"]:
-        parts.setdefault(part.settings["dataset"], []).append(part)
-    return [f"{name}: {warning}" for name, some in parts.items() for warning in robust.attack_warnings(some)]
-
-
-def left_out_warnings(found: Measured) -> list[str]:
-    """One sentence for each data set whose images or labels are not the same in all measurements."""
-    names = dict.fromkeys(part.settings["dataset"] for part in found.left_out)
-    again = "measure it again, after the run's own `intnacl run`"
-    return [
-        f"{name}: what was measured on other images or labels than the run's own probe is left out: "
-        f"{again if is_at_path(name) else 'measure it again with the --root of then'}."
-        for name in names
-    ]
-
-
-def _training_warnings(found: Measured) -> list[str]:
-    slow = found.subject.config.train.compile and not found.trained.get("compiled", True)
-    return [SLOW] if slow else []
-
-
-def _figures(part: Part) -> dict[str, Any]:
-    """A part's figures without what is told elsewhere."""
+def _shown(one: Measurement) -> dict[str, Any]:
+    """Return a measurement's figures without what stands elsewhere in the result."""
     hidden = ("curve", "class_names", "checksums")
-    return {"dataset": part.settings["dataset"]} | {k: v for k, v in part.figures.items() if k not in hidden}
-
-
-def _times(found: Measured) -> dict[str, float]:
-    """Seconds of each stage, summed over its parts; training's own by what they were spent on."""
-    last = found.trained
-    times: dict[str, float] = {"compile": last["compiling"]} if last.get("compiling") else {}
-    times["pretrain"] = last.get("seconds", 0.0)
-    times |= {"pauses": last["pausing"]} if last.get("pausing") else {}
-    for kind, parts in found.parts.items():
-        for part in parts:
-            stage = f"{kind} {part.settings['dataset']}"
-            times[stage] = round(times.get(stage, 0.0) + part.time_s, 3)
-    return times | {"total": round(sum(times.values()), 3)}
-
-
-def _protocol(found: Measured) -> dict[str, Any]:
-    """How the figures came about, in full."""
-    config, own = found.subject.config, found.probes.get(found.subject.config.dataset)
-    measured = [part for kind in ("probe", "knn", "attack") for part in found.parts[kind]]
-    attacks = {digest(a): a for part in found.parts["attack"] for a in part.settings["attacks"]}
-    return {
-        "dataset": config.dataset,
-        "checksums": {name: part.figures["checksums"] for name, part in found.probes.items()},
-        "images": {name: part.figures["images"] for name, part in found.probes.items()},
-        "encoder_sha256": found.subject.checksum,
-        "trained_on": found.subject.trained_on,
-        "seed": config.seed,
-        "epochs": config.train.epochs,
-        "objective": config.objective,
-        "probe": asdict(config.probe) | {"frozen": "weights and statistics compared before and after"},
-        "attacks": list(attacks.values()),
-        "batch_sizes": {
-            "train": config.train.batch_size, "probe": config.probe.batch_size,
-            "features": FEATURE_BATCH, "attack": robust.BATCH,
-        },
-        "precision": {
-            "train": config.train.precision, "measurement": "float32",
-            "search of iterated attacks": "TF32 on GPUs",
-        },
-        **(_surroundings(found, own or measured[0]) if measured else {}),
-    }  # fmt: skip
-
-
-def _surroundings(found: Measured, part: Part) -> dict[str, Any]:
-    """Versions, hardware and date of a part; `shared` where other runs used the device at the same time."""
-    shared = {"shared": True} if found.subject.folder.shared.exists() else {}
-    return part.surroundings | {"hardware": part.surroundings["hardware"] | shared}
+    return {"dataset": one.dataset, **{key: value for key, value in one.figures.items() if key not in hidden}}
 
 
 def best_rows(result: Result, dataset: str) -> list[AttackRow]:

@@ -1,0 +1,172 @@
+"""The images of a run: each split is read, checked and hashed once, and handed on to whatever needs it."""
+
+import warnings
+from contextlib import nullcontext
+from typing import NamedTuple, TypedDict
+
+from torch import Tensor
+
+from intnacl.data import Dataset, load
+from intnacl.data.datasets import SPLITS, absolute_name, check_stored_name
+from intnacl.errors import InputError, InputWarning
+from intnacl.runs.config import RunConfig
+
+RESIZED = ("folder", "parquet")  # data sets that take the size of their images from us
+
+
+class Checksums(TypedDict):
+    """Of images and labels of both splits, by which they are told from others."""
+
+    train: str
+    test: str
+
+
+class LabelledPair(NamedTuple):
+    """Both splits of a data set, with one list of classes and images of one size."""
+
+    train: Dataset
+    test: Dataset
+
+    @property
+    def checksums(self) -> Checksums:
+        """The checksums of both splits."""
+        return {"train": self.train.checksum, "test": self.test.checksum}
+
+
+class RunImages:
+    """The images that a run is trained and measured on, loaded when they are first asked for.
+
+    The run's own data set stays in memory, and at most one data set of transfer beside it. `side` is that of
+    the images that the run's encoder takes; None: that of the run's own training images.
+    """
+
+    def __init__(self, config: RunConfig, *, side: int | None = None) -> None:
+        self.own, self.transfer = config.dataset, config.evaluation.transfer
+        self.side, self._root, self._size = side, config.root, config.size
+        self._splits: dict[tuple[str, str], Dataset] = {}
+        self._checksums: dict[str, Checksums] = {}
+        self._loaded: set[tuple[str, str]] = set()
+        self.classes: dict[str, int] = {}
+        """Data set -> number of its classes, for those that were checked."""
+
+    def training(self) -> Dataset:
+        """Return the images that the run is trained on, labelled or not."""
+        return self.split(self.own, "train")
+
+    def split(self, name: str, split: str) -> Dataset:
+        """Return the images of a split, labelled or not, of the encoder's size if that is known."""
+        key, own = (absolute_name(name), split), absolute_name(self.own)
+        if key not in self._splits:
+            check_stored_name(name)
+            for other in {loaded for loaded, _ in self._splits} - {own, key[0]}:
+                self.release(other)
+            is_resized = name.partition(":")[0] in RESIZED
+            size = self._size if key[0] == own else self.side if is_resized else None
+            with warnings.catch_warnings() if key in self._loaded else nullcontext():
+                if key in self._loaded:  # its broken images were named then
+                    warnings.simplefilter("ignore", InputWarning)
+                dataset = load(name, split, self._root, size=size)
+            self._loaded.add(key)
+            height, width = dataset.images.shape[2:]
+            if self.side is not None and (height, width) != (self.side, self.side):
+                raise InputError(
+                    f"dataset {name!r} has {height}×{width} {split} images, but the encoder is trained on "
+                    f"{self.side}×{self.side}: choose a data set of that size, or folder:PATH, which is "
+                    "resized."
+                )
+            self._splits[key] = dataset
+        return self._splits[key]
+
+    def labelled(self, name: str) -> LabelledPair:
+        """Return both splits of a data set; raise if nothing can be measured on them."""
+        train = _check_labels(self.split(name, "train"))
+        if self.side is None:
+            self.side = image_side(train)
+        test = _check_labels(self.split(name, "test"))
+        if train.classes != test.classes:
+            missing = sorted(set(train.classes) ^ set(test.classes))
+            raise InputError(
+                f"dataset {name!r}: its training and test images have different classes "
+                f"({', '.join(missing[:5]) or 'in another order'}): give both the same class folders or "
+                "names."
+            )
+        return LabelledPair(train, test)
+
+    def checksums(self, name: str) -> Checksums:
+        """Return the checksums of both splits of a data set; they are kept when it is released."""
+        key = absolute_name(name)
+        if key not in self._checksums:
+            self._checksums[key] = self.labelled(name).checksums
+        return self._checksums[key]
+
+    def is_loaded(self, name: str) -> bool:
+        """True if both splits of a data set are in memory."""
+        return {(absolute_name(name), split) for split in SPLITS} <= self._splits.keys()
+
+    def release(self, name: str) -> None:
+        """Let go of a data set of transfer."""
+        if absolute_name(name) != absolute_name(self.own):
+            for split in SPLITS:
+                self._splits.pop((absolute_name(name), split), None)
+
+    def check(self) -> None:
+        """Load every data set of the run once and raise if nothing can be measured on one of them.
+
+        Classes that have images in one split alone are warned of. What was checked is not checked again.
+        """
+        for name in dict.fromkeys((self.own, *self.transfer)):
+            if name in self.classes:
+                continue
+            train, test = self.labelled(name)
+            self.classes[name] = len(test.classes)
+            for one, other, what, consequence in (
+                (test, train, "test images but no training images", "so that these count as wrong"),
+                (train, test, "training images but no test images", "so that no figure is about these"),
+            ):
+                _warn_of_classes(one, other, what, consequence)
+            self.release(name)
+
+
+def pair(dataset: Dataset) -> tuple[Tensor, Tensor]:
+    """Return images and labels, as the evaluators take them."""
+    assert dataset.labels is not None
+    return dataset.images, dataset.labels
+
+
+def image_side(train: Dataset) -> int:
+    """Return the side of the images that an encoder is to be trained on."""
+    height, width = train.images.shape[2:]
+    if height != width:
+        raise InputError(
+            f"dataset {train.name!r} has {height}×{width} images, but encoders are for square ones: resize "
+            "or crop them, or give them as folder:PATH, which does so."
+        )
+    return width
+
+
+def _check_labels(dataset: Dataset) -> Dataset:
+    if dataset.labels is None:
+        raise InputError(
+            f"dataset {dataset.name!r} has no labels ({dataset.split}): nothing can be measured on it. "
+            "Pretraining needs none (`intnacl pretrain`); then measure on a labelled set: "
+            "`intnacl probe RUN --dataset NAME`."
+        )
+    if len(dataset.classes) < 2:
+        raise InputError(
+            f"dataset {dataset.name!r} has {dataset.classes[0]!r} as its only class: every classifier would "
+            "be right. Add other classes; `intnacl pretrain` and `intnacl embed` need none."
+        )
+    return dataset
+
+
+def _warn_of_classes(one: Dataset, other: Dataset, what: str, consequence: str) -> None:
+    """Warn of classes that have images in the one split alone."""
+    alone = sorted(set(pair(one)[1].tolist()) - set(pair(other)[1].tolist()))
+    if alone:
+        names = ", ".join(one.classes[label] for label in alone[:5])
+        more = ", …" * (len(alone) > 5)
+        warnings.warn(
+            f"dataset {one.name!r}: {len(alone)} of its classes have {what} ({names}{more}), {consequence}.",
+            InputWarning,
+            stacklevel=2,
+        )

@@ -1,0 +1,97 @@
+"""A whole run: pretrain, then measure what its configuration asks for, in stages that can be resumed."""
+
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from pathlib import Path
+
+from intnacl.attacks.autoattack import check_targets, require_autoattack
+from intnacl.errors import InputError
+from intnacl.runs.attack import planned_attacks
+from intnacl.runs.config import RunConfig
+from intnacl.runs.folder import RunFolder, default_folder
+from intnacl.runs.images import RunImages
+from intnacl.runs.measure import measure_all
+from intnacl.runs.opened import Run, open_run
+from intnacl.runs.pretrain import pretrain
+from intnacl.runs.resolve import resolve, warn_of_unused
+from intnacl.training.ranks import Ranks, ranks
+from intnacl.training.stop import Stop
+
+Say = Callable[[str], None]
+
+
+def run(
+    settings: Mapping[str, object] | None = None,
+    *,
+    preset: str | None = None,
+    recipe: str | None = None,
+    file: str | Path | None = None,
+    out: str | Path | None = None,
+    device: str = "auto",
+    max_minutes: float | None = None,
+    say: Say = print,
+) -> Run:
+    """Pretrain and measure, as `intnacl run` does, and return the run, opened. The same call resumes.
+
+        run = intnacl.runs.run({"dataset": "cifar100", "train.epochs": 100}, preset="intnacl", out="c100")
+
+    Args:
+        settings: any setting by its dotted name, as in docs/settings.md.
+        preset, recipe: as the flags of the command.
+        file: a TOML file of settings, which `settings` override.
+        out: the run's folder; by default one in runs/ that is named after the run.
+        device: auto, cpu, cuda, cuda:1 …
+        max_minutes: save and stop after this time; an error then says that the run is not finished.
+        say: takes the lines that the command prints.
+    """
+    given = dict(settings or {})
+    with ranks(device) as here, Stop(max_minutes) as stop:
+        toml = None if file is None else Path(file)
+        config = resolve(given, file=toml, preset=preset, recipe=recipe, device=here.device)
+        if here.main:
+            warn_of_unused(given, [config])
+        folder = RunFolder(out or default_folder(config))
+        images = RunImages(config)
+        tell = say if here.main else lambda text: None
+        reason = train_and_measure(config, folder, here, stop, tell, images)
+    if reason == "interrupt":
+        raise KeyboardInterrupt
+    if reason is not None:
+        raise InputError(f"{folder} was stopped ({reason}) before its end: the same call goes on.")
+    return open_run(folder, device=here.device, images=images)
+
+
+def train_and_measure(
+    config: RunConfig,
+    folder: RunFolder,
+    here: Ranks,
+    stop: Stop,
+    say: Say = lambda text: None,
+    images: RunImages | None = None,
+) -> str | None:
+    """Pretrain and measure to the end (None) or until told to stop (the reason).
+
+    The same call on the same folder goes on at the stage where it was, and leaves a finished run as it is.
+    The end is `result.json` and `report.html`. Of many ranks, the main one measures. `images` may be those of
+    other runs on the same data sets.
+    """
+    images = images or RunImages(config)
+    if not folder.encoder.exists():
+        check(config, images)
+    with nullcontext() if not here.main or folder.state() == "finished" else folder.work():
+        reason = pretrain(config, folder, here, stop, images)
+        if reason is None and here.main:
+            reason = measure_all(open_run(folder, device=here.device, images=images), stop, say)
+        return reason
+
+
+def check(config: RunConfig, images: RunImages) -> None:
+    """Raise before any training if what is to be measured afterwards cannot be."""
+    wanted = config.evaluation
+    if not wanted.eps:
+        raise InputError("evaluation.eps is empty: give at least one radius, such as 0.002.")
+    planned_attacks(wanted)
+    images.check()
+    if "autoattack" in wanted.attacks:
+        require_autoattack()
+        check_targets(min(images.classes.values()))

@@ -1,0 +1,184 @@
+"""The images of a run: read once, fitting the encoder, and refused in words where nothing can be measured."""
+
+import warnings
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from intnacl.data import Dataset, load
+from intnacl.errors import InputError, InputWarning
+from intnacl.runs.images import RunImages, pair
+from intnacl.runs.pretrain import build_monitor
+from intnacl.runs.resolve import resolve
+from intnacl.training.ranks import Ranks
+from tiny_run import HERE, write_images
+
+
+def images(name: str = "digits", *, side: int | None = 8, **settings: object) -> RunImages:
+    return RunImages(resolve({"dataset": name, **settings}), side=side)
+
+
+def write_arrays(
+    path: Path, *, train: tuple[int, int] = (8, 8), test: tuple[int, int] = (8, 8), test_classes: int = 4
+) -> str:
+    """An `npz:` data set of black images, with 4 classes for training; its name."""
+    np.savez(
+        path, train_images=np.zeros((16, *train, 3), np.uint8), train_labels=np.arange(16) % 4,
+        test_images=np.zeros((16, *test, 3), np.uint8), test_labels=np.arange(16) % test_classes,
+    )  # fmt: skip
+    return f"npz:{path}"
+
+
+@pytest.fixture
+def loaded(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """The splits that were read, in order."""
+    read: list[str] = []
+
+    def _counted(name: str, split: str, *rest: Any, **options: Any) -> Dataset:
+        read.append(f"{name.rpartition('/')[2]} {split}")
+        return load(name, split, *rest, **options)
+
+    monkeypatch.setattr("intnacl.runs.images.load", _counted)
+    return read
+
+
+def test_each_split_is_read_once(loaded: list[str]) -> None:
+    found = images()
+    train, test = found.labelled("digits")
+    assert (len(train), len(test)) == (1442, 355)
+    assert pair(test)[1].shape == (355,)
+    assert found.training() is train
+    assert found.checksums("digits") == {"train": train.checksum, "test": test.checksum}
+    assert loaded == ["digits train", "digits test"]
+
+
+def test_one_transfer_set_at_a_time_stays_beside_the_runs_own(tmp_path: Path, loaded: list[str]) -> None:
+    first, second = write_arrays(tmp_path / "a.npz"), write_arrays(tmp_path / "b.npz")
+    found = images(**{"evaluation.transfer": (first, second)})
+    found.check()
+    assert [found.is_loaded(name) for name in ("digits", first, second)] == [True, False, False]
+    assert found.classes == {"digits": 10, first: 4, second: 4}
+    found.labelled(first)
+    checksums = found.checksums(first)
+    found.labelled(second)
+    assert [found.is_loaded(name) for name in ("digits", first, second)] == [True, False, True]
+    assert found.checksums(first) == checksums  # without reading it again
+    assert loaded[6:] == ["a.npz train", "a.npz test", "b.npz train", "b.npz test"]
+    found.check()
+    assert len(loaded) == 10
+
+
+def test_broken_images_are_named_once(tmp_path: Path) -> None:
+    name = write_images(tmp_path / "images")
+    (tmp_path / "images/test/cat/0.png").write_bytes(b"no image")
+    found = images(root=str(tmp_path), **{"evaluation.transfer": (name,)})
+    with pytest.warns(InputWarning, match="1 of 12 images are broken"):
+        found.check()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert len(found.labelled(name).test) == 11  # it was released
+
+
+def test_folders_of_images_are_resized_to_the_encoder(tmp_path: Path) -> None:
+    name = write_images(tmp_path / "images", side=20)
+    train, test = images(root=str(tmp_path)).labelled(name)
+    assert train.images.shape == (12, 3, 8, 8)
+    assert test.classes == ("cat", "dog")
+
+
+@pytest.mark.parametrize("size", [(16, 16), (4, 4), (8, 16)])
+def test_images_of_another_size(tmp_path: Path, size: tuple[int, int]) -> None:
+    name = write_arrays(tmp_path / "other.npz", train=size)
+    told = (
+        f"has {size[0]}×{size[1]} train images, but the encoder is trained on 8×8: choose a data set of that"
+    )
+    with pytest.raises(InputError, match=told):
+        images().labelled(name)
+
+
+@pytest.mark.parametrize(
+    ("train", "test", "told"),
+    [
+        ((8, 8), (12, 12), "has 12×12 test images, but the encoder is trained on 8×8"),
+        ((8, 10), (8, 10), "has 8×10 images, but encoders are for square ones"),
+    ],
+)
+def test_splits_that_no_encoder_fits(
+    tmp_path: Path, train: tuple[int, int], test: tuple[int, int], told: str
+) -> None:
+    name = write_arrays(tmp_path / "own.npz", train=train, test=test)
+    with pytest.raises(InputError, match=told):
+        images(name, side=None).check()
+
+
+@pytest.mark.parametrize(
+    ("classes", "below", "told"),
+    [
+        ((), "", r"has no labels \(train\): nothing can be measured"),
+        ((), "/train", r"has no labels \(train\): nothing can be measured"),  # two splits would not help
+        (("cat",), "", r"has 'cat' as its only class: every classifier would be right"),
+    ],
+)
+def test_images_on_which_nothing_can_be_measured(
+    tmp_path: Path, classes: tuple[str, ...], below: str, told: str
+) -> None:
+    name = write_images(tmp_path / "images", classes=classes)
+    with pytest.raises(InputError, match=told):
+        images(root=str(tmp_path)).labelled(name + below)
+
+
+def test_class_names_that_differ_between_the_splits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = write_images(tmp_path / "images")
+    (tmp_path / "images/test/dog").rename(tmp_path / "images/test/cow")
+    with pytest.raises(InputError, match="cow is no class of the training folder, which has cat, dog"):
+        images(root=str(tmp_path)).labelled(name)
+
+    def _other(name: str, split: str, *rest: Any, **options: Any) -> Dataset:
+        found = load(name, split, *rest, **options)
+        return replace(found, classes=(*found.classes[:-1], "ten")) if split == "test" else found
+
+    monkeypatch.setattr("intnacl.runs.images.load", _other)
+    with pytest.raises(InputError, match=r"different classes \(9, ten\): give both the same"):
+        images().labelled("digits")
+
+
+def test_classes_with_images_in_one_split_alone_are_told(tmp_path: Path) -> None:
+    with pytest.warns(InputWarning, match=r"3 of its classes have test images but no .* \(4, 5, 6\)"):
+        images(write_arrays(tmp_path / "own.npz", test_classes=7)).check()
+    with pytest.warns(InputWarning, match=r"1 of its classes have training images but no .* \(3\)"):
+        images(write_arrays(tmp_path / "few.npz", test_classes=3)).check()
+    images(write_arrays(tmp_path / "all.npz")).check()  # warnings are errors here
+
+
+# ---- what is watched while training ----------------------------------------------------------------------
+
+
+def monitor(found: RunImages, here: Ranks = HERE, epochs: int = 1) -> Any:
+    return build_monitor(resolve({"train.monitor_epochs": epochs}), found, here)
+
+
+def test_the_monitor_measures_knn_accuracy() -> None:
+    made = monitor(images())
+    assert made.config.k == 144
+    assert made(torch.nn.Flatten())["knn"] > 80
+
+
+def test_there_is_no_monitor_on_other_ranks_where_it_is_off_and_without_labels(tmp_path: Path) -> None:
+    assert monitor(images(), Ranks(1, 2, HERE.device)) is None
+    assert monitor(images(), epochs=0) is None
+    np.savez(tmp_path / "plain.npz", images=np.zeros((4, 8, 8, 3), dtype=np.uint8))
+    assert monitor(images(f"npz:{tmp_path / 'plain.npz'}")) is None
+
+
+def test_there_is_no_monitor_without_test_images_of_the_same_size(tmp_path: Path) -> None:
+    np.savez(tmp_path / "own.npz", images=np.zeros((4, 8, 8, 3), np.uint8), labels=np.arange(4) % 2)
+    with pytest.warns(InputWarning, match="the kNN accuracy is not watched: .*test"):
+        assert monitor(images(f"npz:{tmp_path / 'own.npz'}")) is None
+    name = write_arrays(tmp_path / "other.npz", test=(9, 9))
+    with pytest.warns(InputWarning, match="the kNN accuracy is not watched: .*the same size"):
+        assert monitor(images(name, side=None)) is None

@@ -1,0 +1,175 @@
+"""A run goes on stage by stage, stops when told to, and refuses before training what it could not measure."""
+
+import json
+import os
+import shutil
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from intnacl.errors import InputError
+from intnacl.evaluation import knn, robustness
+from intnacl.runs.folder import RunFolder
+from intnacl.runs.images import RunImages
+from intnacl.runs.stages import check, train_and_measure
+from intnacl.training.ranks import Ranks
+from intnacl.training.stop import Stop
+from tiny_run import (
+    CPU,
+    HERE,
+    config,
+    forbid_evaluation,
+    measured,
+    trained,
+    trained_original,
+    write_images,
+)
+
+
+class StopAfter(Stop):
+    """Stops when it has been asked so often."""
+
+    def __init__(self, looks: int) -> None:
+        super().__init__()
+        self.looks = looks
+
+    def due(self) -> bool:
+        self.looks -= 1
+        if self.looks < 0:
+            self.reason = "terminate"
+        return self.reason is not None
+
+
+def test_a_stopped_measurement_goes_on_where_it_was(tmp_path: Path) -> None:
+    folder = trained(tmp_path).folder
+    said: list[str] = []
+    assert train_and_measure(config(), folder, HERE, StopAfter(3), said.append) == "terminate"
+    stages = ["probe digits", "knn digits", "fgsm, pgd digits at eps 0.02"]
+    assert [text.split(":")[0] for text in said] == stages
+    assert not folder.result.exists()
+    first = {path.name: path.read_bytes() for path in folder.measurements.iterdir()}
+    assert len(first) == 4
+    assert train_and_measure(config(), folder, HERE, Stop()) is None
+    later = {path.name: path.read_bytes() for path in folder.measurements.iterdir()}
+    assert len(later) == 6
+    assert first.items() <= later.items()
+    assert folder.page.exists()
+
+
+@pytest.mark.parametrize(
+    ("number", "reason", "within", "name", "said"),
+    [
+        (signal.SIGTERM, "terminate", knn, "score", ["probe digits"]),
+        (signal.SIGINT, "interrupt", knn, "score", ["probe digits"]),
+        # In the last stage as in any other.
+        (signal.SIGTERM, "terminate", robustness, "verdicts", ["probe digits", "knn digits"]),
+    ],
+)
+def test_a_signal_ends_a_measurement_at_once(
+    number: int, reason: str, within: Any, name: str, said: list[str], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    run, real = trained(tmp_path, **{"evaluation.eps": (0.02,)}), getattr(within, name)
+
+    def _interrupted(*arguments: Any, **options: Any) -> Any:
+        os.kill(os.getpid(), number)
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(within, name, _interrupted)
+    told: list[str] = []
+    with Stop() as stop:
+        assert train_and_measure(run.config, run.folder, HERE, stop, told.append) == reason
+    assert [text.split(":")[0] for text in told] == said
+    assert not run.folder.result.exists()
+    monkeypatch.setattr(within, name, real)
+    assert train_and_measure(run.config, run.folder, HERE, Stop()) is None
+
+
+def test_a_finished_run_is_left_as_it_is_and_needs_no_images(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = measured(tmp_path).folder
+    before = {path: path.stat().st_ino for path in folder.path.rglob("*")}  # a replaced file has another
+    forbid_evaluation(monkeypatch)
+    monkeypatch.setattr("intnacl.runs.images.load", None)
+    assert train_and_measure(config(), folder, HERE, Stop()) is None
+    assert {path: path.stat().st_ino for path in folder.path.rglob("*")} == before
+
+
+def test_another_process_that_measures_is_not_disturbed(tmp_path: Path) -> None:
+    folder = trained(tmp_path).folder
+    other = RunFolder(folder)
+    told = r"another process is working in .*run: wait until it ends"
+    with other.hold(), pytest.raises(InputError, match=told):
+        train_and_measure(config(), folder, HERE, Stop())
+    assert not folder.measurements.exists()
+
+
+def test_a_run_stopped_in_training_is_not_measured(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run")
+    assert train_and_measure(config(), folder, HERE, StopAfter(1)) == "terminate"
+    assert not folder.measurements.exists()
+
+
+def test_transfer_sets_get_the_same_figures(tmp_path: Path) -> None:
+    name = write_images(tmp_path / "images")
+    settings = config(**{"evaluation.transfer": (name,), "evaluation.eps": (0.02,), "root": str(tmp_path)})
+    folder = RunFolder(tmp_path / "run")
+    folder.begin(settings)
+    shutil.copy(trained_original() / "encoder.safetensors", folder)
+    assert train_and_measure(settings, folder, HERE, Stop()) is None
+    accuracy = json.loads(folder.result.read_text())["accuracy"]
+    assert list(accuracy) == ["digits", name]
+    assert set(accuracy[name]) == {"clean", "fgsm", "pgd"}
+
+
+def test_the_supervised_baseline_is_measured_alike(tmp_path: Path) -> None:
+    settings = config(objective="supervised", **{"train.epochs": 1, "evaluation.eps": (0.02,)})
+    folder = RunFolder(tmp_path / "run")
+    assert train_and_measure(settings, folder, HERE, Stop()) is None
+    result = json.loads(folder.result.read_text())
+    assert result["protocol"]["objective"] == "supervised"
+    assert result["accuracy"]["digits"]["clean"] > 50
+    assert "supervised on digits" in folder.page.read_text()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"evaluation.eps": (0.02, 2.0)}, r"eps=2\.0 is out of range"),
+        ({"evaluation.eps": ()}, r"evaluation\.eps is empty"),
+        ({"evaluation.attacks": ("fgms",)}, "did you mean 'fgsm'"),
+        ({"evaluation.images": 0}, "images=0"),
+        ({"evaluation.transfer": ("digit",)}, "did you mean 'digits'"),
+        ({"evaluation.transfer": ("folder:nowhere",)}, "nowhere is not a folder"),
+    ],
+)
+def test_mistakes_are_found_before_training(tmp_path: Path, changes: dict[str, object], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        train_and_measure(config(**changes), RunFolder(tmp_path / "run"), HERE, Stop())
+    assert not (tmp_path / "run").exists()
+
+
+def test_where_autoattack_cannot_be_done_is_told_before_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = config(root=str(tmp_path), **{"evaluation.attacks": ("fgsm", "autoattack")})
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "pyautoattack", None)
+        with pytest.raises(InputError, match=r"pip install 'intnacl\[autoattack\]'"):
+            check(wanted, RunImages(wanted))
+    monkeypatch.setattr("intnacl.runs.stages.require_autoattack", lambda: None)
+    name = write_images(tmp_path / "images", classes=("cat", "cow", "dog"))
+    for where in ({"dataset": name}, {"evaluation.transfer": (name,)}):
+        asked = config(root=str(tmp_path), **where, **{"evaluation.attacks": ("pgd", "autoattack")})
+        with pytest.raises(InputError, match="needs at least 4 classes, these are 3: use pgd"):
+            check(asked, RunImages(asked))
+
+
+def test_ranks_other_than_the_main_one_do_not_measure(tmp_path: Path) -> None:
+    folder = trained(tmp_path).folder
+    assert train_and_measure(config(), folder, Ranks(1, 2, CPU), Stop()) is None
+    assert not folder.measurements.exists()
