@@ -1,0 +1,134 @@
+"""Run folders of an earlier version open, are shown, go on, and lose nothing that was measured."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from intnacl.errors import InputError
+from intnacl.evaluation import knn, probe, robustness
+from intnacl.paper.cells import read_cells
+from intnacl.runs.folder import RunFolder
+from intnacl.runs.opened import open_run
+from intnacl.runs.result import Overview
+from intnacl.runs.stages import train_and_measure
+from intnacl.training.stop import Stop
+from tiny_run import CPU, HERE, forbid_evaluation
+
+OLD = Path(__file__).with_name("old_runs")
+MEASURED = ["finished", "several_attacks", "reproduced"]
+
+
+def copy(name: str, folder: Path) -> RunFolder:
+    shutil.copytree(OLD / name, folder)
+    if name in (*MEASURED, "half_attacked"):
+        shutil.copy(OLD / "encoder.safetensors", folder)
+    return RunFolder(folder)
+
+
+def resume(folder: RunFolder) -> dict[str, Any]:
+    """Repeat the command that began the run, and give its result."""
+    assert train_and_measure(folder.read_config(), folder, HERE, Stop()) is None
+    return json.loads(folder.result.read_text())
+
+
+@pytest.mark.parametrize("name", MEASURED)
+def test_a_finished_run_opens_and_is_not_measured_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    folder = copy(name, tmp_path / "run")
+    before = {path: path.read_bytes() for path in folder.measured_files()}
+    stored = json.loads(folder.result.read_text())
+    forbid_evaluation(monkeypatch)
+    run = open_run(folder, device=CPU)
+    assert run.result == stored
+    assert not run.classifier().training
+    assert Overview(run).result() == stored  # to the last digit, and in the same order
+    assert resume(folder) == stored
+    assert {path: path.read_bytes() for path in folder.measured_files()} == before
+    text = folder.page.read_text()
+    assert "Under attack: digits" in text
+    assert "before and after the attack" not in text  # no images were stored
+
+
+def test_more_can_be_measured_on_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = copy("finished", tmp_path / "run")
+    before = json.loads(folder.result.read_text())
+    wanted = folder.read_config()
+    more = replace(wanted, evaluation=replace(wanted.evaluation, eps=(0.02, 0.1, 0.2)))
+    attacked = note_attacks(monkeypatch)
+    run = replace(open_run(folder, device=CPU), config=more)
+    run.measure()
+    assert attacked == [("fgsm", 0.2), ("pgd", 0.2), ("pgd_tuned", 0.2)]
+    assert run.result is not None
+    assert [row for row in run.result["attacks"] if row["eps"] != 0.2] == before["attacks"]
+
+
+def note_attacks(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, float]]:
+    """Forbid everything else, and note the attacks that are carried out."""
+    attacked: list[tuple[str, float]] = []
+    real = robustness.verdicts
+
+    def _noted(*arguments: Any, **options: Any) -> Iterator[robustness.Verdicts]:
+        attacked.extend((attack.name, attack.eps) for attack in arguments[3])
+        return real(*arguments, **options)
+
+    for module, name in ((probe, "fit"), (knn, "score")):
+        monkeypatch.setattr(module, name, None)
+    monkeypatch.setattr(robustness, "verdicts", _noted)
+    return attacked
+
+
+def test_a_half_attacked_run_goes_on_with_the_attacks_that_are_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, attacked = copy("half_attacked", tmp_path / "run"), note_attacks(monkeypatch)
+    result = resume(folder)
+    assert attacked == [("fgsm", 0.1), ("pgd", 0.1), ("pgd_tuned", 0.1)]
+    assert not list(folder.measurements.glob("*.begun"))
+    # Another run on the same encoder asked for the same, and for more.
+    other = json.loads((OLD / "several_attacks" / "result.json").read_text())["attacks"]
+    assert [row for row in result["attacks"] if row["eps"] == 0.02] == other[:4]
+    wanted = [row for row in other if row["eps"] == 0.1]
+    found = [row for row in result["attacks"] if row["eps"] == 0.1]
+    for row, old in zip(found, wanted, strict=True):
+        assert row["accuracy"] == pytest.approx(old["accuracy"], abs=0.6)  # two images, on another machine
+        assert row | {"accuracy": 0} == old | {"accuracy": 0}
+
+
+def test_a_half_trained_run_goes_on_from_its_checkpoint(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = copy("half_trained", tmp_path / "run")
+    with pytest.raises(InputError, match="is not trained to its end yet"):
+        open_run(folder)
+    result = resume(folder)
+    assert "going on from step 12 of 33" in capsys.readouterr().out
+    assert result["accuracy"]["digits"]["clean"] > 50
+
+
+def test_a_record_is_shown_and_never_trained_over(tmp_path: Path) -> None:
+    folder = copy("record", tmp_path / "run")
+    assert folder.state() == "record"
+    result = folder.read_result()
+    assert result is not None
+    assert result["accuracy"]["digits"]["clean"] > 50
+    with pytest.raises(InputError, match="is a record without weights"):
+        open_run(folder)
+    with pytest.raises(InputError, match="is the record of a finished run without its weights"):
+        resume(folder)
+
+
+def test_a_results_folder_is_reported(tmp_path: Path) -> None:
+    plan = json.loads((OLD / "reproduced-plan.json").read_text())
+    (name,) = [name for name in plan["jobs"] if name.startswith("digits-nca-g2-M1-alpha1-1epochs-seed0")]
+    copy("reproduced", tmp_path / "runs" / name)
+    (tmp_path / "plan.json").write_text(json.dumps(plan))
+    tables, runs = read_cells(tmp_path)
+    assert [run.name for run in runs.values() if run.status == "finished"] == [name]
+    values = [cell.values for table in tables for row in table.cells for cell in row if cell.values]
+    assert values
