@@ -4,6 +4,7 @@ import ctypes
 import gc
 import inspect
 import os
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +21,13 @@ from intnacl.errors import InputError, LostRankError
 from intnacl.training.stop import Stop
 
 TIMEOUT = timedelta(minutes=10)
+# What gloo and NCCL say when another rank is gone or silent.
+LOST = re.compile(
+    r"connection (was )?(closed|reset|refused|aborted|timed out)|broken pipe|socket (closed|timeout)"
+    r"|timed out (waiting|after)|connect\w*(\(\))? timed out|remote process exited|ncclRemoteError"
+    r"|collective operation timeout",
+    re.IGNORECASE,
+)
 # Parameters of glibc's mallopt, from its malloc.h.
 M_TRIM_THRESHOLD = -1
 M_MMAP_MAX = -4
@@ -51,9 +59,7 @@ def ranks(device: str = "auto") -> Iterator[Ranks]:
         _join("nccl" if here.type == "cuda" else "gloo")
         yield Ranks(rank, world, here)
     except RuntimeError as error:
-        # What gloo and NCCL say when another rank is gone.
-        words = ("Connection closed", "Connection reset", "Broken pipe", "imed out", "NCCL", "peer")
-        if not any(word in str(error) for word in words):
+        if not is_lost_contact(error):
             raise
         raise LostRankError(
             f"rank {rank} lost contact with another rank, which died or cannot be reached. Nothing since the "
@@ -64,6 +70,18 @@ def ranks(device: str = "auto") -> Iterator[Ranks]:
             with Stop():  # when a rank dies, torchrun's SIGTERM must not cut the others' messages short
                 gc.collect()  # frees DDP, which would keep the group's threads alive to the end
                 dist.destroy_process_group()
+
+
+def is_lost_contact(error: RuntimeError) -> bool:
+    """True if another rank, or the store where ranks meet, is gone or does not answer.
+
+    A mistake of this rank's own is not, although NCCL, its GPU or a busy port reports it: it would come again
+    after every restart.
+    """
+    if isinstance(error, dist.DistNetworkError | dist.DistStoreError):
+        return "failed to listen" not in str(error)
+    # Gloo raises plain RuntimeErrors, NCCL DistBackendErrors; those of other types are no messages lost.
+    return type(error) in (RuntimeError, dist.DistBackendError) and bool(LOST.search(str(error)))
 
 
 def _join(backend: str) -> None:
