@@ -254,6 +254,20 @@ def test_what_is_written_comes_back(recipe: str, preset: str) -> None:
     assert from_dict(json.loads(json.dumps(to_dict(config)))) == config
 
 
+def test_a_run_of_before_decays_all_parameters_that_it_did() -> None:
+    record = (
+        Path(__file__).parents[2] / "results" / "recipe" / "epochs30-hclhead-dhn-decay-seed0" / "config.json"
+    )
+    decayed = from_dict(json.loads(record.read_bytes()))
+    assert (decayed.train.weight_decay, decayed.train.decay_vectors) == (1e-6, True)
+    new = resolve({"train.weight_decay": 1e-6})
+    for config in (new, resolve({"train.optimizer": "lars", "train.weight_decay": 1e-6}), resolve()):
+        assert not from_dict(to_dict(config)).train.decay_vectors
+        old = to_dict(config)
+        del old["train"]["decay_vectors"]
+        assert differences(from_dict(old), config) == ["train.decay_vectors: True -> False"] * (config is new)
+
+
 def test_the_loss_holds_exactly_the_keywords_of_the_loss() -> None:
     assert to_dict(RunConfig())["loss"].keys() == LossConfig.__dataclass_fields__.keys()
 

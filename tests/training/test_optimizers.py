@@ -1,6 +1,7 @@
 """Optimisers: LARS against its formula in loops, torch's by name, rates by step."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -63,6 +64,38 @@ def test_optimisers_by_name_follow_the_rate_that_is_set(name: str, kind: str) ->
     set_rate(optimizer, 0.1)
     optimizer.step()
     assert not torch.equal(net.weight, before)
+
+
+OPTIMIZERS = ("adam", "adamw", "sgd", "lars")
+
+
+def moved_by_decay(name: str, **settings: Any) -> list[bool]:
+    """Which of the network's parameters a step with a gradient of zero moves."""
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Linear(4, 2))
+    before = [p.detach().fill_(0.5).clone() for p in net.parameters()]
+    optimizer = build_optimizer(net, OptimizerConfig(optimizer=name, lr=0.1, **settings), CPU)
+    for p in net.parameters():
+        p.grad = torch.zeros_like(p)
+    optimizer.step()
+    return [not torch.equal(p, old) for p, old in zip(net.parameters(), before, strict=True)]
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_weight_decay_spares_biases_and_norms(name: str) -> None:
+    matrices = [True, False, False, False, True, False]
+    assert moved_by_decay(name, weight_decay=0.1) == matrices
+    every = matrices if name == "lars" else [True] * 6
+    assert moved_by_decay(name, weight_decay=0.1, decay_vectors=True) == every
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_without_decay_no_parameter_is_told_from_another(name: str) -> None:
+    """Recorded runs have none: their checkpoints number the parameters in the order of the model."""
+    assert moved_by_decay(name) == [False] * 6
+    net = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
+    (group,) = build_optimizer(net, OptimizerConfig(optimizer=name, lr=0.1), CPU).param_groups
+    assert [id(p) for p in group["params"]] == [id(p) for p in net.parameters()]
+    assert group["weight_decay"] == OptimizerConfig().weight_decay == 0
 
 
 def test_adam_is_the_default_with_the_papers_rate_and_leaves_out_frozen_parameters() -> None:

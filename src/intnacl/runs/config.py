@@ -91,8 +91,13 @@ def to_dict(config: RunConfig) -> dict[str, Any]:
 
 
 def from_dict(values: Mapping[str, Any]) -> RunConfig:
-    """Return the configuration that `to_dict` wrote."""
-    return override(RunConfig(), dict(flatten(values)))
+    """Return the configuration that `to_dict` wrote, also that of an earlier version.
+
+    Before `train.decay_vectors` existed, weight decay acted on vectors too.
+    """
+    written = dict(flatten(values))
+    decayed = written.get("train.weight_decay") and written.get("train.optimizer") != "lars"
+    return override(RunConfig(), {"train.decay_vectors": True} | written if decayed else written)
 
 
 def differences(old: RunConfig, new: RunConfig) -> list[str]:

@@ -22,7 +22,9 @@ class OptimizerConfig(Settings):
     lr: float = setting(3e-4, check_number, flag=True)
     """Learning rate."""
     weight_decay: float = setting(0.0, check_number)
-    """With adam added to the gradient, with adamw decoupled from it."""
+    """Of matrices and kernels: with adamw decoupled from the gradient, otherwise added to it."""
+    decay_vectors: bool = False
+    """Let the decay act on biases and the parameters of norms as well; lars spares them all the same."""
     momentum: float = setting(0.9, check_number)
     """Momentum of sgd and lars."""
     schedule: str = setting("constant", one_of("constant", "cosine"), called="schedule")
@@ -67,16 +69,22 @@ class LARS(Optimizer):
 
 def build_optimizer(module: nn.Module, config: OptimizerConfig, device: torch.device) -> Optimizer:
     """Return the optimiser of all parameters that need gradients, its rate a tensor on the device."""
-    parameters = [p for p in module.parameters() if p.requires_grad]
-    rate, decay = torch.tensor(config.lr, device=device), config.weight_decay
+    trained = [p for p in module.parameters() if p.requires_grad]
+    groups = [{"params": trained, "weight_decay": config.weight_decay}]
+    if config.weight_decay and not config.decay_vectors and config.optimizer != "lars":
+        groups = [
+            {"params": [p for p in trained if p.ndim > 1], "weight_decay": config.weight_decay},
+            {"params": [p for p in trained if p.ndim <= 1], "weight_decay": 0.0},
+        ]
+    rate, momentum = torch.tensor(config.lr, device=device), config.momentum
     cuda = device.type == "cuda"
     if config.optimizer in ("adam", "adamw"):
         adam = torch.optim.Adam if config.optimizer == "adam" else torch.optim.AdamW
         # capturable: the step counter lives on the device; fused: one kernel. Both are CUDA's.
-        return adam(parameters, rate, weight_decay=decay, capturable=cuda, fused=cuda or None)
+        return adam(groups, rate, capturable=cuda, fused=cuda or None)
     if config.optimizer == "sgd":
-        return torch.optim.SGD(parameters, rate, config.momentum, weight_decay=decay, fused=cuda or None)
-    return LARS(parameters, rate, config.momentum, decay)
+        return torch.optim.SGD(groups, rate, momentum, fused=cuda or None)
+    return LARS(groups, rate, momentum, config.weight_decay)
 
 
 def rate_at(config: OptimizerConfig, step: int, steps: int, warmup_steps: int) -> float:
