@@ -43,7 +43,7 @@ def test_a_run_folder_is_the_whole_record(whole: Path) -> None:
     rows = log(whole)
     assert [row["epoch"] for row in rows] == [1, 2]
     assert [row["step"] for row in rows] == [7, 14]
-    assert rows[-1]["knn"] > 50
+    assert rows[-1]["knn_train"] > 50
     assert rows[-1]["loss"] < rows[0]["loss"]
     assert rows[-1]["loss"] == pytest.approx(rows[-1]["nacl"] + rows[-1]["robust"], rel=1e-6)
 

@@ -14,6 +14,7 @@ import torch
 from intnacl.data import Dataset, load
 from intnacl.data.datasets import DATASETS
 from intnacl.errors import InputError, InputWarning
+from tiny_run import write_images
 
 Encode = Callable[..., bytes]
 # Of the content alone: a change here is a change of the data behind every published digit result.
@@ -160,3 +161,35 @@ def test_a_path_that_leads_nowhere_from_here_is_named_in_full(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match=rf"^{tmp_path}/images (is not a folder|does not exist)"):
         load(f"{kind}:images")
+
+
+# ---- the hold-out ------------------------------------------------------------------------------------------
+
+
+def test_held_out_images_are_an_equal_share_of_every_class_and_no_others() -> None:
+    whole = load("digits")
+    rest, held = whole.hold_out(200)
+    assert (rest.split, held.split, len(rest), len(held)) == ("train", "holdout", 1242, 200)
+    assert sorted(rest.index.tolist() + held.index.tolist()) == list(range(1442))
+    for part in (rest, held):
+        assert torch.equal(part.images, whole.images[part.index])
+        assert torch.equal(part.labels, whole.labels[part.index])
+        assert part.checksum == whole.checksum
+    share = torch.bincount(held.labels) - torch.bincount(whole.labels) * 200 / 1442
+    assert share.abs().max() < 1
+    assert held.index.tolist() != list(range(200))
+    assert torch.equal(whole.hold_out(200)[1].index, held.index)
+
+
+def test_images_without_labels_are_held_out_with_their_names(tmp_path: Path) -> None:
+    whole = load(write_images(tmp_path / "images", classes=()), root=tmp_path)
+    rest, held = whole.hold_out(2)
+    assert held.labels is None
+    assert held.names == tuple(whole.names[i] for i in held.index)
+    assert {*rest.names, *held.names} == set(whole.names)
+
+
+@pytest.mark.parametrize("count", [-1, 0, 1442])
+def test_a_hold_out_leaves_images_to_train_on(count: int) -> None:
+    with pytest.raises(InputError, match=f"holdout={count} of the 1,442 training images of 'digits'"):
+        load("digits").hold_out(count)

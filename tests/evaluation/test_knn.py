@@ -97,11 +97,33 @@ def test_the_monitor_sees_all_classes_of_a_sorted_set():
     labels = torch.arange(15_000) // 5_000
     images = torch.randint(256, (15_000, 3, 8, 8), dtype=torch.uint8)
     own = Dataset(name="own", split="train", images=images, labels=labels, classes=("a", "b", "c"))
-    monitor = KnnMonitor(own, own, torch.device("cpu"))
-    assert (len(monitor.train[0]), len(monitor.test[0]), monitor.config.k) == (10_000, 2_000, 200)
-    assert set(monitor.train[1].tolist()) == set(monitor.test[1].tolist()) == {0, 1, 2}
-    figures = evaluate(torch.nn.Flatten(), monitor.train, monitor.test, monitor.config)
-    assert monitor(torch.nn.Flatten()) == {"knn": figures["accuracy"]}
+    held, flatten = own.hold_out(3_000)[1], torch.nn.Flatten()
+    monitor = KnnMonitor(own, held, torch.device("cpu"))
+    assert monitor.held_out is not None
+    assert (len(monitor.train[0]), len(monitor.held_out[0]), monitor.config.k) == (10_000, 2_000, 200)
+    assert set(monitor.train[1].tolist()) == set(monitor.held_out[1].tolist()) == {0, 1, 2}
+    figures = evaluate(flatten, monitor.train, monitor.held_out, monitor.config)
+    assert monitor(flatten) == {"knn": figures["accuracy"]}
+
+
+def test_without_held_out_images_each_training_image_is_classified_by_the_others():
+    images, labels = (tensor[:60] for tensor in digits())
+    own = Dataset(name="own", split="train", images=images, labels=labels, classes=tuple("0123456789"))
+    monitor = KnnMonitor(own, None, torch.device("cpu"))
+    right = [
+        score(
+            images.flatten(1)[others].float(),
+            labels[others],
+            images.flatten(1)[[i]].float(),
+            labels[[i]],
+            monitor.config,
+        )
+        for i in range(60)
+        for others in [[j for j in range(60) if j != i]]
+    ]
+    mean = sum(one["accuracy"] for one in right) / 60
+    assert monitor(torch.nn.Flatten()) == {"knn_train": pytest.approx(mean)}
+    assert 20 < mean < 100
 
 
 def test_bad_settings_and_features_are_errors(features):

@@ -31,7 +31,7 @@ def test_learning_shows_the_terms_of_the_loss_beside_accuracies_in_percent() -> 
         "robust": [(1, 2), (2, 1), (3, 2 / 3)],
         "loss": [(1, 6), (2, 3), (3, 2)],
     }
-    assert lines(right) == {"kNN, test images": [(2, 0), (3, 60)]}
+    assert lines(right) == {"kNN": [(2, 0), (3, 60)]}
     _, right = draw_learning(records(accuracy=90.0, loss=2.0)).axes
     assert list(lines(right)) == ["accuracy, training"]
     (alone,) = draw_learning(records(nacl=4.0, robust=0.0, loss=4.0)).axes

@@ -36,7 +36,7 @@ def rows(found: list[Measurement]) -> list[dict[str, Any]]:
 def test_figures_are_the_evaluators(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run, attacks = trained(tmp_path), attacks_at(["fgsm", "pgd"], 0.05, 50)
     found = measure_attacks(run, "digits", attacks)
-    wanted = robustness.evaluate(run.classifier(), *pair(run.images.labelled("digits").test), attacks)
+    wanted = robustness.evaluate(run.classifier(), *pair(run.images.labelled("digits").queries), attacks)
     worst = wanted["worst_case"][0] | {"of": ["fgsm", "pgd"]}
     assert rows(found) == [*wanted["attacks"], worst]
     for one in found:
@@ -53,7 +53,7 @@ def test_figures_are_the_evaluators(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_a_bar_of_attacks_never_ends_before_them(tmp_path: Path) -> None:
     run = trained(tmp_path)
-    images, labels = pair(run.images.labelled("digits").test)
+    images, labels = pair(run.images.labelled("digits").queries)
     classifier, passed = run.classifier(), []
     classifier.register_forward_hook(lambda module, inputs, output: passed.append(len(output)))
     attacks = attacks_at(["fgsm", "pgd", "pgd_tuned"], 0.0, 50)  # which fool nobody
@@ -180,7 +180,7 @@ def test_images_are_those_of_the_strongest_attack_at_the_largest_radius(tmp_path
 def test_stored_images_are_the_evaluators_and_stay_in_the_ball(tmp_path: Path) -> None:
     run = trained(tmp_path)
     measure_attacks(run, "digits", attacks_at(["pgd"], 0.1, 8))
-    found, test = load_examples(run, "digits"), run.images.labelled("digits").test
+    found, test = load_examples(run, "digits"), run.images.labelled("digits").queries
     assert found is not None
     assert found.classes == tuple("0123456789")
     chosen = test.spread(SHOWN)

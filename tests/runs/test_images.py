@@ -81,7 +81,7 @@ def test_broken_images_are_named_once(tmp_path: Path) -> None:
         found.check()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert len(found.labelled(name).test) == 11  # it was released
+        assert len(found.labelled(name).queries) == 11  # it was released
 
 
 def test_folders_of_images_are_resized_to_the_encoder(tmp_path: Path) -> None:
@@ -162,10 +162,13 @@ def monitor(found: RunImages, here: Ranks = HERE, epochs: int = 1) -> Any:
     return build_monitor(resolve({"train.monitor_epochs": epochs}), found, here)
 
 
-def test_the_monitor_measures_knn_accuracy() -> None:
-    made = monitor(images())
-    assert made.config.k == 144
-    assert made(torch.nn.Flatten())["knn"] > 80
+@pytest.mark.parametrize(("holdout", "name"), [(0, "knn_train"), (200, "knn")])
+def test_the_monitor_measures_knn_accuracy(loaded: list[str], holdout: int, name: str) -> None:
+    found = images(holdout=holdout)
+    made = build_monitor(resolve({"train.monitor_epochs": 1, "holdout": holdout}), found, HERE)
+    assert made is not None
+    assert made(torch.nn.Flatten())[name] > 80
+    assert loaded == ["digits train"]  # test images are not even read
 
 
 def test_there_is_no_monitor_on_other_ranks_where_it_is_off_and_without_labels(tmp_path: Path) -> None:
@@ -173,12 +176,3 @@ def test_there_is_no_monitor_on_other_ranks_where_it_is_off_and_without_labels(t
     assert monitor(images(), epochs=0) is None
     np.savez(tmp_path / "plain.npz", images=np.zeros((4, 8, 8, 3), dtype=np.uint8))
     assert monitor(images(f"npz:{tmp_path / 'plain.npz'}")) is None
-
-
-def test_there_is_no_monitor_without_test_images_of_the_same_size(tmp_path: Path) -> None:
-    np.savez(tmp_path / "own.npz", images=np.zeros((4, 8, 8, 3), np.uint8), labels=np.arange(4) % 2)
-    with pytest.warns(InputWarning, match="the kNN accuracy is not watched: .*test"):
-        assert monitor(images(f"npz:{tmp_path / 'own.npz'}")) is None
-    name = write_arrays(tmp_path / "other.npz", test=(9, 9))
-    with pytest.warns(InputWarning, match="the kNN accuracy is not watched: .*the same size"):
-        assert monitor(images(name, side=None)) is None

@@ -36,6 +36,18 @@ def resume(folder: RunFolder) -> dict[str, Any]:
     return json.loads(folder.result.read_text())
 
 
+def assert_holds(found: Any, stored: Any) -> None:
+    """All that was stored is found; settings and keys that came later may stand beside it."""
+    if isinstance(stored, dict):
+        for key, value in stored.items():
+            assert_holds(found[key], value)
+    elif isinstance(stored, list):
+        for one, other in zip(found, stored, strict=True):
+            assert_holds(one, other)
+    else:
+        assert found == stored
+
+
 @pytest.mark.parametrize("name", MEASURED)
 def test_a_finished_run_opens_and_is_not_measured_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
@@ -47,8 +59,8 @@ def test_a_finished_run_opens_and_is_not_measured_again(
     run = open_run(folder, device=CPU)
     assert run.result == stored
     assert not run.classifier().training
-    assert Overview(run).result() == stored  # to the last digit, and in the same order
-    assert resume(folder) == stored
+    assert_holds(Overview(run).result(), stored)  # to the last digit, and in the same order
+    assert_holds(resume(folder), stored)
     assert {path: path.read_bytes() for path in folder.measured_files()} == before
     text = folder.page.read_text()
     assert "Under attack: digits" in text
@@ -65,7 +77,7 @@ def test_more_can_be_measured_on_it(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     run.measure()
     assert attacked == [("fgsm", 0.2), ("pgd", 0.2), ("pgd_tuned", 0.2)]
     assert run.result is not None
-    assert [row for row in run.result["attacks"] if row["eps"] != 0.2] == before["attacks"]
+    assert_holds([row for row in run.result["attacks"] if row["eps"] != 0.2], before["attacks"])
 
 
 def note_attacks(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, float]]:
@@ -92,12 +104,12 @@ def test_a_half_attacked_run_goes_on_with_the_attacks_that_are_left(
     assert not list(folder.measurements.glob("*.begun"))
     # Another run on the same encoder asked for the same, and for more.
     other = json.loads((OLD / "several_attacks" / "result.json").read_text())["attacks"]
-    assert [row for row in result["attacks"] if row["eps"] == 0.02] == other[:4]
+    assert_holds([row for row in result["attacks"] if row["eps"] == 0.02], other[:4])
     wanted = [row for row in other if row["eps"] == 0.1]
     found = [row for row in result["attacks"] if row["eps"] == 0.1]
     for row, old in zip(found, wanted, strict=True):
         assert row["accuracy"] == pytest.approx(old["accuracy"], abs=0.6)  # two images, on another machine
-        assert row | {"accuracy": 0} == old | {"accuracy": 0}
+        assert_holds(row, old | {"accuracy": row["accuracy"]})
 
 
 def test_a_half_trained_run_goes_on_from_its_checkpoint(

@@ -60,7 +60,7 @@ def test_a_run_from_python_is_that_of_the_command(tmp_path: Path) -> None:
     ]
     assert run.result is not None
     assert run.folder.page.exists()
-    test = run.images.labelled("digits").test
+    test = run.images.labelled("digits").queries
     assert run.classifier()(test.images[:2] / 255).shape == (2, 10)
     with pytest.raises(InputError, match=r"was stopped \(time\) before its end: the same call goes on"):
         intnacl.runs.run(SETTINGS, preset="simclr", out=tmp_path / "other", device="cpu", max_minutes=0)
@@ -77,7 +77,7 @@ def test_features_of_a_data_set_are_computed_once(tmp_path: Path, monkeypatch: p
     run = trained(tmp_path, root=str(tmp_path))
     name = write_images(tmp_path / "images")
     first = run.features("digits")
-    assert torch.equal(first[1], extract(run.encoder, run.images.labelled("digits").test.images))
+    assert torch.equal(first[1], extract(run.encoder, run.images.labelled("digits").queries.images))
     assert [len(features) for features in run.features(name)] == [12, 12]
     again = run.features("digits")
     assert again[0] is not first[0]  # only the last data set's are kept

@@ -164,7 +164,7 @@ def test_the_tables_of_a_result(tmp_path: Path, printed: Callable[[Result], str]
         result["config"]["evaluation"]["images"] = images
         assert ("attacks at eps 0.02 on 7 images" in printed(result)) == said
     result["config"]["evaluation"]["eps"] = []
-    assert "accuracy in percent\n" in printed(result)
+    assert "accuracy in percent of test images\n" in printed(result)
     worst = next(row for row in result["attacks"] if row["name"] == "worst_case")
     result["attacks"].append(worst | {"eps": 0.5, "of": ["fgsm"], "accuracy": 3.21})
     assert "3.21" not in printed(result), "FGSM alone is called a worst case"

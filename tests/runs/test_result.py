@@ -51,8 +51,9 @@ def test_the_keys_and_where_the_numbers_come_from(tmp_path: Path) -> None:
     assert fgsm < clean
     row = next(row for row in result["attacks"] if row["name"] == "pgd" and row["eps"] == 0.1)
     assert row == {
-        "dataset": "digits", "name": "pgd", "eps": 0.1, "steps": 10, "step_size": 0.01, "restarts": 2,
-        "images": 64, "accuracy": attacks["pgd", 0.1]["accuracy"], "clean": attacks["pgd", 0.1]["clean"],
+        "dataset": "digits", "split": "test", "name": "pgd", "eps": 0.1, "steps": 10, "step_size": 0.01,
+        "restarts": 2, "images": 64, "accuracy": attacks["pgd", 0.1]["accuracy"],
+        "clean": attacks["pgd", 0.1]["clean"],
     }  # fmt: skip
     names = [(row["name"], row["eps"]) for row in result["attacks"]]
     assert names == [(name, eps) for eps in (0.02, 0.1) for name in ("fgsm", "pgd", "worst_case")]

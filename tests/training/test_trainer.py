@@ -200,6 +200,26 @@ def test_checkpoints_come_by_steps_and_the_last_ones_and_the_best_stay(tmp_path:
     assert [row["knn"] for row in timeless(tmp_path)] == knn
 
 
+def test_the_model_can_be_given_its_best_weights_for_a_while(tmp_path: Path) -> None:
+    made = trainer(tmp_path / "a", epochs=3, keep=1, monitor_epochs=1, monitor=scores(10.0, 90.0, 50.0))
+    run(made)
+    shorter = trainer(tmp_path / "b", epochs=2)
+    run(shorter)
+    last = {name: value.clone() for name, value in made.objective.model.state_dict().items()}
+    with made.at_best() as found:
+        assert found
+        assert_same(made, shorter)
+    torch.testing.assert_close(made.objective.model.state_dict(), last, rtol=0, atol=0)
+
+
+def test_nothing_is_chosen_by_figures_of_images_that_were_not_held_out(tmp_path: Path) -> None:
+    made = trainer(tmp_path, epochs=3, keep=1, monitor_epochs=1, monitor=lambda _: {"knn_train": 50.0})
+    run(made)
+    assert steps(tmp_path) == [12]
+    with made.at_best() as found:
+        assert not found
+
+
 def test_the_best_is_remembered_over_a_resumption(tmp_path: Path) -> None:
     run(trainer(tmp_path, epochs=4, monitor_epochs=1, keep=1, monitor=scores(90.0)), StopAfter(5))
     assert steps(tmp_path) == [4, 5]

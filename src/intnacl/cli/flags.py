@@ -58,6 +58,8 @@ class Flags:
         λ, the weight of the image itself in a mixed view.
     alpha
         α, the weight of the robust term.
+    holdout
+        Training images that are held out and measured on in place of the test images.
     seed
         Random seed for weights, batches and views.
     device
@@ -83,6 +85,7 @@ class Flags:
     num_positives: int | None = None
     lam: float | None = None
     alpha: float | None = None
+    holdout: int | None = None
     seed: int | None = None
     device: str = "auto"
     out: Path | None = None

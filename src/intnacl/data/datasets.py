@@ -10,7 +10,7 @@ import hashlib
 import json
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from numbers import Integral
 from pathlib import Path
@@ -18,6 +18,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from intnacl.data.batches import permutation
 from intnacl.data.cache import default_root
 from intnacl.data.cifar import load_cifar10, load_cifar100
 from intnacl.data.digits import load_digits
@@ -30,6 +31,7 @@ from intnacl.errors import InputError, InputWarning, check_choice
 
 SPLITS = ("train", "test")
 SHOWN = 5  # broken images that a warning names
+HOLD_OUT = 0xFFFFFFFF  # in the place of the epoch: no epoch shuffles images as the hold-out does
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -38,6 +40,10 @@ class Dataset(ImageSet):
 
     name: str
     split: str
+    index: Tensor | None = None
+    """Places of the images in the split that they are a part of, (N,); None: they are all of it."""
+    whole_checksum: str | None = None
+    """The checksum of that split."""
 
     def __post_init__(self) -> None:
         count, channels, *_ = self.images.shape
@@ -55,7 +61,12 @@ class Dataset(ImageSet):
 
     @cached_property
     def checksum(self) -> str:
-        """SHA-256 of shape, class names, pixels and labels in hex, wherever they were read from."""
+        """SHA-256 of shape, class names, pixels and labels in hex, wherever they were read from.
+
+        A part of a split has the checksum of the whole.
+        """
+        if self.whole_checksum is not None:
+            return self.whole_checksum
         header = {
             "shape": list(self.images.shape),
             "classes": self.classes,
@@ -66,6 +77,39 @@ class Dataset(ImageSet):
         if self.labels is not None:
             digest.update(self.labels.contiguous().numpy().data)
         return digest.hexdigest()
+
+    def hold_out(self, count: int) -> "tuple[Dataset, Dataset]":
+        """Divide training images into those to train on and `count` to measure on, as split "holdout".
+
+        Every class gives the same share of its images, to within one; without labels any image may be chosen.
+        The choice depends on the number of images and their labels alone, never on the seed of a run.
+        """
+        if not 1 <= count < len(self):
+            raise InputError(
+                f"holdout={count} of the {len(self):,} training images of {self.name!r}: take at least 1 and "
+                "leave some to train on."
+            )
+        n, classes = len(self), 1 if self.labels is None else len(self.classes)
+        labels_N = torch.zeros(n, dtype=torch.int64) if self.labels is None else self.labels
+        shuffled_N = permutation(0, HOLD_OUT, n)
+        by_class_N = shuffled_N[labels_N[shuffled_N].argsort(stable=True)]  # in random order in each class
+        size_C = torch.bincount(labels_N, minlength=classes)
+        rank_N = torch.arange(n) - (size_C.cumsum(0) - size_C)[labels_N[by_class_N]]
+        quantile_N = (rank_N + 0.5) / size_C[labels_N[by_class_N]]
+        held = by_class_N[quantile_N.argsort(stable=True)[:count]].sort().values
+        kept = torch.ones(n, dtype=torch.bool).index_fill(0, held, False).nonzero()[:, 0]
+        return self._part(kept, self.split), self._part(held, "holdout")
+
+    def _part(self, index: Tensor, split: str) -> "Dataset":
+        return replace(
+            self,
+            split=split,
+            images=self.images[index],
+            labels=None if self.labels is None else self.labels[index],
+            names=tuple(self.names[i] for i in index.tolist()) if self.names else (),
+            index=index,
+            whole_checksum=self.checksum,
+        )
 
     def spread(self, count: int) -> Tensor:
         """Return the indices of `count` images (of all, if there are fewer) at even distances."""

@@ -9,11 +9,11 @@ from typing import Any, NotRequired, TypedDict
 
 from torch import Tensor
 
-from intnacl.errors import InputError
+from intnacl.errors import InputError, check_choice
 from intnacl.files import parse_json, write_file
 from intnacl.models.encoders import Encoder, EncoderConfig, build_model
 
-ENCODER = "encoder.safetensors"  # in a run's folder
+ENCODER, BEST_ENCODER = "encoder.safetensors", "encoder-best.safetensors"  # in a run's folder
 KEY = "intnacl"
 
 
@@ -47,8 +47,22 @@ def clean_state(encoder: Encoder) -> dict[str, Tensor]:
     return {k: v.detach().cpu().contiguous() for k, v in state.items() if ".adversarial." not in f".{k}"}
 
 
-def from_pretrained(path: str | Path) -> Encoder:
-    """Load the encoder of a run folder or a file, in eval mode: pixels in [0, 1] -> features."""
+def from_pretrained(path: str | Path, which: str = "last") -> Encoder:
+    """Load the encoder of a run folder or a file, in eval mode: pixels in [0, 1] -> features.
+
+    Args:
+        path: a run's folder or a .safetensors file.
+        which: of a run, the encoder after the last epoch ("last"), or, where the run held images out, that of
+            the epoch with the highest kNN accuracy on them ("best").
+    """
+    check_choice("which", which, ("last", "best"))
+    if which == "best":
+        folder, path = Path(path), Path(path) / BEST_ENCODER
+        if not path.exists():
+            raise InputError(
+                f"which='best': {folder} has no {BEST_ENCODER}. Runs that hold images out (--holdout) and "
+                "watch the kNN accuracy on them write it when they end; for others, leave `which` out."
+            )
     with _reading(path) as file:
         header, state = _read(file)
         options = header["encoder"]

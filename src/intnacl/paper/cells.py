@@ -19,6 +19,7 @@ from intnacl.paper.tables import Column, Row
 from intnacl.runs.compare import mean_and_deviation
 from intnacl.runs.config import FREE, RunConfig, flatten, from_dict, to_dict
 from intnacl.runs.resolve import resolve
+from intnacl.runs.result import measured_images
 
 Result = Mapping[str, Any]
 
@@ -247,8 +248,8 @@ def cell_of(runs: dict[str, RecordedRun], config: RunConfig, column: Column) -> 
         values[seed] = value
         if attacked is not None and run.result is not None:
             images[seed] = attacked
-            counts = run.result.get("protocol", {}).get("images", {}).get(dataset, {})
-            some |= attacked < int(counts.get("test", 0))
+            counts = run.result.get("protocol", {}).get("images", {}).get(dataset, {"test": 0})
+            some |= attacked < measured_images(counts)
     comparable = not any(run.departures for run in runs.values())
     return Cell(
         runs=runs,

@@ -34,6 +34,7 @@ STATED: Mapping[str, tuple[Any, ...]] = {
     "augment.blur_p": (0.0,),
     "augment.solarize_p": (0.0,),
     "evaluation.images": (None,),
+    "holdout": (0,),
 }
 STATED_OF: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
     "cifar100": {"train.batch_size": (256,), "probe.epochs": (1000,)},
@@ -121,8 +122,9 @@ def departures(config: RunConfig, result: Mapping[str, Any] | None = None) -> li
         and not (config.objective == "supervised" and key.startswith(UNSTATED_WHEN_SUPERVISED))
     ]
     for dataset, images in (result or {}).get("protocol", {}).get("images", {}).items():
-        entry, (train, test) = DATASETS.get(dataset), (images["train"], images["test"])
-        if entry and entry.counts and (train, test) != entry.counts:  # a part of a data set is another one
+        entry, (train, test) = DATASETS.get(dataset), (images["train"], images.get("test", 0))
+        if "holdout" not in images and entry and entry.counts and (train, test) != entry.counts:
+            # A part of a data set is another one.
             found.append(f"{dataset} has {train:,} + {test:,} images, not {entry.images}")
     return found
 

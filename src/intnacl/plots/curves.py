@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 NOT_DRAWN = {"epoch", "step", "lr", *TIMES}
-PERCENT = {"knn": "kNN, test images", "accuracy": "accuracy, training"}
+PERCENT = {"knn": "kNN", "knn_train": "kNN, training images", "accuracy": "accuracy, training"}
 LINES = ("-", "--", ":", "-.")
 Curve = Sequence[tuple[float, float, float]]
 """(eps, mean accuracy, its standard deviation), by rising eps; a deviation of 0 is not drawn."""

@@ -61,17 +61,17 @@ def measure_attacks(run: "Run", dataset: str, attacks: Sequence[Attack]) -> list
     left = [attack for attack in attacks if attack not in measured or not measured[attack].is_complete]
     if left:
         images = run.images.labelled(dataset)
-        test, classifier = pair(images.test), run.classifier(dataset)
+        queries, classifier = pair(images.queries), run.classifier(dataset)
         begun = {attack: found.verdicts for attack, found in measured.items() if found.verdicts}
         verdicts = {attack: begun.get(attack, Verdicts(clean="", attacked="")) for attack in left}
         seconds = {attack: measured[attack].time_s if attack in begun else 0.0 for attack in left}
-        total = most_passes(left, len(images.test))
+        total = most_passes(left, len(images.queries))
         with watched(classifier, f"attacks on {dataset}, passes of images", total):
             began = time.monotonic()
-            zero = robustness.zero_gradients(classifier, *test, batch_size=BATCH, device=run.device)
+            zero = robustness.zero_gradients(classifier, *queries, batch_size=BATCH, device=run.device)
             done = {attack: len(verdicts[attack]["clean"]) for attack in left}
             portions = robustness.verdicts(
-                classifier, *test, left, done=done, batch_size=BATCH, device=run.device
+                classifier, *queries, left, done=done, batch_size=BATCH, device=run.device
             )
             for portion in portions:
                 attack, former = portion.attack, verdicts[portion.attack]
@@ -82,7 +82,11 @@ def measure_attacks(run: "Run", dataset: str, attacks: Sequence[Attack]) -> list
                 seconds[attack] += time.monotonic() - began
                 clean_N, right_n = _bools(verdicts[attack]["clean"]), _bools(verdicts[attack]["attacked"])
                 figures = robustness.figures(clean_N, {attack: right_n}, zero)
-                whole = {"images": len(images.test), "checksums": images.checksums}
+                whole = {
+                    "images": len(images.queries),
+                    "split": images.split,
+                    "checksums": images.checksums,
+                }
                 measured[attack] = Measurement(
                     kind="attack",
                     settings=plain(settings[attack]),
@@ -223,11 +227,11 @@ def store_examples(run: "Run", dataset: str, attacks: Sequence[Attack]) -> None:
         and (stored.attack["eps"], STRENGTH.index(stored.attack["name"])) >= (eps, STRENGTH.index(strongest))
     ):
         return
-    test, attack = run.images.labelled(dataset).test, named_attack(strongest, eps)
-    chosen = test.spread(SHOWN)
-    images, labels = (tensor[chosen] for tensor in pair(test))
+    queries, attack = run.images.labelled(dataset).queries, named_attack(strongest, eps)
+    chosen = queries.spread(SHOWN)
+    images, labels = (tensor[chosen] for tensor in pair(queries))
     found = robustness.examples(run.classifier(dataset), images, labels, attack, device=run.device)
-    facts = {"of": _examples_key(run, dataset), "attack": attack.settings(), "classes": test.classes}
+    facts = {"of": _examples_key(run, dataset), "attack": attack.settings(), "classes": queries.classes}
     tensors = {name: tensor.contiguous() for name, tensor in (found | {"clean": images}).items()}
     write_file(run.folder.examples(dataset), save(tensors, {"intnacl": json.dumps(facts, sort_keys=True)}))
 

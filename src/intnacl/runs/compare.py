@@ -14,9 +14,9 @@ from intnacl.plots.curves import Curve, draw_comparison
 from intnacl.plots.style import save_figure
 from intnacl.runs.config import RunConfig, from_dict
 from intnacl.runs.folder import RunFolder
-from intnacl.runs.images import RunImages
+from intnacl.runs.images import MeasuredSplit, RunImages
 from intnacl.runs.pretrain import pretrain
-from intnacl.runs.result import Result, on_images
+from intnacl.runs.result import Result, measured_images, on_images
 from intnacl.runs.stages import Say, check, train_and_measure
 from intnacl.training.ranks import Ranks
 from intnacl.training.stop import Stop
@@ -36,6 +36,7 @@ class Comparison(TypedDict):
     """The content of `comparison.json`. Accuracies have the keys "clean" and "ATTACK EPS"."""
 
     dataset: str
+    split: MeasuredSplit
     seeds: list[int]
     attacked: str
     """ " on 40 images" where attacks are on fewer than all test images, else empty."""
@@ -87,6 +88,7 @@ def write_comparison(folder: Path, labels: Sequence[str], seeds: Sequence[int]) 
     write_json(figures, summary)
     over = f"mean ± sd of {len(seeds)} seeds" if len(seeds) > 1 else f"seed {seeds[0]}"
     over += f", attacks{summary['attacked']}" if summary["attacked"] else ""
+    over += ", held-out training images" if summary["split"] == "holdout" else ""
     title = f"{summary['dataset']} under attack, {over}"
     save_figure(draw_comparison(accuracy_panels(summary), title), drawing)
 
@@ -128,6 +130,7 @@ def summarize(folder: Path, labels: Sequence[str], seeds: Sequence[int]) -> Comp
         difference = {key: _spread([b[key] - a[key] for a, b in pairs]) for key in pairs[0][0]}
     return {
         "dataset": first["config"]["dataset"],
+        "split": "holdout" if first["config"].get("holdout") else "test",
         "seeds": list(seeds),
         "attacked": on_images(first),
         "losses": {
@@ -154,7 +157,7 @@ def asked_accuracies(result: Result) -> tuple[dict[str, float], float]:
     """
     config = from_dict(result["config"])
     name, wanted = config.dataset, config.evaluation
-    tested = result["protocol"]["images"][name]["test"]
+    tested = measured_images(result["protocol"]["images"][name])
     count = min(wanted.images or tested, tested)
     rows = [row for row in result["attacks"] if row["dataset"] == name and row["images"] == count]
     clean = result["accuracy"][name]["clean"]

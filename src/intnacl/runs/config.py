@@ -15,7 +15,7 @@ from intnacl.attacks.training_view import AdversaryConfig
 from intnacl.data.augmentations import AUGMENTATIONS, AugmentConfig
 from intnacl.data.datasets import absolute_name
 from intnacl.data.draws import check_seed
-from intnacl.errors import InputError, Settings, check_choice, one_of, setting
+from intnacl.errors import InputError, Settings, check_choice, must, one_of, setting
 from intnacl.evaluation.probe import ProbeConfig
 from intnacl.losses.config import LossConfig
 from intnacl.models.encoders import EncoderConfig
@@ -60,6 +60,9 @@ class RunConfig(Settings):
     """Folder of the data sets; None: $INTNACL_DATA, else ~/.cache/intnacl."""
     size: int | None = None
     """Side length to which images of `folder:` and `parquet:` are resized; None: 32."""
+    holdout: int = setting(0, must(lambda v: v >= 0, "0 or more"), flag=True)
+    """Training images of each data set that are held out, the same share of every class. Nothing is trained
+    on them, and they are measured on in place of the test images. 0: measure on the test images."""
     seed: int = setting(0, check_seed, flag=True)
     """Random seed for weights, batches and views."""
     loss: LossConfig = field(default_factory=LossConfig)

@@ -22,7 +22,7 @@ from intnacl.runs.config import RunConfig
 from intnacl.runs.folder import loss_name
 from intnacl.runs.opened import Run, open_run
 from intnacl.runs.page import accuracy_rows
-from intnacl.runs.result import Overview, Result, best_rows, radius_text
+from intnacl.runs.result import Overview, Result, best_rows, images_measured_on, radius_text
 
 Exported = tuple[str, bytes, str]
 """The name of the encoder's file, its content, and code that uses it."""
@@ -68,9 +68,9 @@ def model_card(config: RunConfig, result: Result, usage: str) -> str:
         f"## Use\n\n```python\n{usage}\n```",
         f"## Figures\n\n{figures}",
         *([_table(attack_heads, attacks)] if attacks else []),
-        "## Protocol\n\nLinear probe: frozen encoder in eval mode, no augmentation, last epoch on all test "
-        "images. Attacks: ℓ∞ ball, pixels in [0, 1], judged in float32 without TF32; those of many steps "
-        "search in TF32 on a GPU.\n\n"
+        "## Protocol\n\nLinear probe: frozen encoder in eval mode, no augmentation, last epoch on all "
+        f"{images_measured_on(result)}. Attacks: ℓ∞ ball, pixels in [0, 1], judged in float32 without TF32; "
+        "those of many steps search in TF32 on a GPU.\n\n"
         f"```json\n{json.dumps(result['protocol'], indent=1, ensure_ascii=False)}\n```",
         f"## Configuration\n\n```json\n{json.dumps(result['config'], indent=1, ensure_ascii=False)}\n```",
     ]

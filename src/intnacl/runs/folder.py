@@ -21,7 +21,7 @@ from intnacl.data.datasets import local_name
 from intnacl.errors import InputError, InputWarning
 from intnacl.files import disk_errors, lock, make_folder, parse_json, write_file
 from intnacl.losses.config import PRESETS, LossConfig
-from intnacl.models.weights import ENCODER
+from intnacl.models.weights import BEST_ENCODER, ENCODER
 from intnacl.runs.config import RunConfig, differences, from_dict, to_dict
 from intnacl.training.checkpoint import saved
 
@@ -53,6 +53,7 @@ class RunFolder:
         self.tensorboard = path / "tensorboard"
         self.curves = path / "curves.png"
         self.encoder = path / ENCODER
+        self.best_encoder = path / BEST_ENCODER
         self.measurements = path / "parts"
         self.result = path / "result.json"
         self.page = path / "report.html"

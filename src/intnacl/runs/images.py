@@ -2,39 +2,53 @@
 
 import warnings
 from contextlib import nullcontext
-from typing import NamedTuple, TypedDict
+from typing import Literal, NamedTuple, NotRequired, TypedDict
 
 from torch import Tensor
 
 from intnacl.data import Dataset, load
-from intnacl.data.datasets import SPLITS, absolute_name, check_stored_name
+from intnacl.data.datasets import absolute_name, check_stored_name
 from intnacl.errors import InputError, InputWarning
 from intnacl.runs.config import RunConfig
 
+MeasuredSplit = Literal["test", "holdout"]
 RESIZED = ("folder", "parquet")  # data sets that take the size of their images from us
 
 
 class Checksums(TypedDict):
-    """Of images and labels of both splits, by which they are told from others."""
+    """Of images and labels of whole splits, by which they are told from others."""
 
     train: str
-    test: str
+    test: NotRequired[str]
+    """Missing where held-out training images are measured on."""
 
 
 class LabelledPair(NamedTuple):
-    """Both splits of a data set, with one list of classes and images of one size."""
+    """Training images and those that are measured on, with one list of classes and images of one size."""
 
     train: Dataset
-    test: Dataset
+    queries: Dataset
+    """The test images, or training images that were held out."""
 
     @property
     def checksums(self) -> Checksums:
-        """The checksums of both splits."""
-        return {"train": self.train.checksum, "test": self.test.checksum}
+        """The checksums of the splits behind them."""
+        checksums: Checksums = {"train": self.train.checksum}
+        if self.split == "test":
+            checksums["test"] = self.queries.checksum
+        return checksums
+
+    @property
+    def split(self) -> MeasuredSplit:
+        """The split of the images that are measured on."""
+        return "holdout" if self.queries.split == "holdout" else "test"
 
 
 class RunImages:
     """The images that a run is trained and measured on, loaded when they are first asked for.
+
+    Where the run holds images out, each data set's split "train" is what is left of its training images, and
+    "holdout" the others, which are measured on in place of "test".
 
     The run's own data set stays in memory, and at most one data set of transfer beside it. `side` is that of
     the images that the run's encoder takes; None: that of the run's own training images.
@@ -43,18 +57,26 @@ class RunImages:
     def __init__(self, config: RunConfig, *, side: int | None = None) -> None:
         self.own, self.transfer = config.dataset, config.evaluation.transfer
         self.side, self._root, self._size = side, config.root, config.size
+        self.holdout = config.holdout
         self._splits: dict[tuple[str, str], Dataset] = {}
         self._checksums: dict[str, Checksums] = {}
         self._loaded: set[tuple[str, str]] = set()
         self.classes: dict[str, int] = {}
         """Data set -> number of its classes, for those that were checked."""
 
+    @property
+    def measured_split(self) -> MeasuredSplit:
+        """The split that everything is measured on."""
+        return "holdout" if self.holdout else "test"
+
     def training(self) -> Dataset:
-        """Return the images that the run is trained on, labelled or not."""
+        """Return the images that the run is trained on, labelled or not, without those held out."""
         return self.split(self.own, "train")
 
     def split(self, name: str, split: str) -> Dataset:
         """Return the images of a split, labelled or not, of the encoder's size if that is known."""
+        if split == "holdout" and not self.holdout:
+            raise InputError("split='holdout': this run holds no images out. Take train or test.")
         key, own = (absolute_name(name), split), absolute_name(self.own)
         if key not in self._splits:
             check_stored_name(name)
@@ -65,7 +87,8 @@ class RunImages:
             with warnings.catch_warnings() if key in self._loaded else nullcontext():
                 if key in self._loaded:  # its broken images were named then
                     warnings.simplefilter("ignore", InputWarning)
-                dataset = load(name, split, self._root, size=size)
+                on_disk = "train" if split == "holdout" else split
+                dataset = load(name, on_disk, self._root, size=size)
             self._loaded.add(key)
             height, width = dataset.images.shape[2:]
             if self.side is not None and (height, width) != (self.side, self.side):
@@ -74,39 +97,46 @@ class RunImages:
                     f"{self.side}×{self.side}: choose a data set of that size, or folder:PATH, which is "
                     "resized."
                 )
-            self._splits[key] = dataset
+            if self.holdout and on_disk == "train":
+                for part in dataset.hold_out(self.holdout):
+                    self._splits[key[0], part.split] = part
+                    self._loaded.add((key[0], part.split))
+            else:
+                self._splits[key] = dataset
         return self._splits[key]
 
     def labelled(self, name: str) -> LabelledPair:
-        """Return both splits of a data set; raise if nothing can be measured on them."""
+        """Return the images to fit on and to measure on; raise if nothing can be measured on them."""
         train = _check_labels(self.split(name, "train"))
         if self.side is None:
             self.side = image_side(train)
-        test = _check_labels(self.split(name, "test"))
-        if train.classes != test.classes:
-            missing = sorted(set(train.classes) ^ set(test.classes))
+        queries = _check_labels(self.split(name, self.measured_split))
+        if train.classes != queries.classes:
+            missing = sorted(set(train.classes) ^ set(queries.classes))
             raise InputError(
                 f"dataset {name!r}: its training and test images have different classes "
                 f"({', '.join(missing[:5]) or 'in another order'}): give both the same class folders or "
                 "names."
             )
-        return LabelledPair(train, test)
+        return LabelledPair(train, queries)
 
     def checksums(self, name: str) -> Checksums:
-        """Return the checksums of both splits of a data set; they are kept when it is released."""
+        """Return the checksums of a data set's `labelled` images; they are kept when it is released."""
         key = absolute_name(name)
         if key not in self._checksums:
             self._checksums[key] = self.labelled(name).checksums
         return self._checksums[key]
 
     def is_loaded(self, name: str) -> bool:
-        """True if both splits of a data set are in memory."""
-        return {(absolute_name(name), split) for split in SPLITS} <= self._splits.keys()
+        """True if the `labelled` images of a data set are in memory."""
+        return {
+            (absolute_name(name), split) for split in ("train", self.measured_split)
+        } <= self._splits.keys()
 
     def release(self, name: str) -> None:
         """Let go of a data set of transfer."""
         if absolute_name(name) != absolute_name(self.own):
-            for split in SPLITS:
+            for split in ("train", "test", "holdout"):
                 self._splits.pop((absolute_name(name), split), None)
 
     def check(self) -> None:
@@ -117,11 +147,17 @@ class RunImages:
         for name in dict.fromkeys((self.own, *self.transfer)):
             if name in self.classes:
                 continue
-            train, test = self.labelled(name)
-            self.classes[name] = len(test.classes)
+            train, queries = self.labelled(name)
+            self.classes[name] = len(queries.classes)
+            measured = "held-out" if self.holdout else "test"
             for one, other, what, consequence in (
-                (test, train, "test images but no training images", "so that these count as wrong"),
-                (train, test, "training images but no test images", "so that no figure is about these"),
+                (queries, train, f"{measured} images but no training images", "so that these count as wrong"),
+                (
+                    train,
+                    queries,
+                    f"training images but no {measured} images",
+                    "so that no figure is about these",
+                ),
             ):
                 _warn_of_classes(one, other, what, consequence)
             self.release(name)

@@ -67,7 +67,7 @@ def measure_probe(run: "Run", dataset: str, config: ProbeConfig | None = None) -
         train_NF, test_TF = run.features(dataset)
         with progress(f"probe on {dataset}, passes", config.passes) as advance:
             linear, figures = probe.fit(
-                train_NF, pair(images.train)[1], test_TF, pair(images.test)[1], config,
+                train_NF, pair(images.train)[1], test_TF, pair(images.queries)[1], config,
                 each_pass=lambda: advance(1),
             )  # fmt: skip
         state = {name: value.detach().cpu().contiguous() for name, value in linear.state_dict().items()}
@@ -97,7 +97,7 @@ def measure_hcl_probe(run: "Run", dataset: str, epochs: int | None = None) -> Me
         count = 1 + config.epochs * (train + test) + test
         with exact_float32(), watched(run.encoder, f"HCL's probe on {dataset}, images", count):
             _, figures = hcl_probe.evaluate(
-                run.encoder, pair(images.train), pair(images.test), view, config, device=run.device
+                run.encoder, pair(images.train), pair(images.queries), view, config, device=run.device
             )
         return cast(Figures, figures | _facts(images))
 
@@ -113,7 +113,7 @@ def measure_knn(run: "Run", dataset: str, k: int | None = None) -> Measurement:
         config = suited if k is None else knn.KnnConfig(k=k)
         train_NF, test_TF = run.features(dataset)
         with exact_float32():
-            figures = knn.score(train_NF, pair(images.train)[1], test_TF, pair(images.test)[1], config)
+            figures = knn.score(train_NF, pair(images.train)[1], test_TF, pair(images.queries)[1], config)
         return cast(Figures, {**figures, "temperature": config.temperature, **_facts(images)})
 
     settings = run.measurements.knn_settings(dataset, k)
@@ -160,5 +160,6 @@ def _facts(images: LabelledPair) -> Figures:
     return {
         "images": {split.split: len(split) for split in images},
         "checksums": images.checksums,
-        "class_names": list(images.test.classes),
+        "split": images.split,
+        "class_names": list(images.queries.classes),
     }

@@ -27,7 +27,7 @@ from intnacl.evaluation import hcl_probe, knn, probe, robustness
 from intnacl.evaluation.probe import ProbeConfig
 from intnacl.files import parse_json, write_json
 from intnacl.runs.folder import RunFolder, digest, file_name
-from intnacl.runs.images import Checksums, RunImages
+from intnacl.runs.images import Checksums, MeasuredSplit, RunImages
 
 Kind = Literal["probe", "hcl_probe", "knn", "attack"]
 KINDS: tuple[Kind, ...] = ("probe", "hcl_probe", "knn", "attack")
@@ -68,7 +68,9 @@ class Figures(TypedDict, total=False):
     temperature: float
     checksums: Checksums
     images: Any
-    """Of attacks, how many test images there are; of others, {"train": …, "test": …}."""
+    """Of attacks, how many images there are to attack; of others, how many there are of each split."""
+    split: MeasuredSplit
+    """That of the images measured on; missing in files of earlier versions, which are on test images."""
     clean: float
     attacks: list[AttackRow]
     worst_case: list[AttackRow]

@@ -88,13 +88,16 @@ class Run:
         return load_classifier(self, name)
 
     def features(self, dataset: str) -> tuple[Tensor, Tensor]:
-        """Return float32 features of both splits, (N, F) and (T, F); those of the last data set are kept."""
-        images = self.images.labelled(dataset)
-        key = (images.train.checksum, images.test.checksum)
+        """Return float32 features of training images and of those that are measured on, (N, F) and (T, F).
+
+        Those of the last data set are kept.
+        """
+        train, queries = self.images.labelled(dataset)
+        key = (train.checksum, queries.checksum)
         if key not in self._features:
             self._features.clear()
-            check_pair(pair(images.train), pair(images.test))
-            self._features[key] = self.embed(images.train), self.embed(images.test)
+            check_pair(pair(train), pair(queries))
+            self._features[key] = self.embed(train), self.embed(queries)
         return self._features[key]
 
     def embed(self, images: Dataset) -> Tensor:

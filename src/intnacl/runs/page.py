@@ -16,7 +16,16 @@ from intnacl.runs.attack import Examples, load_examples
 from intnacl.runs.folder import RunFolder, loss_name
 from intnacl.runs.measurements import Measurement, plain
 from intnacl.runs.opened import Run
-from intnacl.runs.result import Overview, Result, best_rows, of_one_attack, radius_text, write_result
+from intnacl.runs.result import (
+    Overview,
+    Result,
+    best_rows,
+    images_measured_on,
+    measured_images,
+    of_one_attack,
+    radius_text,
+    write_result,
+)
 from intnacl.training.journal import records
 
 if TYPE_CHECKING:
@@ -61,6 +70,7 @@ def render(found: Overview, result: Result) -> str:
         result=result,
         attack_names=ATTACK_NAMES,
         at=radius_text(result),
+        measured_on=images_measured_on(result),
         knn=found.own_knn(),
         sections=[
             _attack_section(run, name, rows)
@@ -110,7 +120,7 @@ def print_result(folder: RunFolder) -> None:
     """Print the accuracies of a finished run, and where its files are."""
     result = cast(Result, json.loads(folder.result.read_bytes()))
     at = radius_text(result)
-    title = "accuracy in percent" + (f"; attacks at {at}" if at else "")
+    title = f"accuracy in percent of {images_measured_on(result)}" + (f"; attacks at {at}" if at else "")
     print_table(title, ["data set", "clean", "FGSM", "PGD"], accuracy_rows(result))
     attacks = [row for row in result["attacks"] if not of_one_attack(row)]
     others = {row["name"] for row in attacks} - {"fgsm", "pgd", "worst_case"}
@@ -152,7 +162,13 @@ def print_probes(measured: Iterable[Measurement]) -> None:
     for one in measured:
         figures = one.figures
         found = (figures["accuracy"], figures.get("best_accuracy"), figures.get("train_accuracy"))
-        tested = f"{figures['images']['test']:,}"
-        rows.append([one.dataset, tested, *map(two_decimals, found), f"{one.time_s:.1f}"])
-    heads = ["data set", "test images", "accuracy", "best epoch's", "on training", "seconds"]
+        rows.append(
+            [
+                one.dataset,
+                f"{measured_images(figures['images']):,}",
+                *map(two_decimals, found),
+                f"{one.time_s:.1f}",
+            ]
+        )
+    heads = ["data set", "images", "accuracy", "best epoch's", "on training", "seconds"]
     print_table("linear probe on frozen features, percent", heads, rows)

@@ -1,12 +1,11 @@
 """The first stage of a run: training its encoder. `measure` has the others."""
 
 import gc
-import warnings
 from contextlib import nullcontext
 from dataclasses import replace
 
 from intnacl.data.datasets import Dataset, is_at_path
-from intnacl.errors import InputError, InputWarning
+from intnacl.errors import InputError
 from intnacl.evaluation.knn import KnnMonitor
 from intnacl.models.weights import read_header, save_encoder
 from intnacl.plots.curves import draw_learning
@@ -93,22 +92,22 @@ def _train(config: RunConfig, folder: RunFolder, here: Ranks, stop: Stop, images
         reason = trainer.run(stop, journal)
     if reason is None and here.main:
         save_figure(draw_learning(records(folder.log)), folder.curves)
-        size = train.images.shape[-1]
-        save_encoder(objective.encoder, config.encoder, size, folder.encoder, data=train.checksum)
+        size, data = train.images.shape[-1], train.checksum
+        with trainer.at_best() if config.holdout else nullcontext(False) as is_best:
+            if is_best:
+                save_encoder(objective.encoder, config.encoder, size, folder.best_encoder, data=data)
+        # Last: with it the run is trained.
+        save_encoder(objective.encoder, config.encoder, size, folder.encoder, data=data)
     barrier(here)  # a run is done for all when its files are
     return reason
 
 
 def build_monitor(config: RunConfig, images: RunImages, here: Ranks) -> KnnMonitor | None:
-    """Return the monitor of a labelled set with a test split, on the rank that looks at it; else None."""
+    """Return the monitor of a labelled set, on the rank that looks at it; else None."""
     if not config.train.monitor_epochs or not here.main or images.training().labels is None:
         return None
-    try:
-        test = images.split(images.own, "test")
-        return KnnMonitor(images.training(), test, here.device) if test.labels is not None else None
-    except InputError as error:
-        warnings.warn(f"the kNN accuracy is not watched: {error}", InputWarning, stacklevel=2)
-        return None
+    held_out = images.split(images.own, "holdout") if config.holdout else None
+    return KnnMonitor(images.training(), held_out, here.device)
 
 
 def build_objective(config: RunConfig, train: Dataset, here: Ranks) -> Objective:

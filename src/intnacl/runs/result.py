@@ -11,7 +11,7 @@ from intnacl.files import write_json
 from intnacl.runs.attack import BATCH, attack_warnings, attacks_at, group_attacks, group_rows, planned_attacks
 from intnacl.runs.config import to_dict
 from intnacl.runs.folder import digest
-from intnacl.runs.images import Checksums
+from intnacl.runs.images import Checksums, MeasuredSplit
 from intnacl.runs.measurements import FORMATS, KINDS, Kind, Measurement, plain
 from intnacl.runs.opened import FEATURE_BATCH, Run
 from intnacl.training.journal import last_record
@@ -21,17 +21,22 @@ ROW = ("name", "eps", "steps", "step_size", "restarts", "images", "accuracy", "c
 
 
 class Accuracy(TypedDict):
-    """Percent on one data set under the run's own protocol; None: not measured."""
+    """Percent on one data set under the run's own protocol; None: not measured.
+
+    The split, here and in the rows below, is that of the images measured on; "test" where it is missing.
+    """
 
     clean: float
     fgsm: float | None
     pgd: float | None
+    split: NotRequired[MeasuredSplit]
 
 
 class KnnRow(TypedDict):
     """A kNN accuracy."""
 
     dataset: str
+    split: NotRequired[MeasuredSplit]
     accuracy: float
     k: int
     classes: int
@@ -43,6 +48,7 @@ class ProbeRow(TypedDict, total=False):
     """A probe's figures without its curve."""
 
     dataset: str
+    split: MeasuredSplit
     accuracy: float
     train_accuracy: float
     accuracy_restored: float
@@ -154,7 +160,8 @@ class Overview:
         rows: dict[str, AttackRow] = {}
         for dataset, groups in self.attacks.items():
             for row in (row for group in groups for row in group_rows(group)):
-                one = {"dataset": dataset, **{key: row[key] for key in ROW}}  # type: ignore[literal-required]
+                one: dict[str, object] = {"dataset": dataset, "split": self.run.images.measured_split}
+                one |= {key: row[key] for key in ROW}  # type: ignore[literal-required]
                 one |= {"of": row["of"]} if "of" in row else {}
                 key = digest({k: v for k, v in one.items() if k not in ("accuracy", "clean")})
                 rows[key] = cast(AttackRow, one)  # of several with the same settings, the last
@@ -182,9 +189,15 @@ class Overview:
     def _accuracy(self, dataset: str, rows: list[AttackRow]) -> Accuracy:
         """Return accuracy clean, and under FGSM and PGD at the first eps."""
         probe, wanted = self.probes[dataset], self.run.config.evaluation
-        found: Accuracy = {"clean": probe.figures["accuracy"], "fgsm": None, "pgd": None}
+        found: Accuracy = {
+            "clean": probe.figures["accuracy"],
+            "fgsm": None,
+            "pgd": None,
+        }
+        if self.run.images.holdout:
+            found["split"] = "holdout"
         for attack in attacks_at(("fgsm", "pgd"), wanted.eps[0], wanted.images) if wanted.eps else ():
-            count = min(wanted.images or sys.maxsize, probe.figures["images"]["test"])
+            count = min(wanted.images or sys.maxsize, measured_images(probe.figures["images"]))
             key = {k: v for k, v in attack.settings().items() if k in ROW}
             key |= {"dataset": dataset, "images": count}
             match = [row["accuracy"] for row in rows if key.items() <= row.items()]
@@ -250,7 +263,8 @@ def write_result(found: Overview) -> Result | None:
 def _shown(one: Measurement) -> dict[str, Any]:
     """Return a measurement's figures without what stands elsewhere in the result."""
     hidden = ("curve", "class_names", "checksums")
-    return {"dataset": one.dataset, **{key: value for key, value in one.figures.items() if key not in hidden}}
+    figures = {key: value for key, value in one.figures.items() if key not in hidden}
+    return {"dataset": one.dataset, "split": "test"} | figures
 
 
 def best_rows(result: Result, dataset: str) -> list[AttackRow]:
@@ -284,5 +298,15 @@ def radius_text(result: Result) -> str:
 def on_images(result: Result) -> str:
     """Return " on 40 images" where a run's attacks are on fewer than all test images, else nothing."""
     some = result["config"]["evaluation"]["images"]
-    most = max((count["test"] for count in result["protocol"]["images"].values()), default=0)
+    most = max(map(measured_images, result["protocol"]["images"].values()), default=0)
     return f" on {some:,} images" if some is not None and some < most else ""
+
+
+def images_measured_on(result: Result) -> str:
+    """Return "test images", or "held-out training images" where those stand in for them."""
+    return "held-out training images" if result["config"].get("holdout") else "test images"
+
+
+def measured_images(images: Mapping[str, int]) -> int:
+    """Return how many images a data set's figures are on, of the numbers of images of each split."""
+    return images["holdout"] if "holdout" in images else images["test"]

@@ -119,7 +119,7 @@ def _in_memory(value: Any) -> Any:
 
 def save(folder: Path, checkpoint: Checkpoint) -> Path:
     """Write a checkpoint below `folder`, whole or not at all."""
-    path = folder / f"step-{checkpoint.step:09d}"
+    path = step_folder(folder, checkpoint.step)
     if path.exists() and not _damage(path):
         return path
     shutil.rmtree(path, ignore_errors=True)
@@ -135,6 +135,11 @@ def save(folder: Path, checkpoint: Checkpoint) -> Path:
             state = {"step": checkpoint.step, "checksums": sums, "info": checkpoint.info}
             (partial / STATE).write_text(json.dumps(state | {"seal": _seal(state)}, indent=1))
     return path
+
+
+def step_folder(folder: Path, step: int) -> Path:
+    """Return the place of a step's checkpoint below `folder`."""
+    return folder / f"step-{step:09d}"
 
 
 def newest(folder: Path, device: torch.device | str = "cpu") -> Checkpoint | None:

@@ -31,7 +31,7 @@ class RunState:
     sums: dict[str, float] = field(default_factory=dict)
     """Of the terms of the current epoch's updates."""
     best: tuple[float, int] | None = None
-    """The highest score so far, and its step."""
+    """The highest kNN accuracy on held-out images so far, and its step."""
     spent: dict[str, float] = field(default_factory=lambda: dict.fromkeys(SPENT, 0.0))
     """Seconds, summed over all processes that went on with the run."""
 

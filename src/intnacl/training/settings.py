@@ -30,13 +30,14 @@ class TrainConfig(OptimizerConfig):
     cuda_graph: bool | None = setting(None, free=True)
     """Run an update as one captured CUDA graph; None: on a GPU."""
     monitor_epochs: int = setting(10, NOT_NEGATIVE, free=True)
-    """Epochs between quick measurements of kNN accuracy, on at most 10,000 + 2,000 images; 0: never."""
+    """Epochs between quick measurements of kNN accuracy, 0: never. At most 10,000 training images classify at
+    most 2,000 that were held out or, without a hold-out, as many of themselves."""
     save_minutes: float = setting(5.0, NOT_NEGATIVE, free=True)
     """Minutes between checkpoints; one is always written at the end."""
     save_steps: int | None = setting(None, POSITIVE, free=True)
     """Also save after this many updates; None: off."""
     keep: int = setting(2, POSITIVE, free=True)
-    """Recent checkpoints to keep, in addition to the best by kNN, or by loss where that is off."""
+    """Recent checkpoints to keep; where images are held out, also that of the best kNN accuracy on them."""
     tensorboard: bool = setting(False, free=True)
     """Write the log for TensorBoard too."""
 

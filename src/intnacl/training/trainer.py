@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from intnacl.data.batches import batch_indices, steps_per_epoch
 from intnacl.errors import InputError
-from intnacl.training.checkpoint import Checkpoint, Writer, newest, saved
+from intnacl.training.checkpoint import Checkpoint, Writer, load, newest, saved, step_folder
 from intnacl.training.journal import Journal, Record
 from intnacl.training.objectives import Objective
 from intnacl.training.optimizers import rate_at, set_rate
@@ -126,7 +126,7 @@ class Trainer:
                 due = (
                     (time.monotonic() - saved_at) / 60 >= config.save_minutes
                     or (config.save_steps is not None and state.step % config.save_steps == 0)
-                    or (self.monitor is not None and state.is_best)
+                    or state.is_best
                 )
                 ending = stop.shared(lambda number: largest(number, self.here))
                 if ending or state.step == self.steps or any_rank(due, self.here):
@@ -136,6 +136,20 @@ class Trainer:
                 if ending and state.step < self.steps:
                     return stop.reason
         return None
+
+    @contextmanager
+    def at_best(self) -> Iterator[bool]:
+        """Give the model the weights of its best step inside the block; gives False where there is none."""
+        if self.state.best is None:
+            yield False
+            return
+        model, path = self.objective.model, step_folder(self.writer.folder, self.state.best[1])
+        last = {name: value.clone() for name, value in model.state_dict().items()}
+        model.load_state_dict(load(path, self.here.device).model)
+        try:
+            yield True
+        finally:
+            model.load_state_dict(last)
 
     def _update_until_look(self, stop: Stop) -> Tensor:
         """Update up to the next look at the losses, at most to the epoch's end; return their terms (S, T)."""
@@ -183,8 +197,7 @@ class Trainer:
             with state.spending("pausing"):
                 record |= self.monitor(self.objective.encoder)
             self.objective.train()
-        # The best step is that of the highest kNN accuracy where it is watched, of the lowest loss otherwise.
-        state.judge(record.get("knn") if self.monitor and every else -record["loss"])
+        state.judge(record.get("knn"))  # of images that were held out: nothing is chosen on others
         return record
 
     def _save(self) -> None:
