@@ -1,5 +1,6 @@
 """`datasets` as a user meets it."""
 
+import contextlib
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,21 @@ def test_datasets_show_draws_and_tells_the_checksum(tmp_path: Path) -> None:
     assert result.returncode == 0, result.stderr
     assert "1,442 images, 8×8, 10 classes; sha256 c6fcf5eb" in result.stdout
     assert (tmp_path / "grid.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_without_out_each_picture_has_a_name_of_its_own_below_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    written = []
+    with contextlib.chdir(tmp_path):
+        for words in ("--rows 4", "--rows 5", "--rows 4", "--rows 4 --split test"):
+            app(["datasets", "show", "digits", *words.split(), "--eps", "0"], result_action="return_value")
+            written.append(Path(capsys.readouterr().out.split("written: ")[1].strip()))
+    assert written[0] == written[2]
+    assert [path.name for path in tmp_path.iterdir()] == ["runs"]
+    assert set(tmp_path.rglob("*.png")) == {tmp_path / path for path in written}
+    assert len(set(written)) == 3
+    assert written[3].name.startswith("digits-test-")
 
 
 def columns_of(monkeypatch: pytest.MonkeyPatch, *words: str) -> dict[str, Tensor]:
@@ -111,6 +127,9 @@ def test_datasets_show_skips_broken_images_or_refuses_them(tmp_path: Path) -> No
     assert skipping.returncode == 0
     assert skipping.stderr == f"intnacl: warning: {message}; they are skipped\n"
     assert "3 images, 32×32, unlabelled, 1 broken skipped" in skipping.stdout
+    again = intnacl("datasets", "show", name, "--root", str(tmp_path), "--out", out)
+    assert again.stderr == "", "it was said when they were decoded"
+    assert again.stdout == skipping.stdout
     strict = intnacl("datasets", "show", name, "--root", str(tmp_path), "--out", out, "--strict")
     assert strict.returncode == 2
     assert strict.stderr.startswith(f"intnacl: {message}. Repair or remove them")

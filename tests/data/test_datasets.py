@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -80,8 +81,8 @@ def test_broken_images_are_warned_about_or_refused(pets: Path) -> None:
     for i in range(7):
         (pets / "cat" / f"bad{i}.png").write_bytes(b"")
     message = r"7 of 13 images are broken: cat.bad0\.png \(empty\), .*bad4\.png \(empty\) and 2 more"
-    for _ in range(2):  # the second time from the cache
-        with pytest.warns(InputWarning, match=f"{message}; they are skipped"):
+    for when in (pytest.warns(InputWarning, match=f"{message}; they are skipped"), nullcontext()):
+        with when:  # decoded, then from the cache, where warnings would be errors
             dataset = load(f"folder:{pets}", size=8)
         assert len(dataset.skipped) == 7
         assert len(dataset) == 6

@@ -21,7 +21,7 @@ def list_datasets(*, root: Path | None = None) -> None:
 
     ```
     intnacl datasets
-    intnacl datasets show cifar100 --out grid.png
+    intnacl datasets show cifar100
     ```
 
     Parameters
@@ -45,7 +45,7 @@ def list_datasets(*, root: Path | None = None) -> None:
 def show_dataset(
     name: str = "digits",
     *,
-    out: Path = Path("grid.png"),
+    out: Path | None = None,
     split: str = "train",
     root: Path | None = None,
     size: int | None = None,
@@ -65,7 +65,7 @@ def show_dataset(
 
     ```
     intnacl datasets show digits
-    intnacl datasets show cifar100 --root ~/data --augment simclr --out grid.png
+    intnacl datasets show cifar100 --augment simclr --out cifar100.png
     intnacl datasets show folder:~/images --size 64 --strict
     intnacl datasets show digits --eps 0.1 --run runs/digits-intnacl-5-seed0
     ```
@@ -75,7 +75,8 @@ def show_dataset(
     name
         A data set that `intnacl datasets` lists, such as cifar100 or folder:PATH.
     out
-        File to write: .png, .jpg, .pdf or .svg.
+        File to write: .png, .jpg, .pdf or .svg; by default one in runs/grids that is named after the data set
+        and these settings.
     split
         train or test.
     root
@@ -83,7 +84,7 @@ def show_dataset(
     size
         Side length to which images of folder: and parquet: are resized (32).
     strict
-        Refuse broken images instead of skipping them.
+        Refuse broken images, and name them, instead of skipping them.
     rows
         How many images to draw, spread over the data set.
     augment
@@ -102,11 +103,16 @@ def show_dataset(
         Seed of the views, and of that encoder.
     """
     from intnacl.data import load
+    from intnacl.data.datasets import absolute_name
     from intnacl.errors import check_count
     from intnacl.plots.gallery import MOST, adversarial_columns, draw_gallery, save_gallery, view_columns
+    from intnacl.runs.folder import digest, file_name
     from intnacl.runs.resolve import resolve
 
     check_count("rows", rows, 1, MOST)
+    if out is None:
+        shown = (size, rows, augment, extra, mixed, lam, eps, seed, *map(str, (root, run)))
+        out = Path("runs/grids") / f"{file_name(absolute_name(name))}-{split}-{digest(shown)}.png"
     named = {} if augment is None else {"augment": augment}
     config = resolve({"dataset": name} | named).augment
     dataset = load(name, split, root, size=size, strict=strict)

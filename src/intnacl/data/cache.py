@@ -12,7 +12,7 @@ import shutil
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
 
@@ -79,6 +79,7 @@ def cached(root: Path, source: Source, fill: Fill) -> ImageSet:
                         old.unlink()
                 _write(entry, fill, source)
                 opened = _open(entry, source)
+                opened = opened and replace(opened, decoded=True)
     if opened is None:
         raise InputError(f"{entry} is damaged and could not be replaced: delete it.")
     return opened

@@ -36,7 +36,7 @@ HOLD_OUT = 0xFFFFFFFF  # in the place of the epoch: no epoch shuffles images as 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Dataset(ImageSet):
-    """One split of a data set, with `images`, `labels`, `classes`, `skipped` and `names` as in `ImageSet`."""
+    """One split of a data set; its images, labels, classes, broken images and names are as in `ImageSet`."""
 
     name: str
     split: str
@@ -279,7 +279,8 @@ def load(
     `name` is a key of `DATASETS`, followed by `:PATH` for one's own images. `root` is where named sets are
     looked for and caches are kept: by default $INTNACL_DATA, else ~/.cache/intnacl. `size` is the side to
     which `folder:` and `parquet:` resize (32). Images that cannot be decoded are listed in `.skipped`, with a
-    warning; `strict` makes them an error. `.names` are the paths of a folder's images, in the same order.
+    warning when they are first decoded; `strict` makes them an error. `.names` are the paths of a folder's
+    images, in the same order.
     `download=False` never touches the network.
     """
     check_name(name)
@@ -313,5 +314,6 @@ def load(
         message = f"{name}, {split}: {counts}: {', '.join(broken[:SHOWN])}{more}"
         if strict:
             raise InputError(f"{message}. Repair or remove them, or load without strict, which skips them.")
-        warnings.warn(f"{message}; they are skipped", InputWarning, stacklevel=2)
+        if loaded.decoded:
+            warnings.warn(f"{message}; they are skipped", InputWarning, stacklevel=2)
     return Dataset(name=name, split=split, **vars(loaded))

@@ -43,14 +43,15 @@ class LoadRequest:
 class ImageSet:
     """The result of a loader: images (N,3,H,W) uint8, labels (N) int64 or None, class names.
 
-    `skipped` are broken images, name -> reason. `names` are the paths of a folder's images below it; other
-    sets have none.
+    `skipped` are broken images, name -> reason; `decoded` is true where they were found just now and
+    are not from the cache. `names` are the paths of a folder's images below it; other sets have none.
     """
 
     images: Tensor
     labels: Tensor | None
     classes: tuple[str, ...]
     skipped: Mapping[str, str] = field(default_factory=dict)
+    decoded: bool = False
     names: tuple[str, ...] = ()
 
 

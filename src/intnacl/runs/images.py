@@ -1,7 +1,6 @@
 """The images of a run: each split is read, checked and hashed once, and handed on to whatever needs it."""
 
 import warnings
-from contextlib import nullcontext
 from typing import Literal, NamedTuple, NotRequired, TypedDict
 
 from torch import Tensor
@@ -60,7 +59,6 @@ class RunImages:
         self.holdout = config.holdout
         self._splits: dict[tuple[str, str], Dataset] = {}
         self._checksums: dict[str, Checksums] = {}
-        self._loaded: set[tuple[str, str]] = set()
         self.classes: dict[str, int] = {}
         """Data set -> number of its classes, for those that were checked."""
 
@@ -84,12 +82,8 @@ class RunImages:
                 self.release(other)
             is_resized = name.partition(":")[0] in RESIZED
             size = self._size if key[0] == own else self.side if is_resized else None
-            with warnings.catch_warnings() if key in self._loaded else nullcontext():
-                if key in self._loaded:  # its broken images were named then
-                    warnings.simplefilter("ignore", InputWarning)
-                on_disk = "train" if split == "holdout" else split
-                dataset = load(name, on_disk, self._root, size=size)
-            self._loaded.add(key)
+            on_disk = "train" if split == "holdout" else split
+            dataset = load(name, on_disk, self._root, size=size)
             height, width = dataset.images.shape[2:]
             if self.side is not None and (height, width) != (self.side, self.side):
                 raise InputError(
@@ -100,7 +94,6 @@ class RunImages:
             if self.holdout and on_disk == "train":
                 for part in dataset.hold_out(self.holdout):
                     self._splits[key[0], part.split] = part
-                    self._loaded.add((key[0], part.split))
             else:
                 self._splits[key] = dataset
         return self._splits[key]
