@@ -58,6 +58,15 @@ def test_a_finished_run_is_the_whole_record(finished: Path) -> None:
     assert encoder(torch.rand(2, 3, 8, 8)).shape == (2, 128)
 
 
+@pytest.mark.parametrize(("schedule", "shown"), [("constant", False), ("cosine", True)])
+def test_a_learning_rate_is_printed_where_it_changes_and_always_in_the_log(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], schedule: str, shown: bool
+) -> None:
+    run(tmp_path, train__schedule=schedule)
+    assert ("  lr 0" in capsys.readouterr().out) == shown
+    assert "lr" in json.loads((tmp_path / "log.jsonl").read_text())
+
+
 def test_time_up_then_the_same_again_gives_the_same_bytes(tmp_path: Path, finished: Path) -> None:
     reasons = [run(tmp_path / "run", Stop(0)) for _ in range(3)]  # an update each
     assert reasons[:2] == ["time", "time"]

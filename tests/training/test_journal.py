@@ -24,8 +24,8 @@ def record(epoch: int, **more: float) -> dict[str, float]:
     return {**own, **more, "images_per_s": 1234.5, "seconds": 2.0}
 
 
-def write(log: Path, count: int, tensorboard: Path | None = None) -> None:
-    with Journal(log, epochs=count, tensorboard=tensorboard) as journal:
+def write(log: Path, count: int) -> None:
+    with Journal(log, epochs=count) as journal:
         for epoch in range(1, count + 1):
             journal.epoch(record(epoch))
 
@@ -33,15 +33,16 @@ def write(log: Path, count: int, tensorboard: Path | None = None) -> None:
 @pytest.mark.parametrize(
     ("terms", "shown"),
     [
-        ({"knn": 87.5}, "loss 1.5  knn 87.5"),
-        ({"nacl": 1.0, "robust": 0.5}, "loss 1.5  nacl 1  robust 0.5"),
-        ({"nacl": 1.5, "robust": 0.0}, "loss 1.5"),  # `nacl` would repeat it
+        ({"knn": 87.5}, "loss 1.500  knn 87.50"),
+        ({"nacl": 1.0, "robust": 0.5}, "loss 1.500  nacl 1.000  robust 0.500"),
+        ({"nacl": 1.5, "robust": 0.0}, "loss 1.500"),  # `nacl` would repeat it
+        ({"lr": 0.01, "decay": 0.1}, "loss 1.500  lr 0.01"),  # which is said to be constant
     ],
 )
 def test_one_json_object_and_one_plain_line_an_epoch(
     terms: dict[str, float], shown: str, log: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with Journal(log, epochs=2) as journal:
+    with Journal(log, epochs=2, constant=("decay",)) as journal:
         journal.say("hello")
         journal.progress(0.5, {"loss": 2.0}, 100.0)  # without a terminal nothing moves
         journal.epoch(record(1, **terms))
@@ -189,13 +190,18 @@ def test_tensorboard_shows_every_epoch_once(log: Path, kept: int, losses: list[f
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     folder = log.parent / "tensorboard"
-    write(log, 4, folder)
+    with Journal(log, epochs=4, tensorboard=folder, constant=("lr",)) as journal:
+        journal.rewind(0)
+        for epoch in range(1, 5):
+            journal.epoch(record(epoch, lr=0.1, nacl=1.5 / epoch, robust=0.0, compiled=0.0, pausing=1.0))
     if kept < 4:
         with Journal(log, epochs=4, tensorboard=folder) as journal:
             journal.rewind(10 * kept)
             for epoch in range(kept + 1, 5):
                 journal.epoch(record(epoch) | {"loss": 7.0})
+    assert len(list(folder.iterdir())) == (1 if kept == 4 else 2)  # one for each process
     events = EventAccumulator(str(folder)).Reload()
+    assert events.Tags()["scalars"] == ["loss", "images_per_s"]
     assert [(event.step, event.value) for event in events.Scalars("loss")] == list(enumerate(losses, start=1))
 
 

@@ -86,7 +86,10 @@ def _train(config: RunConfig, folder: RunFolder, here: Ranks, stop: Stop, images
         monitor=build_monitor(config, images, here),
     )  # fmt: skip
     events = folder.tensorboard if config.train.tensorboard else None
-    with Journal(folder.log, epochs=config.train.epochs, active=here.main, tensorboard=events) as journal:
+    with Journal(
+        folder.log, epochs=config.train.epochs, active=here.main, tensorboard=events,
+        constant=() if config.train.changes_rate else ("lr",),
+    ) as journal:  # fmt: skip
         journal.say(train.facts)
         check_data(folder, trainer.resume(), train.checksum, len(train))
         reason = trainer.run(stop, journal)

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ SPENT = ("seconds", "compiling", "pausing")
 """Seconds so far of updates, of compilations, and of measuring kNN accuracy and saving checkpoints."""
 TIMES = ("images_per_s", *SPENT, "compiled")
 """The last epoch's images per second, the seconds spent, and whether updates are compiled."""
+NO_CURVE = ("epoch", "step", *SPENT, "compiled")  # of a record's numbers: they only count, or never change
+ACCURACIES = ("knn", "knn_train", "accuracy")  # in percent
 LONG = 600.0  # seconds from which the time left is announced
 TAIL = 2**16  # bytes at the end of a log that are read for its last record, which has a few hundred
 
@@ -24,17 +27,23 @@ Record = dict[str, float]
 class Journal:
     """Records of a run by epoch, in the file `log` and in the folder `tensorboard` if it is given.
 
-    The main rank has an active one; others write and print nothing.
+    The main rank has an active one; others write and print nothing. Numbers named in `constant` never change:
+    they are in the file alone.
     """
 
     def __init__(
-        self, log: Path, *, epochs: int, active: bool = True, tensorboard: Path | None = None
+        self,
+        log: Path,
+        *,
+        epochs: int,
+        active: bool = True,
+        tensorboard: Path | None = None,
+        constant: Collection[str] = (),
     ) -> None:
-        self.path, self._events = log, tensorboard
-        self.epochs, self.active = epochs, active
+        self.path, self.epochs, self.active, self._constant = log, epochs, active, constant
         self._time_announced = False
         self._bar = _bar(epochs) if active and sys.stderr.isatty() else None
-        self._board = _board(tensorboard) if active and tensorboard else None
+        self._board = _Board(tensorboard) if active and tensorboard else None
 
     def __enter__(self) -> "Journal":
         if self._bar:
@@ -52,9 +61,8 @@ class Journal:
         if self.active:
             kept = [r for r in records(self.path) if r["step"] <= step]
             write_file(self.path, "".join(json.dumps(r) + "\n" for r in kept).encode())
-            if self._board and self._events:
-                self._board.close()
-                self._board = _board(self._events, purge_step=int(kept[-1]["epoch"]) + 1 if kept else 1)
+            if self._board:
+                self._board.purge_step = int(kept[-1]["epoch"]) + 1 if kept else 1
 
     def progress(self, epochs_done: float, terms: dict[str, float], images_per_s: float) -> None:
         """Move the bar."""
@@ -72,12 +80,12 @@ class Journal:
             return
         with disk_errors(self.path), self.path.open("a") as log:
             log.write(json.dumps(record) + "\n")
+        hidden = {*NO_CURVE, *self._constant}
+        shown = {name: value for name, value in informative(record).items() if name not in hidden}
         if self._board:
-            for name, value in record.items():
-                self._board.add_scalar(name, value, record["epoch"])
+            self._board.add(shown, int(record["epoch"]))
         if not self._bar:
-            shown = {k: v for k, v in record.items() if k not in ("epoch", "step", *TIMES)}
-            speed = f"{record['images_per_s']:,.0f} images/s"
+            speed = f"{shown.pop('images_per_s'):,.0f} images/s"
             print(f"epoch {record['epoch']}/{self.epochs}  {_terms(shown)}  {speed}", flush=True)
 
     def time_left(self, seconds: float) -> None:
@@ -127,9 +135,14 @@ def informative(record: Record) -> Record:
     return {name: value for name, value in record.items() if name not in redundant}
 
 
+def figure_text(name: str, value: float) -> str:
+    """Format a number of a record: a loss as 4.700, an accuracy as 87.30, a learning rate as 0.001."""
+    return f"{value:.4g}" if name == "lr" else f"{value:.{2 if name in ACCURACIES else 3}f}"
+
+
 def _terms(terms: dict[str, float]) -> str:
-    """Format terms: nacl 4.1  robust 20.3  loss 24.4; without a robust term the loss alone."""
-    return "  ".join(f"{name} {value:.4g}" for name, value in informative(terms).items())
+    """Format terms: nacl 4.100  robust 20.300  loss 24.400; without a robust term the loss alone."""
+    return "  ".join(f"{name} {figure_text(name, value)}" for name, value in informative(terms).items())
 
 
 def _bar(epochs: int) -> Any:
@@ -149,9 +162,30 @@ def _bar(epochs: int) -> Any:
     return bar
 
 
-def _board(folder: Path, purge_step: int | None = None) -> Any:
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        raise missing_extra("tensorboard", "tensorboard", "train.tensorboard=true") from None
-    return SummaryWriter(str(folder), purge_step=purge_step)
+class _Board:
+    """TensorBoard's events in one file, which is made with the first epoch: resuming makes one more.
+
+    What earlier files hold from `purge_step` on is forgotten.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            raise missing_extra("tensorboard", "tensorboard", "train.tensorboard=true") from None
+        self.folder = folder
+        self._open: Any = SummaryWriter
+        self.purge_step: int | None = None
+        self._writer: Any = None
+
+    def add(self, figures: Record, epoch: int) -> None:
+        """Write an epoch's figures."""
+        if self._writer is None:
+            self._writer = self._open(str(self.folder), purge_step=self.purge_step)
+        for name, value in figures.items():
+            self._writer.add_scalar(name, value, epoch)
+
+    def close(self) -> None:
+        """Write what is still to be written."""
+        if self._writer:
+            self._writer.close()

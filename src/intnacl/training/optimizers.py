@@ -34,6 +34,11 @@ class OptimizerConfig(Settings):
     clip: float | None = setting(None, must(lambda v: v > 0, "above 0, or left out"))
     """Gradients are clipped to this norm; None: no clipping."""
 
+    @property
+    def changes_rate(self) -> bool:
+        """True if the learning rate is not the same in all steps."""
+        return self.schedule != "constant" or self.warmup_epochs > 0
+
 
 class LARS(Optimizer):
     """Layer-wise adaptive rates (You et al. 2017): v ← μv + η (g + wd·w); w ← w − lr·v.

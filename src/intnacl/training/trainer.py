@@ -162,7 +162,7 @@ class Trainer:
         while state.step < end:
             epoch, update = divmod(state.step, self.updates)
             first = epoch * self.batches + update * config.accumulate  # batch of the run
-            if config.warmup_epochs or config.schedule != "constant":
+            if config.changes_rate:
                 set_rate(self.train_step.optimizer, self._rate_at(state.step))
             # Layers that draw for themselves, as dropout does, draw a function of (seed, step, rank).
             key = f"{self.seed} {state.step} {here.rank}".encode()
