@@ -8,7 +8,7 @@ import torch
 
 from digits_model import held_out, trained_model
 from intnacl.attacks import fgsm, pgd
-from intnacl.attacks.named import ATTACK_NAMES, ATTACKS, FGSM, PGD, named_attack
+from intnacl.attacks.named import ATTACK_NAMES, ATTACKS, FGSM, PGD, eps_text, named_attack
 from intnacl.errors import InputError
 
 # As they stand in result.json and in the file of a measurement.
@@ -78,3 +78,14 @@ def test_mistakes_are_errors():
             named_attack(name, "8/255")
     with pytest.raises(InputError, match="images=0"):
         named_attack("fgsm", 0.1, images=0)
+
+
+@pytest.mark.parametrize(
+    ("eps", "text"),
+    [
+        (8 / 255, "8/255"), (1 / 255, "1/255"), (0.002, "0.002"), (0.032, "0.032"), (0.0314, "0.0314"),
+        (51 / 255, "0.2"), (1.0, "1"), (0.0, "0"), (8 / 255 / 4, "2/255"), (1 / 300, "0.003333"),
+    ],
+)  # fmt: skip
+def test_radii_in_grey_levels_are_shown_as_fractions(eps: float, text: str) -> None:
+    assert eps_text(eps) == text

@@ -106,6 +106,23 @@ def test_table_and_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert (tmp_path / "comparison.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_radii_are_sorted_and_whole_grey_levels_fractions(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def change(result: dict[str, Any], seed: int) -> None:
+        result["config"]["evaluation"]["eps"] = [0.1, 8 / 255]
+        for one in (*result["attacks"], *result["protocol"]["attacks"]):
+            one["eps"] = {0.02: 8 / 255}.get(one["eps"], one["eps"])
+        result["attacks"].reverse()
+
+    write_results(tmp_path, {"a": [80.0]}, change)
+    write_comparison(tmp_path, ["a"], [0])
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split("  ")[0] for line in lines if "FGSM" in line] == ["FGSM, eps 8/255", "FGSM, eps 0.1"]
+    summary = summarize(tmp_path, ["a"], [0])
+    assert [point[0] for point in accuracy_panels(summary)["FGSM"]["a"]] == [0.0, 8 / 255, 0.1]
+
+
 def test_one_seed_shows_no_deviation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_results(tmp_path, {"a": [80.0], "b": [78.5]})
     write_comparison(tmp_path, ["a", "b"], [0])

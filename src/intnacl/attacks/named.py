@@ -186,6 +186,13 @@ ATTACK_NAMES = {
 }  # fmt: skip
 
 
+def eps_text(eps: float) -> str:
+    """Return a radius, or a step, as print shows it: "8/255" for a whole number of grey levels, else 0.02."""
+    levels = round(255 * eps)
+    is_fraction = abs(255 * eps - levels) < 1e-6 and levels % 51  # 51/255 is 0.2
+    return f"{levels}/255" if is_fraction else f"{eps:.4g}"
+
+
 def named_attack(name: str, eps: float, /, **overrides: Any) -> Attack:
     """Return the attack of this name in ATTACKS at this eps, with single settings replaced."""
     check_choice("attack", name, ATTACKS)

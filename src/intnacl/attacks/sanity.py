@@ -5,7 +5,7 @@ from itertools import pairwise
 
 from torch import nn
 
-from intnacl.attacks.named import AttackRow
+from intnacl.attacks.named import AttackRow, eps_text
 
 RISE = 0.5  # percentage points by which an attack may do worse than a weaker one
 ZERO = 1.0  # percent of samples that may have a zero gradient
@@ -32,7 +32,7 @@ def accuracy_warnings(rows: Sequence[AttackRow]) -> list[str]:
             gap = f"{_at(row)} is above FGSM's {_at(other)}"
             found.append(f"{row['name']}: {gap}; iterating should not weaken an attack.")
             if row["name"] == "pgd" and row["eps"] in tuned:
-                found.append(f"at eps {row['eps']:.4g}, trust pgd_tuned, whose steps suit it.")
+                found.append(f"at eps {eps_text(row['eps'])}, trust pgd_tuned, whose steps suit it.")
     return found
 
 
@@ -41,7 +41,7 @@ def _is_above(row: AttackRow, other: AttackRow) -> bool:
 
 
 def _at(row: AttackRow) -> str:
-    return f"{row['accuracy']:.1f} % at eps {row['eps']:.4g}"
+    return f"{row['accuracy']:.1f} % at eps {eps_text(row['eps'])}"
 
 
 def mode_warnings(classifier: nn.Module) -> list[str]:

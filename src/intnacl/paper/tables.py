@@ -21,6 +21,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from intnacl.attacks.named import eps_text
 from intnacl.data.datasets import absolute_name
 from intnacl.errors import InputError, check_choice
 from intnacl.losses.config import PRESETS
@@ -83,8 +84,8 @@ class Column:
         check_choice(f"metric of column {self.label!r}", self.metric, METRICS)
         if self.eps is not None and self.metric in ("clean", "minutes"):
             raise InputError(
-                f"column {self.label!r}: eps={self.eps:g} is an attack's, but its metric is {self.metric}: "
-                "name the attack there."
+                f"column {self.label!r}: eps={eps_text(self.eps)} is an attack's, but its metric is "
+                f"{self.metric}: name the attack there."
             )
         if self.x is not None and not math.isfinite(self.x):
             raise InputError(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 import torch
 from torch import Tensor
 
-from intnacl.attacks.named import Attack, AttackRow, AttackSettings, named_attack
+from intnacl.attacks.named import Attack, AttackRow, AttackSettings, eps_text, named_attack
 from intnacl.attacks.sanity import accuracy_warnings
 from intnacl.console import watched
 from intnacl.evaluation import robustness
@@ -42,7 +42,7 @@ def planned_attacks(wanted: EvaluationConfig) -> list[tuple[Attack, ...]]:
 def describe(dataset: str, attacks: Sequence[Attack]) -> str:
     """Return one line for what is done."""
     names = ", ".join(dict.fromkeys(attack.name for attack in attacks))
-    radii = ", ".join(f"{eps:.4g}" for eps in dict.fromkeys(attack.eps for attack in attacks))
+    radii = ", ".join(eps_text(eps) for eps in sorted({attack.eps for attack in attacks}))
     return f"{names} {dataset} at eps {radii}"
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, TypedDict
 
-from intnacl.attacks.named import ATTACK_NAMES
+from intnacl.attacks.named import ATTACK_NAMES, eps_text
 from intnacl.console import print_table, print_warnings
 from intnacl.files import write_json
 from intnacl.plots.curves import Curve, draw_comparison
@@ -97,7 +97,8 @@ def write_comparison(folder: Path, labels: Sequence[str], seeds: Sequence[int]) 
         columns["difference"] = summary["difference"]
     rows = []
     for key in next(iter(columns.values())):
-        cells = [key if key == "clean" else "{}, eps {:.4g}".format(*_attack_and_eps(key))]
+        attack, eps = (key, None) if key == "clean" else _attack_and_eps(key, summary)
+        cells = [attack if eps is None else f"{attack}, eps {eps_text(eps)}"]
         for column, spreads in columns.items():
             middle, deviation = spreads[key]["mean"], spreads[key]["sd"]
             text = f"{middle:+.1f}" if column == "difference" else f"{middle:.1f}"
@@ -160,12 +161,13 @@ def asked_accuracies(result: Result) -> tuple[dict[str, float], float]:
     tested = measured_images(result["protocol"]["images"][name])
     count = min(wanted.images or tested, tested)
     rows = [row for row in result["attacks"] if row["dataset"] == name and row["images"] == count]
+    by_radius = sorted(rows, key=lambda row: row["eps"])
     clean = result["accuracy"][name]["clean"]
     asked = []
     for attack in dict.fromkeys((*wanted.attacks, *(("fgsm",) if wanted.fgsm_eps else ()))):
         radii = [eps for eps, names in wanted.rounds if attack in names]
-        asked += [row for row in rows if row["name"] == attack and row["eps"] in radii]
-    asked += [row for row in rows if row.get("of") == list(wanted.attacks) and row["eps"] in wanted.eps]
+        asked += [row for row in by_radius if row["name"] == attack and row["eps"] in radii]
+    asked += [row for row in by_radius if row.get("of") == list(wanted.attacks) and row["eps"] in wanted.eps]
     values = {"clean": clean} | {f"{row['name']} {row['eps']:.4g}": row["accuracy"] for row in asked}
     return values, rows[0]["clean"] if rows else clean
 
@@ -173,7 +175,7 @@ def asked_accuracies(result: Result) -> tuple[dict[str, float], float]:
 def accuracy_panels(summary: Comparison) -> dict[str, dict[str, Curve]]:
     """Return attack -> loss -> accuracy over eps; without attacks, the clean accuracies alone."""
     keys = [key for key in next(iter(summary["losses"].values())) if key != "clean"]
-    attacks = list(dict.fromkeys(_attack_and_eps(key)[0] for key in keys))
+    attacks = list(dict.fromkeys(_attack_and_eps(key, summary)[0] for key in keys))
     worst = ATTACK_NAMES["worst_case"]
     panels: dict[str, dict[str, Curve]] = {}
     for attack in [name for name in attacks if name != worst] or attacks or [ATTACK_NAMES["none"]]:
@@ -181,17 +183,22 @@ def accuracy_panels(summary: Comparison) -> dict[str, dict[str, Curve]]:
         for label, figures in summary["losses"].items():
             points = {0.0: summary["clean_of_attacked"][label]}
             for key in keys:
-                name, eps = _attack_and_eps(key)
+                name, eps = _attack_and_eps(key, summary)
                 if name == attack:
                     points[eps] = figures[key]
             curves[label] = [(eps, points[eps]["mean"], points[eps]["sd"] or 0.0) for eps in sorted(points)]
     return panels
 
 
-def _attack_and_eps(key: str) -> tuple[str, float]:
-    """Take the key of an accuracy under attack apart: the attack's name for people, and eps."""
-    attack, eps = key.split()
-    return ATTACK_NAMES.get(attack, attack), float(eps)
+def _attack_and_eps(key: str, summary: Comparison) -> tuple[str, float]:
+    """Take the key of an accuracy under attack apart: the attack's name for people, and eps.
+
+    The key has four digits of it, the protocol has all.
+    """
+    attack, text = key.split()
+    whole = (settings["eps"] for settings in summary["protocol"]["attacks"])
+    eps = next((eps for eps in whole if f"{eps:.4g}" == text), float(text))
+    return ATTACK_NAMES.get(attack, attack), eps
 
 
 def mean_and_deviation(values: Sequence[float]) -> tuple[float, float | None]:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any, NotRequired, TypedDict, cast
 
-from intnacl.attacks.named import AttackRow, AttackSettings
+from intnacl.attacks.named import ATTACK_NAMES, AttackRow, AttackSettings, eps_text
 from intnacl.data.datasets import is_at_path
 from intnacl.files import write_json
 from intnacl.runs.attack import BATCH, attack_warnings, attacks_at, group_attacks, group_rows, planned_attacks
@@ -270,6 +270,7 @@ def _shown(one: Measurement) -> dict[str, Any]:
 def best_rows(result: Result, dataset: str) -> list[AttackRow]:
     """Return one row for each attack and eps on a data set: of several, the one over the most images.
 
+    They are sorted by eps, and at each eps as in `ATTACK_NAMES`; the worst case comes last.
     Worst cases over other attacks on the same images all bound the true one: the lowest is nearest. One
     over a single attack is left out: beside those over several, FGSM's curve would pass for a worst case.
     """
@@ -277,7 +278,11 @@ def best_rows(result: Result, dataset: str) -> list[AttackRow]:
     for row in sorted(result["attacks"], key=lambda row: (row["images"], -row["accuracy"])):
         if row["dataset"] == dataset and not of_one_attack(row):
             chosen[row["name"], row["eps"]] = row
-    return sorted(chosen.values(), key=lambda row: (row["eps"], row["name"] == "worst_case"))
+    known = list(ATTACK_NAMES)
+    place = {name: known.index(name) if name in known else len(known) for name, _ in chosen}
+    return sorted(
+        chosen.values(), key=lambda row: (row["eps"], row["name"] == "worst_case", place[row["name"]])
+    )
 
 
 def of_one_attack(row: AttackRow) -> bool:
@@ -292,7 +297,7 @@ def radius_text(result: Result) -> str:
     them is that of all.
     """
     on = on_images(result)
-    return "".join(f"eps {eps:.4g}{on}" for eps in result["config"]["evaluation"]["eps"][:1])
+    return "".join(f"eps {eps_text(eps)}{on}" for eps in result["config"]["evaluation"]["eps"][:1])
 
 
 def on_images(result: Result) -> str:
