@@ -1,75 +1,18 @@
 """The page in a real browser: it loads, sorts, filters and tells the runs, without a word on the console.
 
-Drives Debian's chromium through its own debugging protocol; skipped where it or `websockets` is missing.
+Skipped where there is none.
 """
 
-import base64
-import json
-import shutil
-import subprocess
-import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from made_up import fill, paper_plan, shifted
 
+from browser import Browser
 from intnacl.paper.claims import CLAIMS
 from intnacl.paper.report import write_report
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-
-
-class Browser:
-    """One page of a headless browser."""
-
-    def __init__(self, socket: Any) -> None:
-        self.socket, self.number = socket, 0
-        self.complaints: list[str] = []
-        for domain in ("Page", "Runtime", "Log", "Network"):
-            self(f"{domain}.enable")
-
-    def __call__(self, method: str, **params: Any) -> dict[str, Any]:
-        """Call a method of the debugging protocol."""
-        self.number += 1
-        self.socket.send(json.dumps({"id": self.number, "method": method, "params": params}))
-        while True:
-            message = json.loads(self.socket.recv(timeout=30))
-            self._listen(message)
-            if message.get("id") == self.number:
-                assert "error" not in message, message
-                return dict(message["result"])
-
-    def _listen(self, message: dict[str, Any]) -> None:
-        method, params = message.get("method", ""), message.get("params", {})
-        if method in ("Runtime.exceptionThrown", "Runtime.consoleAPICalled", "Log.entryAdded"):
-            self.complaints.append(json.dumps(params))
-        if method == "Network.requestWillBeSent" and not params["request"]["url"].startswith(
-            ("file:", "data:")
-        ):
-            self.complaints.append(f"asks for {params['request']['url']}")
-
-    def js(self, expression: str) -> Any:
-        """The value of an expression."""
-        answer = self("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
-        assert "exceptionDetails" not in answer, answer
-        return answer["result"].get("value")
-
-    def open(self, path: Path, width: int = 1280, dark: bool = False) -> None:
-        """Load a page at a width, light or dark."""
-        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
-        self("Emulation.setDeviceMetricsOverride", **size)
-        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        self("Emulation.setEmulatedMedia", features=[scheme])
-        self("Page.navigate", url=path.as_uri())
-        loaded = "document.readyState === 'complete'"
-        self.js(f"new Promise((done) => {{ if ({loaded}) done(); else onload = done; }})")
-
-    def shot(self, path: Path) -> None:
-        """Save an image."""
-        path.write_bytes(base64.b64decode(self("Page.captureScreenshot", format="png")["data"]))
 
 
 @pytest.fixture(scope="module")
@@ -81,27 +24,6 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
          skip=lambda job: job.config.loss.num_positives == 4 or job.name.startswith(missing))  # fmt: skip
     write_report(results, results / "out")
     return results / "out" / "report.html"
-
-
-@pytest.fixture
-def browser(tmp_path: Path) -> Iterator[Browser]:
-    client = pytest.importorskip("websockets.sync.client")
-    if CHROMIUM is None:
-        pytest.skip("no chromium")
-    flags = "--headless=new --no-sandbox --disable-gpu --remote-debugging-port=0 --hide-scrollbars"
-    command = [CHROMIUM, *flags.split(), f"--user-data-dir={tmp_path}", "about:blank"]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    try:
-        assert process.stderr is not None
-        line = next(line for line in process.stderr if "DevTools listening on" in line)
-        host = line.split("ws://")[1].split("/")[0]
-        with urllib.request.urlopen(f"http://{host}/json/list") as answer:
-            (target,) = (page for page in json.load(answer) if page["type"] == "page")
-        with client.connect(target["webSocketDebuggerUrl"], max_size=None) as socket:
-            yield Browser(socket)
-    finally:
-        process.terminate()
-        process.communicate()
 
 
 FIRST = "document.querySelector('#table2 table')"

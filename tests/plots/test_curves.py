@@ -84,6 +84,13 @@ def test_robustness_curves_start_at_the_clean_accuracy_and_are_sorted() -> None:
     assert worst.get_zorder() < pgd.get_zorder()
 
 
+def test_the_axis_names_the_attacked_radii_but_no_two_in_one_place() -> None:
+    radii = (0.004, 0.016, 8 / 255, 0.032)
+    rows = [{"name": "fgsm", "eps": eps, "accuracy": 1.0, "clean": 90.0, "images": 4} for eps in radii]
+    (axes,) = draw_robustness(rows).axes
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["0", "0.004", "0.016", "8/255"]
+
+
 def test_losses_are_compared_in_a_panel_for_each_attack() -> None:
     curves = {"a": [(0.0, 81.0, 1.0), (0.1, 40.0, 2.0)], "$b_": [(0.0, 81.2, 0.0), (0.1, 40.2, 0.0)]}
     figure = draw_comparison({"FGSM": curves, "PGD": {"a": curves["a"]}}, "from_$5_to_$10")

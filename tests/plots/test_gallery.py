@@ -16,6 +16,7 @@ from intnacl.data.augmentations import AUGMENTATIONS
 from intnacl.errors import InputError
 from intnacl.evaluation.robustness import examples
 from intnacl.plots.gallery import (
+    UNTOUCHED,
     adversarial_columns,
     draw_examples,
     draw_gallery,
@@ -139,3 +140,13 @@ def test_no_perturbation_is_plain_grey() -> None:
     found = examples(trained_model(), *held_out(2), named_attack("fgsm", 0.0))
     figure = draw_examples(found, "0123456789", title="")
     assert (figure.axes[2].images[0].get_array() == 0.5).all()
+
+
+def test_an_image_that_pgd_leaves_alone_says_why_it_is_grey_and_parts_look_as_the_whole() -> None:
+    images, labels = held_out(3)
+    labels = (labels + torch.tensor([1, 0, 0])) % 10
+    found = examples(trained_model(), images, labels, named_attack("pgd_tuned", 0.3))
+    whole, part = (draw_examples(found, "0123456789", shown=slice(*ends)) for ends in ((0, 3), (0, 2)))
+    assert [[text.get_text() for text in axes.texts] for axes in whole.axes[3:6]] == [[UNTOUCHED], [], []]
+    for one, other in zip(whole.axes[3:5], part.axes[2:4], strict=True):
+        assert (one.images[0].get_array() == other.images[0].get_array()).all()

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from browser import Browser
 from intnacl.console import two_decimals
-from intnacl.runs.attack import attacks_at, measure_attacks
+from intnacl.runs.attack import AttackGroup, attacks_at, group_rows, measure_attacks
 from intnacl.runs.folder import RunFolder
 from intnacl.runs.measure import measure_hcl_probe, measure_knn, measure_probe
 from intnacl.runs.measurements import Measurements
@@ -48,7 +49,7 @@ def test_it_needs_no_other_file_and_shows_figures_and_drawings(tmp_path: Path) -
     run = measured(tmp_path)
     text = re.sub(r"\s+", " ", run.folder.page.read_text())
     tags = Tags(text)
-    assert tags.seen.count("svg") == 4  # robustness, examples, learning curves, probe curve
+    assert tags.seen.count("svg") == 6  # robustness, examples in halves, loss, kNN, probe
     assert all(link.startswith(("data:", "#")) for link in tags.links)
     assert "script" not in tags.seen
     assert "prefers-color-scheme: dark" in text
@@ -56,7 +57,8 @@ def test_it_needs_no_other_file_and_shows_figures_and_drawings(tmp_path: Path) -
     cells = "".join(f"<td>{row[key]:.2f}</td>" for key in ("clean", "fgsm", "pgd"))
     assert f"<td>digits</td>{cells}" in text
     assert "simclr on digits" in text
-    assert "PGD at eps 0.1;" in text  # the images at the largest, where most is to be seen
+    assert "PGD at eps 0.1." in text  # the images at the largest, where most is to be seen
+    assert "PGD leaves an image as it is that is misclassified without it" in text
 
 
 def test_other_probes_are_listed_with_their_differences(tmp_path: Path) -> None:
@@ -94,11 +96,11 @@ def test_without_stored_images_of_its_attacks_a_page_goes_without_their_picture(
     """As that of a run of an earlier version."""
     name, run = write_images(tmp_path / "images"), measured(tmp_path)
     measure_attacks(run, name, attacks_at(["fgsm"], 0.02, None))
-    assert Tags(page_of(run)).seen.count("svg") == 6
+    assert Tags(page_of(run)).seen.count("svg") == 9
     run.folder.examples(name).unlink()
     text = page_of(run)
     assert f"Under attack: {name}" in text
-    assert Tags(text).seen.count("svg") == 5
+    assert Tags(text).seen.count("svg") == 7
     assert "None" not in text
 
 
@@ -124,6 +126,49 @@ def test_of_several_rows_the_one_over_most_images_is_drawn() -> None:
     found = best_rows({"attacks": rows}, "a")
     assert [(row["eps"], row["images"]) for row in found] == [(0.02, 8), (0.1, 64)]
     assert best_rows({"attacks": rows}, "c") == []
+
+
+def test_rows_are_sorted_by_radius_and_at_each_radius_alike() -> None:
+    names = ["fgsm", "pgd_tuned", "mine", "worst_case"]
+    falling = [
+        {"dataset": "a", "name": name, "eps": eps, "images": 8, "accuracy": accuracy}
+        for eps, accuracies in ((0.1, (4, 3, 2, 1)), (0.02, (1, 2, 3, 4)))
+        for name, accuracy in zip(names, accuracies, strict=True)
+    ]
+    found = best_rows({"attacks": falling}, "a")
+    assert [(row["eps"], row["name"]) for row in found] == [(eps, n) for eps in (0.02, 0.1) for n in names]
+
+
+def test_radii_in_grey_levels_are_fractions_on_the_page_and_in_the_tables(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = measured(tmp_path)
+    print_attacks("digits", group_rows(AttackGroup(run.measure(attacks_at(["pgd"], 8 / 255, 8)), [])))
+    assert "images  8/255" in capsys.readouterr().out
+    text = run.folder.page.read_text()
+    shown = re.findall(r"<tr><td>([^<]*)</td><td class=\"words short\">PGD", text)
+    assert shown == ["0.02", "8/255", "0.1"]
+    assert "0.03137" not in text.split("<h2>Protocol")[0]
+    assert any(row["eps"] == 8 / 255 for row in run.result["attacks"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [1300, 400])
+def test_it_fits_every_screen(browser: Browser, tmp_path: Path, width: int) -> None:
+    run = measured(tmp_path)
+    name = write_images(tmp_path / "a_long_name_of_a_folder_without_any_place_to_break_it")
+    run.measure(attacks_at(["fgsm", "pgd_tuned"], 8 / 255, None), dataset=name)
+    browser.open(run.folder.page, width)
+    assert browser.js("document.documentElement.scrollWidth") <= width
+    browser.js("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+    inside = "[...document.querySelectorAll('pre, .scroll')].map((box) => box.scrollWidth - box.clientWidth)"
+    assert max(browser.js(inside)) <= 0
+    parts = (
+        "[...document.querySelectorAll('figure')].map((card) => "
+        "card.querySelector('svg').getBoundingClientRect().width / card.getBoundingClientRect().width)"
+    )
+    assert min(browser.js(parts)) > 0.9, "a chart leaves its card empty"
+    assert browser.complaints == []
 
 
 def test_the_lowest_worst_case_over_several_attacks_is_drawn() -> None:

@@ -1,47 +1,56 @@
 """Curves: the training of a run, its probes, accuracy over the radius of attacks, and losses side by side."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from intnacl.attacks.named import ATTACK_NAMES
+from intnacl.attacks.named import ATTACK_NAMES, eps_text
 from intnacl.plots.style import COLORS, MARKERS, end_labels, font_families, open_axes
-from intnacl.training.journal import TIMES, informative
+from intnacl.training.journal import NO_CURVE, figure_text, informative
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-NOT_DRAWN = {"epoch", "step", "lr", *TIMES}
+NOT_DRAWN = {"lr", "images_per_s", *NO_CURVE}
 PERCENT = {"knn": "kNN", "knn_train": "kNN, training images", "accuracy": "accuracy, training"}
+LONGEST = 32  # letters of a name in a legend
+NEAR = 0.1  # of the axis: what nearer labels would overlap
+PANEL = (5.2, 3.8)  # inches: half a page, or the width of a phone
 LINES = ("-", "--", ":", "-.")
 Curve = Sequence[tuple[float, float, float]]
 """(eps, mean accuracy, its standard deviation), by rising eps; a deviation of 0 is not drawn."""
 
 
-def draw_learning(records: Sequence[Mapping[str, Any]]) -> "Figure":
+def learning_panels(records: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
+    """Return the panels of a run's log: title -> names of its curves; the second one only if it has any."""
+    rows = [informative(dict(record)) for record in records]
+    names = [name for name in dict.fromkeys(name for row in rows for name in row) if name not in NOT_DRAWN]
+    accuracies = [name for name in names if name in PERCENT]
+    panels = {"training loss and its terms": [name for name in names if name not in PERCENT]}
+    return panels | ({"accuracy, percent": accuracies} if accuracies else {})
+
+
+def draw_learning(records: Sequence[Mapping[str, Any]], only: str | None = None) -> "Figure":
     """Draw the terms of the loss over epochs and, beside them, accuracies where there are any.
 
     Args:
         records: those of a run's log, one for each epoch.
+        only: the title of a panel to draw by itself.
     """
     from matplotlib.figure import Figure
 
-    rows = [informative(dict(record)) for record in records]
-    names = [name for name in dict.fromkeys(name for row in rows for name in row) if name not in NOT_DRAWN]
-    accuracies = [name for name in names if name in PERCENT]
-    titles = ["training loss and its terms", "accuracy, percent"][: 2 if accuracies else 1]
-    figure = Figure(figsize=(9 if accuracies else 5, 3.6), layout="constrained")
-    panels = figure.subplots(1, len(titles), squeeze=False)[0]
-    for name in names:
-        axes = panels[1] if name in PERCENT else panels[0]
-        style: dict[str, Any] = {"marker": "o" if len(rows) == 1 else None}
-        if name in PERCENT:
-            style = {"marker": "o", "markersize": 3}
-        points = [(row["epoch"], row[name]) for row in rows if name in row]
-        line = axes.plot(*zip(*points, strict=True), label=PERCENT.get(name, name), **style)[0]
-        last = {"xytext": (0, 4), "textcoords": "offset points", "ha": "right", "color": line.get_color()}
-        axes.annotate(f"{points[-1][1]:.4g}", points[-1], **last)
-    for axes, title in zip(panels, titles, strict=True):
+    panels = {title: names for title, names in learning_panels(records).items() if only in (None, title)}
+    figure = Figure(figsize=(PANEL[0] * len(panels), PANEL[1]), layout="constrained")
+    grid = figure.subplots(1, len(panels), squeeze=False)[0]
+    for axes, (title, names) in zip(grid, panels.items(), strict=True):
+        for name in names:
+            style: dict[str, Any] = {"marker": "o" if len(records) == 1 else None}
+            if name in PERCENT:
+                style = {"marker": "o", "markersize": 3}
+            points = [(record["epoch"], record[name]) for record in records if name in record]
+            line = axes.plot(*zip(*points, strict=True), label=PERCENT.get(name, name), **style)[0]
+            last = {"xytext": (0, 4), "textcoords": "offset points", "ha": "right", "color": line.get_color()}
+            axes.annotate(figure_text(name, points[-1][1]), points[-1], **last)
         axes.set(xlabel="epoch", title=title)
         open_axes(axes)
         axes.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)  # whole epochs
@@ -55,12 +64,14 @@ def draw_probe(curves: Mapping[str, Sequence[float]]) -> "Figure":
     """Draw test accuracy after each probe epoch, one line per name; a ring marks the best, a dot the last."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(6, 4), layout="constrained")
+    figure = Figure(figsize=PANEL, layout="constrained")
     axes = figure.add_subplot(xlabel="probe epoch", ylabel="test accuracy (%)")
     for i, (name, accuracies) in enumerate(curves.items()):
         color, epochs = COLORS[i % len(COLORS)], range(1, len(accuracies) + 1)
         best = list(accuracies).index(max(accuracies)) + 1
-        label = f"{name}: last {accuracies[-1]:.2f}, best {accuracies[best - 1]:.2f} (epoch {best})"
+        label = (
+            f"{shortened(name)}: last {accuracies[-1]:.2f}, best {accuracies[best - 1]:.2f} (epoch {best})"
+        )
         axes.plot(epochs, accuracies, color=color, linewidth=1.2, label=label)
         axes.plot(len(accuracies), accuracies[-1], "o", color=color, markersize=5)
         axes.plot(best, accuracies[best - 1], "o", color=color, markersize=8, fillstyle="none")
@@ -77,7 +88,7 @@ def draw_robustness(attacks: Sequence[Mapping[str, Any]]) -> "Figure":
     """
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(6.5, 4.2), layout="constrained")
+    figure = Figure(figsize=PANEL, layout="constrained")
     axes = figure.add_subplot(xlabel="eps (pixels in [0, 1])", ylabel="accuracy (%)")
     curves: dict[tuple[str, int], list[Mapping[str, Any]]] = {}
     for row in attacks:
@@ -93,7 +104,7 @@ def draw_robustness(attacks: Sequence[Mapping[str, Any]]) -> "Figure":
         color = COLORS[i % len(COLORS)]
         axes.plot(*zip(*points, strict=True), color=color, markersize=4, label=label, **style)
     axes.set_ylim(bottom=0)
-    axes.set_xlim(left=0)
+    _radius_axis(axes, {row["eps"] for row in attacks})
     open_axes(axes)
     _legend(axes)
     return figure
@@ -119,12 +130,28 @@ def draw_comparison(panels: Mapping[str, Mapping[str, Curve]], title: str) -> "F
             axes.errorbar(eps, means, yerr=bars, color=color, marker=marker, capsize=3, clip_on=False)
             ends.append((eps[-1], means[-1], label, color))
         axes.set(xlabel="eps (pixels in [0, 1])", title=attack, ylim=(0, 101))
-        axes.set_xlim(left=0)
+        _radius_axis(axes, {point[0] for curve in curves.values() for point in curve})
         end_labels(axes, ends)
         open_axes(axes)
     grid[0].set_ylabel("accuracy (%)")
     figure.suptitle(title, parse_math=False)
     return figure
+
+
+def _radius_axis(axes: "Axes", radii: Iterable[float]) -> None:
+    """Let the axis of radii begin at 0 and name those that were attacked, as far as there is room."""
+    axes.set_xlim(left=0)
+    named: list[float] = [0.0]
+    far = axes.get_xlim()[1]
+    for eps in sorted(radii, key=lambda eps: ("/" not in eps_text(eps), -eps)):  # 8/255 rather than 0.032
+        if all(abs(eps - other) > NEAR * far for other in named):
+            named.append(eps)
+    axes.set_xticks(sorted(named), [eps_text(eps) for eps in sorted(named)])
+
+
+def shortened(name: str) -> str:
+    """Return the end of a name that is too long for a legend: those of folders differ in their ends."""
+    return name if len(name) <= LONGEST else f"…{name[1 - LONGEST :]}"
 
 
 def _legend(axes: "Axes") -> None:

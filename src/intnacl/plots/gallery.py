@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 CELL_INCHES = 1.1
 MOST = 250  # rows, or views of a kind: matplotlib draws at most 2¹⁶ pixels along a side
 GAP = 1 / 16  # between images, as a part of their side
+UNTOUCHED = "not attacked:\nwrong already"  # over the perturbation of such an image
 SHOWN, NEIGHBOURS = 8, 6  # rows of the picture of neighbours, and neighbours in each
 
 
@@ -115,16 +116,20 @@ def nearest(features_NF: Tensor, rows_R: Tensor, count: int) -> Tensor:
     return cosine_RN.topk(min(count, len(features_NF) - 1), dim=1).indices
 
 
-def draw_examples(found: Mapping[str, Tensor], classes: Sequence[str], *, title: str) -> "Figure":
+def draw_examples(
+    found: Mapping[str, Tensor], classes: Sequence[str], *, title: str = "", shown: slice = slice(None)
+) -> "Figure":
     """Draw rows of clean images, perturbations and attacked images, the prediction above each image.
 
-    Perturbations are shown as ½ + δ/(2·max|δ|): grey is no change. Right predictions are green, wrong ones
-    red and starred.
+    Perturbations are shown as ½ + δ/(2·max|δ|): grey is no change, as where PGD leaves an image as it is
+    because it is misclassified anyway, which is written there. Right predictions are green, wrong ones red
+    and starred.
 
     Args:
         found: from `robustness.examples`.
         classes: names of the classes.
         title: of the whole figure.
+        shown: the images to draw, each as it looks beside all others.
     """
     from matplotlib.figure import Figure
 
@@ -136,11 +141,12 @@ def draw_examples(found: Mapping[str, Tensor], classes: Sequence[str], *, title:
         amplified: (0.5 + delta / (2 * strength or 1.0), None),
         "attacked": (found["adversarial"], found["predicted_adversarial"]),
     }
-    figure = Figure(figsize=(1.2 * len(delta) + 0.6, 4.6), layout="constrained")
-    grid = figure.subplots(3, len(delta), squeeze=False)
+    places = range(len(delta))[shown]
+    figure = Figure(figsize=(1.2 * len(places) + 0.6, 4.6), layout="constrained")
+    grid = figure.subplots(3, len(places), squeeze=False)
     for axes_row, (name, (images, predicted)) in zip(grid, rows.items(), strict=True):
         axes_row[0].set_ylabel(name)
-        for i, axes in enumerate(axes_row):
+        for i, axes in zip(places, axes_row, strict=True):
             axes.imshow(images[i].clamp(0, 1).permute(1, 2, 0).numpy(), interpolation="nearest")
             axes.set(xticks=[], yticks=[])
             if predicted is not None:
@@ -149,5 +155,9 @@ def draw_examples(found: Mapping[str, Tensor], classes: Sequence[str], *, title:
                 font = {"fontsize": 9, "fontfamily": font_families([label])}
                 color = RIGHT if right else WRONG
                 axes.set_title(label if right else f"{label}*", color=color, parse_math=False, **font)
-    figure.suptitle(title)
+            elif found["predicted"][i] != found["labels"][i] and not delta[i].any():
+                inside = {"transform": axes.transAxes, "ha": "center", "va": "center", "color": "black"}
+                axes.text(0.5, 0.5, UNTOUCHED, fontsize=9, **inside)
+    if title:
+        figure.suptitle(title)
     return figure

@@ -3,13 +3,14 @@
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
-from intnacl.attacks.named import ATTACK_NAMES, AttackRow
+from intnacl.attacks.named import ATTACK_NAMES, AttackRow, eps_text
 from intnacl.console import print_table, print_warnings, two_decimals
 from intnacl.evaluation.hcl_probe import HCL
 from intnacl.files import write_file
-from intnacl.plots.curves import draw_learning, draw_probe, draw_robustness
+from intnacl.plots.curves import draw_learning, draw_probe, draw_robustness, learning_panels
 from intnacl.plots.gallery import draw_examples
 from intnacl.plots.style import inline_svg
 from intnacl.runs.attack import Examples, load_examples
@@ -31,6 +32,8 @@ from intnacl.training.journal import records
 if TYPE_CHECKING:
     from jinja2 import Environment
     from matplotlib.figure import Figure
+
+BESIDE = 4  # pictures of an attack in a row, as many as a phone has room for
 
 
 def template_environment(package: str, *, autoescape: bool = True, **options: Any) -> "Environment":
@@ -55,13 +58,12 @@ def write_result_and_page(run: Run, found: Overview | None = None) -> bool:
 def render(found: Overview, result: Result) -> str:
     """Return the page. Everything from outside is escaped; the drawings are our own SVG."""
     environment = template_environment("intnacl.runs")
-    environment.filters["percent"] = two_decimals
+    environment.filters |= {"percent": two_decimals, "eps": eps_text}
     environment.filters["pretty"] = lambda value: json.dumps(value, indent=1, ensure_ascii=False)
     run, config = found.run, found.run.config
-    learning = probe_curve = None
-    if run.folder.log.exists():
-        log = records(run.folder.log)
-        learning = inline_svg(lambda: draw_learning(log), "learning curves")
+    probe_curve, log = None, records(run.folder.log)
+    panels = learning_panels(log) if log else {}
+    learning = [inline_svg(partial(draw_learning, log, title), title) for title in panels]
     if curves := found.probe_curves():
         probe_curve = inline_svg(lambda: draw_probe(curves), "probe accuracy over epochs")
     return environment.get_template("run.html").render(
@@ -86,17 +88,24 @@ def render(found: Overview, result: Result) -> str:
 def _attack_section(run: Run, name: str, rows: Sequence[AttackRow]) -> dict[str, Any]:
     """Return what the page shows of attacks on one data set, for the template."""
     curve = inline_svg(lambda: draw_robustness(rows), f"accuracy over the attack's eps on {name}")
-    pictures = None
+    section: dict[str, Any] = {"dataset": name, "rows": rows, "curve": curve, "examples": []}
     if (found := load_examples(run, name)) is not None:
-        pictures = inline_svg(lambda: draw_stored(found), f"images of {name} before and after the attack")
-    return {"dataset": name, "rows": rows, "curve": curve, "examples": pictures}
+        section["attack"] = _attack_of(found)
+        for first in range(0, len(found.tensors["labels"]), BESIDE):
+            draw = partial(draw_examples, found.tensors, found.classes, shown=slice(first, first + BESIDE))
+            title = f"images of {name} before and after the attack, from no. {first + 1}"
+            section["examples"].append(inline_svg(draw, title))
+    return section
 
 
 def draw_stored(found: Examples) -> "Figure":
     """Draw the images that were stored when an attack was measured."""
-    attack = f"{ATTACK_NAMES[found.attack['name']]} at eps {found.attack['eps']:.4g}"
-    title = f"{attack}; the title is the prediction, * a wrong one"
+    title = f"{_attack_of(found)}; the title is the prediction, * a wrong one"
     return draw_examples(found.tensors, found.classes, title=title)
+
+
+def _attack_of(found: Examples) -> str:
+    return f"{ATTACK_NAMES[found.attack['name']]} at eps {eps_text(found.attack['eps'])}"
 
 
 def _other_probes(found: Overview, result: Result) -> list[dict[str, Any]]:
@@ -151,9 +160,7 @@ def print_attacks(dataset: str, rows: Sequence[AttackRow]) -> None:
         [ATTACK_NAMES.get(name, name), f"{images:,}", *(two_decimals(found.get(radius)) for radius in eps)]
         for (name, images), found in sorted(table.items(), key=lambda item: -item[0][1])
     ]
-    print_table(
-        f"{dataset}: accuracy in percent over eps", ["attack", "images", *(f"{e:.4g}" for e in eps)], lines
-    )
+    print_table(f"{dataset}: accuracy in percent over eps", ["attack", "images", *map(eps_text, eps)], lines)
 
 
 def print_probes(measured: Iterable[Measurement]) -> None:
