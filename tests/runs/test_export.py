@@ -1,11 +1,13 @@
 """Exported encoders give the run's features in other programs, by the very code of their model card."""
 
+import contextlib
 import json
-import os
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -19,7 +21,7 @@ from intnacl.runs.export import check_close, export_run, model_card
 from intnacl.runs.folder import RunFolder
 from intnacl.runs.resolve import resolve
 from intnacl.runs.result import Overview
-from tiny_run import measured, trained
+from tiny_run import measured, trained, write_images
 
 
 def run_of(name: str, folder: Path, side: int = 32, **changes: str) -> torch.nn.Module:
@@ -33,22 +35,19 @@ def run_of(name: str, folder: Path, side: int = 32, **changes: str) -> torch.nn.
     return encoder.eval()
 
 
-def check_card(encoder: torch.nn.Module, run: Path, format: str, side: int) -> None:
+def check_card(
+    encoder: torch.nn.Module, run: Path, format: str, side: int, rtol: float = 1e-5, atol: float = 1e-5
+) -> None:
     """Export, and run the card's code in the exported folder: the features must be the encoder's."""
     out = run.with_name("out")
     assert export_run(run, format, out).parent == out
-    card = (out / "README.md").read_text()
-    assert f"pixels: (N, 3, {side}, {side}) in [0, 1]" in card
-    pixels = torch.rand(2, 3, side, side)
-    scope: dict[str, torch.Tensor] = {"pixels": pixels}
-    here = Path.cwd()
-    os.chdir(out)
-    try:
-        with torch.no_grad():
-            exec(card.split("```python\n")[1].split("\n```")[0], scope)
-            torch.testing.assert_close(scope["features"], encoder(pixels))
-    finally:
-        os.chdir(here)
+    scope: dict[str, Any] = {}
+    with contextlib.chdir(out):
+        exec((out / "README.md").read_text().split("```python\n")[1].split("\n```")[0], scope)
+    pixels, features = (torch.as_tensor(scope[name]) for name in ("pixels", "features"))
+    assert pixels.shape[1:] == (3, side, side)
+    with torch.no_grad():
+        torch.testing.assert_close(features, encoder(pixels), rtol=rtol, atol=atol)
 
 
 @pytest.mark.parametrize(
@@ -78,24 +77,62 @@ def test_from_pretrained_takes_the_exported_folder(tmp_path: Path) -> None:
         assert intnacl.from_pretrained(path.parent)(pixels).equal(run.encoder(pixels))
 
 
-def test_the_card_holds_use_figures_and_protocol(tmp_path: Path) -> None:
+def test_the_card_is_written_for_people_and_keeps_the_rest_in_files(tmp_path: Path) -> None:
     run = measured(tmp_path)
     result = Overview(run).result()
-    card = model_card(run.config, result, "use(me)")
+    out = export_run(run.folder, "safetensors").parent
+    card = (out / "README.md").read_text()
+    assert re.findall("^#+ .*", card, re.MULTILINE) == [
+        "# small, simclr, digits", "## Use", "## Figures", "## Training", "## Limits",
+    ]  # fmt: skip
     row = result["accuracy"]["digits"]
     assert f"| digits | {row['clean']:.2f} | {row['fgsm']:.2f} | {row['pgd']:.2f} |" in card
-    assert "```python\nuse(me)\n```" in card
-    protocol = card.split("```json\n")[1].split("\n```")[0]
-    assert json.loads(protocol) == json.loads(json.dumps(result["protocol"]))
+    assert "Adam, 20 epochs of batches of 256 at rate 0.01" in card
     assert "judged in float32 without TF32; those of many steps search in TF32" in card
-    assert card.startswith("# small, simclr, digits\n")
+    assert "PGD takes 10 steps from 2 starts." in card
+    assert "| learning rate | 0.001, constant |" in card
+    assert '"evaluation"' not in card
+    for name, wanted in (("config.json", run.folder.config), ("result.json", run.folder.result)):
+        assert f"[{name}]({name})" in card
+        assert json.loads((out / name).read_text()) == json.loads(wanted.read_text())
     measure_attacks(run, "digits", attacks_at(["pgd"], 0.1, 64))  # by itself no second worst case
     figures, again = (
-        text.split("## Protocol")[0]
-        for text in (card, model_card(run.config, Overview(run).result(), "use(me)"))
+        text.split("## Training")[0].split("## Figures")[1]
+        for text in (card, model_card(run.config, Overview(run).result(), ""))
     )
     assert figures == again
     assert figures.count("| worst case | 0.1 |") == 1
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_the_hub_reads_the_header_of_the_card(tmp_path: Path, own: bool) -> None:
+    hub = pytest.importorskip("huggingface_hub")
+    run = measured(tmp_path)
+    name = write_images(tmp_path / 'a: "private" place/cats, #1') if own else "digits"
+    measure_attacks(run, name, attacks_at(["pgd_tuned"], 8 / 255, None))
+    result = Overview(run).result()
+    card = model_card(replace(run.config, dataset=name), result, "", library="timm")
+    found = hub.ModelCard(card).data
+    assert (found.library_name, found.license) == ("timm", "unknown")
+    assert {"adversarial-robustness", "simclr", "small"} <= set(found.tags)
+    assert found.datasets == (None if own else ["digits"])
+    (shown,) = {one.dataset_name for one in found.eval_results} - ({"digits"} if own else set())
+    assert shown == ("folder:cats, #1" if own else "digits")
+    figures = {one.metric_name: one.metric_value for one in found.eval_results if one.dataset_name == shown}
+    assert figures["accuracy, %"] == round(result["accuracy"][name]["clean"], 2)
+    assert [key for key in figures if "PGD tuned, eps 8/255" in key]
+    assert "private" not in card
+
+
+def test_an_export_takes_no_other_runs_folder_and_leaves_its_own_as_it_is(tmp_path: Path) -> None:
+    run, other = trained(tmp_path / "one"), trained(tmp_path / "other")
+    before = other.folder.encoder.read_bytes()
+    with pytest.raises(InputError, match="is the folder of another run"):
+        export_run(run.folder, "safetensors", other.folder.path)
+    assert other.folder.encoder.read_bytes() == before
+    export_run(run.folder, "safetensors", run.folder.path)
+    assert (run.folder.path / "README.md").exists()
+    assert run.folder.state() == "trained", "it has got a result without being measured"
 
 
 def test_the_card_of_a_run_that_was_not_attacked_or_not_measured(tmp_path: Path) -> None:
@@ -115,6 +152,7 @@ def test_onnx_gives_the_same_features_for_any_batch(tmp_path: Path, name: str, s
     encoder = run_of(name, tmp_path / "run", side)
     path = export_run(tmp_path / "run", "onnx")
     session = onnxruntime.InferenceSession(str(path))
+    check_card(encoder, tmp_path / "run", "onnx", side, rtol=1e-3, atol=1e-4)
     for count in (1, 5):
         pixels = torch.rand(count, 3, side, side)
         (found,) = session.run(None, {"pixels": pixels.numpy()})

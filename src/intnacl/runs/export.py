@@ -1,9 +1,8 @@
-"""A run's encoder for other programs, with a model card that holds its figures and their protocol."""
+"""A run's encoder for other programs, beside its model card, configuration and figures."""
 
 import io
-import json
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -11,22 +10,18 @@ from tempfile import TemporaryDirectory
 import torch
 from torch import Tensor, nn
 
-from intnacl.attacks.named import ATTACK_NAMES
-from intnacl.console import two_decimals
 from intnacl.errors import InputError, check_choice, missing_extra
-from intnacl.files import write_file
+from intnacl.files import write_file, write_json
 from intnacl.models.encoders import SMALL, build_model, timm_options
 from intnacl.models.resnets import RESNETS
 from intnacl.models.weights import ENCODER, clean_state
-from intnacl.runs.config import RunConfig
-from intnacl.runs.folder import loss_name
+from intnacl.runs.card import CARD_MARK, model_card
+from intnacl.runs.config import to_dict
 from intnacl.runs.opened import Run, open_run
-from intnacl.runs.page import accuracy_rows
-from intnacl.runs.result import Overview, Result, best_rows, images_measured_on, radius_text
+from intnacl.runs.result import Overview
 
 Exported = tuple[str, bytes, str]
 """The name of the encoder's file, its content, and code that uses it."""
-CARD_MARK = "An encoder trained by intnacl"  # a README.md with these words is a card of ours
 TOLERANCE = 1e-4  # largest difference of ONNX's features from torch's, relative to the largest feature
 
 
@@ -40,55 +35,27 @@ def export_run(path: Path, format: str, out: Path | None = None) -> Path:
     readme = out / "README.md"
     if readme.exists() and CARD_MARK not in readme.read_text(encoding="utf-8", errors="replace"):
         raise InputError(f"{readme} is no model card and would be lost: give --out a folder of its own.")
+    elsewhere = out.resolve() != Path(path).resolve()
+    if elsewhere and (out / "config.json").exists() and not readme.exists():
+        raise InputError(f"{out} is the folder of another run: give --out a folder of its own.")
     name, content, usage = FORMATS[format](run)
-    card = model_card(run.config, Overview(run).result(), usage)
+    library = {"torchvision": "pytorch", "safetensors": "intnacl"}.get(format, format)
+    result = Overview(run).result()
+    card = model_card(run.config, result, usage, library=library)
     write_file(out / name, content)
+    if elsewhere:  # the run's own files stay, and an unfinished run gets no result
+        write_json(out / "config.json", to_dict(run.config))
+        write_json(out / "result.json", result)
     write_file(readme, card.encode())
     return out / name
 
 
-def model_card(config: RunConfig, result: Result, usage: str) -> str:
-    """Return the card in Markdown: what the encoder is, how to use it, its figures and their protocol."""
-    train = config.train
-    figures = "Not measured yet: `intnacl probe RUN`, `intnacl attack RUN`, then export again."
-    if result["accuracy"]:
-        heads = [f"{name}, {radius_text(result)}".removesuffix(", ") for name in ("FGSM", "PGD")]
-        figures = _table(["data set (accuracy, %)", "clean", *heads], accuracy_rows(result))
-    attacks = []
-    for dataset in dict.fromkeys(row["dataset"] for row in result["attacks"]):
-        for row in best_rows(result, dataset):
-            attack, accuracies = ATTACK_NAMES.get(row["name"], row["name"]), (row["accuracy"], row["clean"])
-            which = [dataset, attack, f"{row['eps']:.4g}", str(row["images"])]
-            attacks.append([*which, *map(two_decimals, accuracies)])
-    attack_heads = ["data set", "attack", "eps", "images", "accuracy, %", "clean, same images"]
-    parts = [
-        f"# {config.encoder.name}, {loss_name(config)}, {config.dataset}",
-        f"{CARD_MARK} for {train.epochs} epochs on {config.dataset} (batch {train.batch_size}, "
-        f"{train.optimizer}, learning rate {train.lr:g}, seed {config.seed}, recipe {config.recipe}).",
-        f"## Use\n\n```python\n{usage}\n```",
-        f"## Figures\n\n{figures}",
-        *([_table(attack_heads, attacks)] if attacks else []),
-        "## Protocol\n\nLinear probe: frozen encoder in eval mode, no augmentation, last epoch on all "
-        f"{images_measured_on(result)}. Attacks: ℓ∞ ball, pixels in [0, 1], judged in float32 without TF32; "
-        "those of many steps search in TF32 on a GPU.\n\n"
-        f"```json\n{json.dumps(result['protocol'], indent=1, ensure_ascii=False)}\n```",
-        f"## Configuration\n\n```json\n{json.dumps(result['config'], indent=1, ensure_ascii=False)}\n```",
-    ]
-    return "\n\n".join(parts) + "\n"
-
-
-def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Write a table in Markdown; a | inside a cell becomes a /."""
-    lines = [heads, ["---"] + ["---:"] * (len(heads) - 1), *rows]
-    return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines)
-
-
 def _safetensors(run: Run) -> Exported:
     side = run.image_size
-    usage = (
-        f'import intnacl\n\nencoder = intnacl.from_pretrained("{ENCODER}")\n'
-        f"features = encoder(pixels)  # pixels: (N, 3, {side}, {side}) in [0, 1]"
-    )
+    usage = "\n".join([
+        "import intnacl", "import torch", "", f'encoder = intnacl.from_pretrained("{ENCODER}")',
+        *_compute("encoder(pixels)", side, run.encoder.feature_dim),
+    ])  # fmt: skip
     return ENCODER, run.folder.encoder.read_bytes(), usage
 
 
@@ -154,9 +121,18 @@ def _usage(package: str, made: str, state: str, run: Run) -> str:
         "",
         f"mean = torch.tensor({list(config.mean)}).view(3, 1, 1)",
         f"std = torch.tensor({list(config.std)}).view(3, 1, 1)",
-        f"features = model((pixels - mean) / std)  # pixels: (N, 3, {side}, {side}) in [0, 1]",
+        *_compute("model((pixels - mean) / std)", side, run.encoder.feature_dim),
     ]
     return "\n".join(lines)
+
+
+def _compute(call: str, side: int, features: int) -> list[str]:
+    """Return the lines that compute the features of some pixels."""
+    return [
+        f"pixels = torch.rand(2, 3, {side}, {side})  # your images: RGB in [0, 1]",
+        "with torch.no_grad():",
+        f"    features = {call}  # (2, {features})",
+    ]
 
 
 def _onnx(run: Run) -> Exported:
@@ -187,10 +163,11 @@ def _onnx(run: Run) -> Exported:
     for batch in (x, x[:1], x[:3]):
         found = torch.from_numpy(session.run(None, {"pixels": batch.numpy()})[0])
         check_close(found, run.encoder, batch)
-    usage = (
-        'import onnxruntime\n\nsession = onnxruntime.InferenceSession("encoder.onnx")\n'
-        f'(features,) = session.run(None, {{"pixels": pixels}})  # float32 (N, 3, {side}, {side}) in [0, 1]'
-    )
+    usage = "\n".join([
+        "import numpy", "import onnxruntime", "", 'session = onnxruntime.InferenceSession("encoder.onnx")',
+        f'pixels = numpy.random.rand(2, 3, {side}, {side}).astype("float32")  # your images: RGB in [0, 1]',
+        f'(features,) = session.run(None, {{"pixels": pixels}})  # (2, {run.encoder.feature_dim})',
+    ])  # fmt: skip
     return path.name, content, usage
 
 

@@ -1,0 +1,197 @@
+"""The model card of an exported encoder: Markdown, below the header that the Hugging Face Hub reads."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import PurePath
+from typing import Any
+
+from intnacl.attacks.named import ATTACK_NAMES, eps_text
+from intnacl.console import two_decimals
+from intnacl.data.datasets import is_at_path
+from intnacl.data.images import printable
+from intnacl.runs.config import RunConfig
+from intnacl.runs.folder import loss_name
+from intnacl.runs.page import accuracy_rows
+from intnacl.runs.result import Result, best_rows, images_measured_on, radius_text
+
+CARD_MARK = "An encoder trained by intnacl"  # a README.md with these words is a card of ours
+ON_HUB = {
+    "cifar10": "uoft-cs/cifar10", "cifar100": "uoft-cs/cifar100", "tinyimagenet": "zh-plus/tiny-imagenet",
+}  # fmt: skip
+LIMITS = (
+    "Accuracy under attack holds for the radii and attacks above, against the linear probe; a larger radius "
+    "or a stronger attack leaves less. What was not measured here is not known: other domains, other sizes "
+    "of images, fairness.\n\n"
+    "No license is chosen yet: set `license` in the header, in line with the terms of the training images."
+)
+
+
+def model_card(config: RunConfig, result: Result, usage: str, *, library: str = "intnacl") -> str:
+    """Return the card: what the encoder is, how to load it, its figures and their protocol, its training.
+
+    Args:
+        config: the run's.
+        result: everything that is measured so far.
+        usage: code that loads the encoder and computes features.
+        library: the one whose model that code makes.
+    """
+    encoder, images = config.encoder.name, result["protocol"]["images"].get(config.dataset)
+    count = f", {images['train']:,} images" if images else ""
+    labels = "with labels" if config.objective == "supervised" else "without labels"
+    parts = [
+        f"---{_yaml(_header(config, result, library))}\n---",
+        f"# {encoder}, {loss_name(config)}, {shown(config.dataset)}",
+        f"{CARD_MARK}, {labels}, for {config.train.epochs} epochs on {shown(config.dataset)}{count}. It "
+        "turns images into features: for a linear classifier, nearest neighbours, or search.",
+        f"## Use\n\nIn the folder of this file:\n\n```python\n{usage}\n```",
+        f"## Figures\n\n{_figures(result)}",
+        f"## Training\n\n{_training(config)}\n\n[config.json](config.json) holds all settings.",
+        f"## Limits\n\n{LIMITS}",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def shown(dataset: str) -> str:
+    """Return a data set's name without the folders above it, which are the author's own affair."""
+    kind, colon, path = dataset.partition(":")
+    return f"{kind}{colon}{printable(PurePath(path).name)}"
+
+
+def table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, text: int = 1) -> str:
+    """Write a table in Markdown, its first `text` columns flush left; a | inside a cell becomes a /."""
+    lines = [heads, ["---"] * text + ["---:"] * (len(heads) - text), *rows]
+    return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines)
+
+
+def _figures(result: Result) -> str:
+    """Write the figures as tables, and what they were measured with as a list."""
+    if not result["accuracy"]:
+        return "Not measured yet: `intnacl probe RUN`, `intnacl attack RUN`, then export again."
+    heads = [f"{name}, {radius_text(result)}".removesuffix(", ") for name in ("FGSM", "PGD")]
+    knn = {one["dataset"]: one["accuracy"] for one in reversed(result["knn"])}  # the first is the run's own
+    accuracies = [[shown(name), *row, two_decimals(knn.get(name))] for name, *row in accuracy_rows(result)]
+    parts = [table(["data set (accuracy, %)", "clean", *heads, "kNN, clean"], accuracies)]
+    attacks = [
+        [shown(dataset), ATTACK_NAMES.get(row["name"], row["name"]), eps_text(row["eps"]),
+         f"{row['images']:,}", two_decimals(row["accuracy"]), two_decimals(row["clean"])]
+        for dataset in dict.fromkeys(row["dataset"] for row in result["attacks"])
+        for row in best_rows(result, dataset)
+    ]  # fmt: skip
+    if attacks:
+        heads = ["data set", "attack", "eps", "images", "accuracy, %", "clean, same images"]
+        parts.append(table(heads, attacks, text=2))
+    parts += ["\n".join(_protocol(result)), *(f"Warning: {warning}" for warning in result["warnings"])]
+    return "\n\n".join(parts)
+
+
+def _protocol(result: Result) -> list[str]:
+    """Return a line each for the probe, the attacks, and where it was measured."""
+    protocol = result["protocol"]
+    probe, versions, hardware = protocol["probe"], protocol["versions"], protocol["hardware"]
+    solver = f"Adam, {probe['epochs']} epochs of batches of {probe['batch_size']} at rate {probe['lr']:g}"
+    if probe["solver"] == "lbfgs":
+        solver = f"L-BFGS, at most {probe['max_iter']} iterations"
+    solver += f", l2 {probe['l2']:g}"
+    solver += ", features of length 1" * bool(probe["normalize"])
+    solver += ", features standardised" * bool(probe["standardize"])
+    lines = [
+        f"- Linear probe: {solver}; frozen encoder in eval mode, no augmentation, last epoch on all "
+        f"{images_measured_on(result)}."
+    ]
+    if result["attacks"]:
+        efforts = {row["name"]: (row["steps"], row["restarts"]) for row in result["attacks"]}
+        schedules = [
+            f" {ATTACK_NAMES.get(name, name)} takes {steps} steps from {starts} start{'s' * (starts != 1)}."
+            for name, (steps, starts) in efforts.items() if (steps or 0) > 1
+        ]  # fmt: skip
+        lines.append(
+            "- Attacks: ℓ∞ ball, pixels in [0, 1], judged in float32 without TF32; those of many steps "
+            f"search in TF32 on a GPU.{''.join(schedules)}"
+        )
+    place = f"{hardware.get('gpu', hardware['cpu'])}, {protocol['date']}"
+    lines.append(
+        f"- Measured with intnacl {versions['intnacl']} and torch {versions['torch']} on {place}. "
+        "[result.json](result.json) holds every figure and setting."
+    )
+    return lines
+
+
+def _training(config: RunConfig) -> str:
+    """Write a table of the settings that a reader asks for first."""
+    train, loss = config.train, config.loss
+    settings = {"loss": "cross-entropy"}
+    if config.objective != "supervised":
+        settings = {"loss": f"{loss_name(config)}: {loss.nacl}, M = {loss.num_positives}, {loss.negatives}"}
+        if loss.num_positives > 1 and loss.nacl == "mixnca":
+            settings["loss"] += f", λ = {loss.lam:g}"
+        if loss.alpha:
+            settings["loss"] += f"; robust term α = {loss.alpha:g}, weight {loss.weight}"
+        settings["temperature"] = f"{loss.temperature:g}"
+    schedule = "constant" if not train.changes_rate else f"{train.schedule}, warm-up {train.warmup_epochs:g}"
+    settings |= {
+        "epochs": str(train.epochs),
+        "batch size": str(train.batch_size * train.accumulate),
+        "optimiser": f"{train.optimizer}, weight decay {train.weight_decay:g}",
+        "learning rate": f"{train.lr:g}, {schedule}",
+        "precision": train.precision,
+        "recipe": config.recipe,
+        "seed": str(config.seed),
+    }
+    return table(["setting", "value"], list(settings.items()), text=2)
+
+
+# ---- header ------------------------------------------------------------------------------------------------
+
+
+def _header(config: RunConfig, result: Result, library: str) -> dict[str, Any]:
+    """Return what the Hub reads; a data set of one's own has no page there, and its path stays private."""
+    encoder, dataset = config.encoder.name.removeprefix("timm:"), config.dataset
+    tags = [config.objective, "adversarial-robustness", "intnacl", loss_name(config), encoder]
+    header: dict[str, Any] = {
+        "library_name": library,
+        "pipeline_tag": "image-feature-extraction",
+        "license": "unknown",
+        "tags": list(dict.fromkeys(tags)),
+    }
+    if not is_at_path(dataset):
+        header["datasets"] = [ON_HUB.get(dataset, dataset)]
+    split = "train" if config.holdout else "test"  # images held out of training are of that split
+    results = [
+        {
+            "task": {"type": "image-classification", "name": "linear probe on frozen features"},
+            "dataset": {
+                "type": ON_HUB.get(name, name.partition(":")[0]),
+                "name": shown(name),
+                "split": split,
+            },
+            "metrics": _metrics(result, name),
+        }
+        for name in result["accuracy"]
+    ]
+    if results:
+        title = f"{encoder}-{loss_name(config)}-{dataset.partition(':')[0]}"
+        header["model-index"] = [{"name": title, "results": results}]
+    return header
+
+
+def _metrics(result: Result, dataset: str) -> list[dict[str, Any]]:
+    found = {"accuracy, %": result["accuracy"][dataset]["clean"]}
+    for row in best_rows(result, dataset):
+        attack = ATTACK_NAMES.get(row["name"], row["name"])
+        found[f"accuracy, %, {attack}, eps {eps_text(row['eps'])}, {row['images']:,} images"] = row[
+            "accuracy"
+        ]
+    for one in result["knn"]:
+        if one["dataset"] == dataset:
+            found[f"accuracy, %, {one['k']} nearest neighbours"] = one["accuracy"]
+    return [{"type": "accuracy", "name": name, "value": round(value, 2)} for name, value in found.items()]
+
+
+def _yaml(value: object, depth: int = 0) -> str:
+    """Write mappings, lists and plain values as YAML, which takes JSON's texts and numbers as they are."""
+    line = "\n" + "  " * depth
+    if isinstance(value, Mapping):
+        return "".join(f"{line}{key}:{_yaml(one, depth + 1)}" for key, one in value.items())
+    if isinstance(value, list):
+        return "".join(f"{line}- {_yaml(one, depth + 1).lstrip()}" for one in value)
+    return f" {json.dumps(value, ensure_ascii=False)}"
