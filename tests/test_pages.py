@@ -67,3 +67,13 @@ def test_every_benchmark_is_described() -> None:
 @pytest.mark.parametrize("name", ["losses.md", "theory.md"])
 def test_pages_name_their_code(name: str) -> None:
     assert len([page for page, *_ in NAMED if page.name == name]) > 15
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/losses.md", "docs/reproduction.md", "docs/claims.md"])
+def test_the_departures_from_the_paper_are_the_same_three(name: str) -> None:
+    text = (ROOT / name).read_text()
+    begin = re.search(r"three (readings|things)|in three places", text, re.IGNORECASE)
+    assert begin is not None
+    told = text[begin.start() :][:600]
+    assert all(word in told for word in ("ŵ", "mixed", "negatives"))
+    assert "two departures" not in text

@@ -82,6 +82,7 @@ class LossConfig(Settings):
     denominator: str = setting("N", one_of(*get_args(Denominator)))
     """"N": S + N·G as in the paper's main text; "MN": S + M·N·G as in its Appendix B (nca)."""
     mix_negatives: str = setting("pair", one_of(*get_args(MixNegatives)))
-    """"pair": a mixed view's negatives are the other rows of (z0, mixed); "clean": those of (z0, z1)."""
+    """"pair": a mixed view's negatives are the other rows of (z0, mixed); "clean": those of (z0, z1), which
+    is closest to the paper."""
     gather: bool = False
     """Take negatives from all ranks of torch.distributed, which must have equally many rows."""

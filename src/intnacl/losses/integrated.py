@@ -67,7 +67,7 @@ class IntNaClLoss(nn.Module):
         detach_weight: Take w for a constant in the gradient, as "relative" always is.
         denominator: "N": S + N·G as in the paper's main text; "MN": S + M·N·G as in its Appendix B (nca).
         mix_negatives: "pair": a mixed view's negatives are the other rows of (z0, mixed); "clean": those of
-            (z0, z1).
+            (z0, z1), which is closest to the paper.
         gather: Take negatives from all ranks of torch.distributed, which must have equally many rows.
 
     Example:

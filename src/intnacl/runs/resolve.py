@@ -19,7 +19,8 @@ from intnacl.losses.config import PRESETS
 from intnacl.runs.config import RunConfig, flatten, override, unused
 from intnacl.training.optimizers import OptimizerConfig
 
-# How the recipes read what the paper leaves open, so that its figures come out (docs/reproduction.md).
+# How the recipes read what the paper leaves open, so that its figures come out (docs/reproduction.md). Three
+# of them depart from its formulas: this weight, and the defaults of augment.mix_of and loss.mix_negatives.
 # Weight: ŵ itself is about 5, so that mixed views hardly count, and IntNaCl ends 2.3 points below the paper.
 WEIGHT = {"loss.weight": "relative"}
 # Head: the paper cites SimCLR's and HCL's, which have batch norm; without it MIXNCA ends 1.3 points below the
