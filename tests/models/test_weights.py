@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -80,3 +81,15 @@ def test_a_file_that_is_no_encoder_is_refused_by_name(tmp_path: Path, name: str)
     (tmp_path / name).write_bytes(DAMAGED[name]((tmp_path / "whole").read_bytes()))
     with pytest.raises(InputError, match=f"{name} is no encoder of intnacl, or damaged"):
         from_pretrained(tmp_path / name)
+
+
+def test_flipped_bits_are_found_by_the_checksum_beside_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "encoder.safetensors"
+    saved(file)
+    check = ["sha256sum", "--check", "encoder.sha256"]
+    subprocess.run(check, cwd=tmp_path, check=True, capture_output=True)
+    content = bytearray(file.read_bytes())
+    content[-5] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(InputError, match=r"encoder.safetensors is damaged: .* delete it and repeat the run"):
+        from_pretrained(tmp_path)

@@ -3,6 +3,9 @@
 import json
 import os
 import platform
+import re
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from datetime import UTC, date, datetime
 from pathlib import Path
 
@@ -15,7 +18,7 @@ from intnacl.evaluation.probe import ProbeConfig
 from intnacl.runs import measurements
 from intnacl.runs.folder import RunFolder
 from intnacl.runs.images import RunImages
-from intnacl.runs.measurements import Figures, Measurement, Measurements, environment
+from intnacl.runs.measurements import Figures, Measurement, Measurements, environment, plain
 from intnacl.runs.resolve import resolve
 
 CPU = torch.device("cpu")
@@ -58,21 +61,57 @@ def test_it_is_made_once_for_the_same_settings(store: Store) -> None:
     assert list(other.all("knn")) == []
 
 
-@pytest.mark.parametrize("damage", ["", "{", "[]", '{"kind": "knn"}'])
-def test_a_damaged_file_is_measured_again(store: Store, damage: str) -> None:
+@pytest.mark.parametrize(
+    ("old", "new", "checksum"),
+    [
+        (".+", "", True), (".+", "{", True), (".+", "[]", True), (".+", '{"kind": "knn"}', True),
+        ("1.0", "99.0", True), ("1.0", "-1.0", False), ("accuracy", "accurapy", False),
+        ('"abc"', '"abd"', False), ('"knn"', '"kno"', False), ('"figures": {.*?}', '"figures": 5', False),
+        ('"settings"', '"sittings"', False),
+    ],
+)  # fmt: skip
+def test_a_damaged_file_is_measured_again_with_one_warning(
+    store: Store, old: str, new: str, checksum: bool
+) -> None:
+    """Without a checksum, as in earlier versions, damage shows in settings or figures."""
     store.measure()
-    store.path.write_text(damage)
-    assert list(store.stored.all("knn")) == []
-    assert store.measure().figures == {"accuracy": 2.0}
-
-
-def test_an_edited_file_is_measured_again_with_one_warning(store: Store) -> None:
-    store.measure()
-    content = json.loads(store.path.read_text())
-    store.path.write_text(json.dumps(content | {"figures": {"accuracy": 99.0}}))
-    with pytest.warns(InputWarning, match="does not match its checksum"):
+    text = store.path.read_text()
+    if not checksum:
+        text = json.dumps({key: value for key, value in json.loads(text).items() if key != "checksum"})
+    damaged = re.sub(old, new, text, count=1, flags=re.DOTALL)
+    assert damaged != text
+    store.path.write_text(damaged)
+    with pytest.warns(InputWarning, match="is damaged: it is left out, and measured again"):
         assert list(store.stored.all("knn")) == []
     assert store.measure().figures == {"accuracy": 2.0}  # another warning would be an error here
+
+
+def test_two_processes_that_want_the_same_measurement_make_it_once(store: Store, tmp_path: Path) -> None:
+    other, path = Store(tmp_path), store.path
+    with pytest.warns(InputWarning, match="another process measures the same"), ThreadPoolExecutor() as pool:
+        waiting = store_while(store, path.stem, pool, other)
+    assert waiting.result().figures == {"accuracy": 7.0}
+    assert other.calls == 0
+
+
+def store_while(store: Store, name: str, pool: ThreadPoolExecutor, other: Store) -> Future[Measurement]:
+    """Store a measurement while another store waits to make it."""
+    with store.stored.alone([name]):
+        waiting = pool.submit(other.measure)
+        with pytest.raises(TimeoutError):
+            waiting.result(timeout=0.5)
+        store.stored.save(replace(made_up(store), figures={"accuracy": 7.0}))
+    return waiting
+
+
+def made_up(store: Store) -> Measurement:
+    return Measurement(
+        kind="knn",
+        settings=plain(store.stored.knn_settings("digits", 1)),
+        figures={},
+        time_s=1.0,
+        environment=environment(CPU),
+    )
 
 
 def test_files_of_earlier_versions_are_taken_as_they_are(store: Store) -> None:
@@ -100,7 +139,7 @@ def test_work_that_fails_leaves_nothing(store: Store, monkeypatch: pytest.Monkey
     monkeypatch.setattr(store, "_count", lambda: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         store.measure()
-    assert not store.stored.folder.measurements.exists()
+    assert list(store.stored.folder.measurements.iterdir()) == []
 
 
 def test_the_environment_is_this_machine() -> None:

@@ -98,3 +98,35 @@ def test_a_folder_without_a_trained_encoder(tmp_path: Path) -> None:
     folder.encoder.unlink()
     with pytest.raises(InputError, match="not trained to its end yet"):
         open_run(folder)
+
+
+@pytest.mark.parametrize(
+    ("file", "noted", "message"),
+    [
+        (
+            "encoder.safetensors",
+            True,
+            "encoder.safetensors is damaged: .* Bring it back from a copy, or delete",
+        ),
+        (
+            "encoder.safetensors",
+            False,
+            "is not the encoder of .*result.json.*delete the result to measure anew",
+        ),
+        (
+            "probe-digits.safetensors",
+            True,
+            "probe-digits.safetensors is damaged: .* delete it, and the probe",
+        ),
+    ],
+)
+def test_flipped_weights_never_replace_a_result(tmp_path: Path, file: str, noted: bool, message: str) -> None:
+    folder = measured(tmp_path).folder
+    before, content = folder.result.read_bytes(), bytearray((folder / file).read_bytes())
+    content[-5] ^= 1
+    (folder / file).write_bytes(content)
+    if not noted:  # as in runs of earlier versions
+        (folder / "encoder.sha256").unlink()
+    with pytest.raises(InputError, match=message):
+        intnacl.runs.run(SETTINGS, preset="simclr", out=folder, device="cpu").classifier()
+    assert folder.result.read_bytes() == before

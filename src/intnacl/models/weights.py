@@ -1,5 +1,6 @@
 """Encoders on disk: one safetensors file with the weights and what is needed to build the encoder again."""
 
+import hashlib
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -33,12 +34,31 @@ def save_encoder(
     """Write the encoder's clean part, under torchvision's names where it is a ResNet.
 
     `data` is the checksum of the images it was trained on. Equal encoders give equal bytes: the header is one
-    entry, since safetensors does not keep the order of several, and it holds no time.
+    entry, since safetensors does not keep the order of several, and it holds no time. The file's own checksum
+    stands beside it, as `sha256sum --check` reads it.
     """
     from safetensors.torch import save
 
     header: EncoderHeader = {"encoder": asdict(config), "image_size": image_size, "data": data}
-    write_file(path, save(clean_state(encoder), {KEY: json.dumps(header, sort_keys=True)}))
+    content = save(clean_state(encoder), {KEY: json.dumps(header, sort_keys=True)})
+    write_file(checksum_file(path), f"{hashlib.sha256(content).hexdigest()}  {path.name}\n".encode())
+    write_file(path, content)
+
+
+def checksum_file(path: Path) -> Path:
+    """Return the place of the checksum of an encoder's file."""
+    return path.with_suffix(".sha256")
+
+
+def checked_sha256(path: Path) -> str:
+    """Return the SHA-256 of an encoder's file; raise if another one was noted when it was written."""
+    found, noted = hashlib.sha256(path.read_bytes()).hexdigest(), checksum_file(path)
+    if noted.exists() and found not in noted.read_text(errors="replace").split():
+        raise InputError(
+            f"{path} is damaged: its SHA-256 is not the one in {noted.name}. Bring it back from a copy, or "
+            "delete it and repeat the run's command, which goes on from the last checkpoint."
+        )
+    return found
 
 
 def clean_state(encoder: Encoder) -> dict[str, Tensor]:
@@ -64,6 +84,7 @@ def from_pretrained(path: str | Path, which: str = "last") -> Encoder:
                 "watch the kNN accuracy on them write it when they end; for others, leave `which` out."
             )
     with _reading(path) as file:
+        checked_sha256(file)
         header, state = _read(file)
         options = header["encoder"]
         config = EncoderConfig(**options | {name: tuple(options[name]) for name in ("mean", "std")})

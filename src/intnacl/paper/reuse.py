@@ -41,10 +41,8 @@ def take_training(config: RunConfig, folder: RunFolder) -> None:
                 for file in other.measured_files():
                     _link(file, folder.path / file.relative_to(other.path))
         _copy_mark(first, folder)
-        # The encoder last: with it a run is trained.
-        for file in (first.log, first.curves, first.best_encoder, first.encoder):
-            if file.exists():
-                _link(file, folder.path / file.name)
+        for file in first.trained_files():
+            _link(file, folder.path / file.name)
     for other in alike:
         inherit(other, folder)
 

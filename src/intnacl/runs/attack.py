@@ -3,7 +3,7 @@
 import json
 import shutil
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 import torch
@@ -17,7 +17,7 @@ from intnacl.files import parse_json, write_file
 from intnacl.runs.config import EvaluationConfig
 from intnacl.runs.folder import digest
 from intnacl.runs.images import pair
-from intnacl.runs.measurements import FORMATS, Figures, Measurement, Verdicts, environment, plain
+from intnacl.runs.measurements import FORMATS, Figures, Measurement, Settings, Verdicts, environment, plain
 
 if TYPE_CHECKING:
     from intnacl.runs.opened import Run
@@ -53,55 +53,69 @@ def measure_attacks(run: "Run", dataset: str, attacks: Sequence[Attack]) -> list
     of the images, and goes on from there after a stop.
     """
     settings = {attack: run.measurements.attack_settings(dataset, attack.settings()) for attack in attacks}
-    measured: dict[Attack, Measurement] = {}
-    for attack in attacks:
-        found = run.measurements.find("attack", settings[attack])
-        if found is not None and run.measurements.is_current(found, run.images):
-            measured[attack] = found
-    left = [attack for attack in attacks if attack not in measured or not measured[attack].is_complete]
-    if left:
-        images = run.images.labelled(dataset)
-        queries, classifier = pair(images.queries), run.classifier(dataset)
-        begun = {attack: found.verdicts for attack, found in measured.items() if found.verdicts}
-        verdicts = {attack: begun.get(attack, Verdicts(clean="", attacked="")) for attack in left}
-        seconds = {attack: measured[attack].time_s if attack in begun else 0.0 for attack in left}
-        total = most_passes(left, len(images.queries))
-        with watched(classifier, f"attacks on {dataset}, passes of images", total):
-            began = time.monotonic()
-            zero = robustness.zero_gradients(classifier, *queries, batch_size=BATCH, device=run.device)
-            done = {attack: len(verdicts[attack]["clean"]) for attack in left}
-            portions = robustness.verdicts(
-                classifier, *queries, left, done=done, batch_size=BATCH, device=run.device
-            )
-            for portion in portions:
-                attack, former = portion.attack, verdicts[portion.attack]
-                verdicts[attack] = Verdicts(
-                    clean=former["clean"] + _digits(portion.clean),
-                    attacked=former["attacked"] + _digits(portion.right),
-                )
-                seconds[attack] += time.monotonic() - began
-                clean_N, right_n = _bools(verdicts[attack]["clean"]), _bools(verdicts[attack]["attacked"])
-                figures = robustness.figures(clean_N, {attack: right_n}, zero)
-                whole = {
-                    "images": len(images.queries),
-                    "split": images.split,
-                    "checksums": images.checksums,
-                }
-                measured[attack] = Measurement(
-                    kind="attack",
-                    settings=plain(settings[attack]),
-                    figures=cast(Figures, {**figures, **whole}),
-                    time_s=round(seconds[attack], 3),
-                    environment=environment(run.device),
-                    format=FORMATS["attack"],
-                    verdicts=verdicts[attack],
-                )
-                run.measurements.save(measured[attack])
-                began = time.monotonic()
-        store_examples(run, dataset, left)
-        for folder in run.folder.measurements.glob("attack-*.begun"):  # an earlier version's
-            shutil.rmtree(folder, ignore_errors=True)
+
+    def stored() -> dict[Attack, Measurement]:
+        current = {
+            key: run.measurements.current("attack", value, run.images) for key, value in settings.items()
+        }
+        return {attack: found for attack, found in current.items() if found is not None}
+
+    measured = stored()
+    if not all(attack in measured and measured[attack].is_complete for attack in attacks):
+        with run.measurements.alone(run.measurements.path("attack", one).stem for one in settings.values()):
+            measured = stored()  # another process may have made some
+            _attack(run, dataset, settings, measured)
     return list({digest(measured[attack].settings): measured[attack] for attack in attacks}.values())
+
+
+def _attack(
+    run: "Run", dataset: str, settings: Mapping[Attack, Settings], measured: dict[Attack, Measurement]
+) -> None:
+    """Complete `measured`, attack by attack; each is stored after every portion of the images."""
+    left = [attack for attack in settings if attack not in measured or not measured[attack].is_complete]
+    if not left:
+        return
+    images = run.images.labelled(dataset)
+    queries, classifier = pair(images.queries), run.classifier(dataset)
+    begun = {attack: found.verdicts for attack, found in measured.items() if found.verdicts}
+    verdicts = {attack: begun.get(attack, Verdicts(clean="", attacked="")) for attack in left}
+    seconds = {attack: measured[attack].time_s if attack in begun else 0.0 for attack in left}
+    total = most_passes(left, len(images.queries))
+    with watched(classifier, f"attacks on {dataset}, passes of images", total):
+        began = time.monotonic()
+        zero = robustness.zero_gradients(classifier, *queries, batch_size=BATCH, device=run.device)
+        done = {attack: len(verdicts[attack]["clean"]) for attack in left}
+        portions = robustness.verdicts(
+            classifier, *queries, left, done=done, batch_size=BATCH, device=run.device
+        )
+        for portion in portions:
+            attack, former = portion.attack, verdicts[portion.attack]
+            verdicts[attack] = Verdicts(
+                clean=former["clean"] + _digits(portion.clean),
+                attacked=former["attacked"] + _digits(portion.right),
+            )
+            seconds[attack] += time.monotonic() - began
+            clean_N, right_n = _bools(verdicts[attack]["clean"]), _bools(verdicts[attack]["attacked"])
+            figures = robustness.figures(clean_N, {attack: right_n}, zero)
+            whole = {
+                "images": len(images.queries),
+                "split": images.split,
+                "checksums": images.checksums,
+            }
+            measured[attack] = Measurement(
+                kind="attack",
+                settings=plain(settings[attack]),
+                figures=cast(Figures, {**figures, **whole}),
+                time_s=round(seconds[attack], 3),
+                environment=environment(run.device),
+                format=FORMATS["attack"],
+                verdicts=verdicts[attack],
+            )
+            run.measurements.save(measured[attack])
+            began = time.monotonic()
+    store_examples(run, dataset, left)
+    for folder in run.folder.measurements.glob("attack-*.begun"):  # an earlier version's
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _digits(right_n: Tensor) -> str:

@@ -129,9 +129,9 @@ def embed_command(
 
 def _finish(run: Run) -> None:
     """Bring the result and its page up to date, and say what they leave out."""
-    found = Overview(run)
+    found = write_result_and_page(run)
     print_warnings(found.left_out_warnings())
-    if not write_result_and_page(run, found) and run.folder.result.exists():
+    if not found.is_whole and run.folder.result.exists():
         print_warnings([STALE])
 
 

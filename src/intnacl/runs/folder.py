@@ -21,7 +21,7 @@ from intnacl.data.datasets import local_name
 from intnacl.errors import InputError, InputWarning
 from intnacl.files import disk_errors, lock, make_folder, parse_json, write_file
 from intnacl.losses.config import PRESETS, LossConfig
-from intnacl.models.weights import BEST_ENCODER, ENCODER
+from intnacl.models.weights import BEST_ENCODER, ENCODER, checksum_file
 from intnacl.runs.config import RunConfig, differences, from_dict, to_dict
 from intnacl.training.checkpoint import saved
 
@@ -95,6 +95,16 @@ class RunFolder:
         """Features of a split for other programs."""
         return self.path / f"features-{file_name(dataset)}-{split}.npz"
 
+    def trained_files(self) -> list[Path]:
+        """Return the files that training has written, the encoder last: with it a run is trained."""
+        encoders = [
+            checksum_file(self.best_encoder),
+            self.best_encoder,
+            checksum_file(self.encoder),
+            self.encoder,
+        ]
+        return [file for file in (self.log, self.curves, *encoders) if file.exists()]
+
     def measured_files(self) -> list[Path]:
         """Return the files that measuring has written, which hold for every run with the same encoder."""
         patterns = ("parts/*.json", "probe-*.safetensors", "examples-*.safetensors")
@@ -151,6 +161,15 @@ class RunFolder:
         if state in ("empty", "begun"):
             raise InputError(
                 f"{self.path} has no {ENCODER}: train it first, `intnacl pretrain --out {self.path} …`."
+            )
+
+    def check_measured_encoder(self, sha256: str) -> None:
+        """Raise if the result is of another encoder, where an earlier version noted no checksum beside it."""
+        result = None if checksum_file(self.encoder).exists() else self.read_result()
+        if result is not None and result["protocol"].get("encoder_sha256", sha256) != sha256:
+            raise InputError(
+                f"{self.encoder} is not the encoder of {self.result}: its SHA-256 is another one, so it is "
+                "damaged or was replaced. Bring it back from a copy, or delete the result to measure anew."
             )
 
     # ---- work ------------------------------------------------------------------------------------------

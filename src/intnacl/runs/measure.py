@@ -1,5 +1,6 @@
 """Measurements of a run's frozen encoder: linear probe, HCL's probe and kNN, and all that a run asks for."""
 
+import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import asdict, replace
@@ -49,8 +50,8 @@ def measure_all(run: "Run", stop: Stop, say: Say = lambda text: None) -> str | N
         run.images.release(name)
     if stop.reason is not None:
         return stop.reason
-    written = write_result_and_page(run)
-    assert written, f"{run.folder}: all stages are done, but not all is measured"
+    found = write_result_and_page(run)
+    assert found.is_whole, f"{run.folder}: all stages are done, but not all is measured"
     return None
 
 
@@ -71,11 +72,13 @@ def measure_probe(run: "Run", dataset: str, config: ProbeConfig | None = None) -
                 each_pass=lambda: advance(1),
             )  # fmt: skip
         state = {name: value.detach().cpu().contiguous() for name, value in linear.state_dict().items()}
-        write_file(path, save(state, {"intnacl": json.dumps(settings, sort_keys=True)}))
-        return cast(Figures, figures | _facts(images))
+        content = save(state, {"intnacl": json.dumps(settings, sort_keys=True)})
+        write_file(path, content)
+        checksum = hashlib.sha256(content).hexdigest()
+        return cast(Figures, figures | _facts(images) | {"classifier_sha256": checksum})
 
     return run.measurements.measure(
-        "probe", settings, run.images, run.device, work, again=not _is_stored(path, settings)
+        "probe", settings, run.images, run.device, work, is_usable=lambda: _is_stored(path, settings)
     )
 
 
@@ -134,6 +137,12 @@ def load_classifier(run: "Run", dataset: str) -> Classifier:
         raise InputError(
             f"dataset {dataset!r} has other images or labels than its probe was made with: give the --root "
             f"of then, or delete {path} and probe it again."
+        )
+    noted = found.figures.get("classifier_sha256")
+    if noted not in (None, hashlib.sha256(path.read_bytes()).hexdigest()):
+        raise InputError(
+            f"{path} is damaged: its SHA-256 is not the one noted when the probe was fitted. Bring it back "
+            "from a copy, or delete it, and the probe is fitted again."
         )
     state = load_file(path, device=str(run.device))
     linear = as_linear(state["weight"], state["bias"]).requires_grad_(False)

@@ -10,8 +10,8 @@ import os
 import platform
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -25,7 +25,7 @@ from intnacl.data.datasets import is_at_path
 from intnacl.errors import InputWarning
 from intnacl.evaluation import hcl_probe, knn, probe, robustness
 from intnacl.evaluation.probe import ProbeConfig
-from intnacl.files import parse_json, write_json
+from intnacl.files import lock, make_folder, parse_json, write_json
 from intnacl.runs.folder import RunFolder, digest, file_name
 from intnacl.runs.images import Checksums, MeasuredSplit, RunImages
 
@@ -64,6 +64,7 @@ class Figures(TypedDict, total=False):
     curve: list[float]
     classes: int
     class_names: list[str]
+    classifier_sha256: str
     k: int
     temperature: float
     checksums: Checksums
@@ -178,23 +179,40 @@ class Measurements:
         device: torch.device,
         work: Callable[[], Figures],
         *,
-        again: bool = False,
+        is_usable: Callable[[], bool] = lambda: True,
     ) -> Measurement:
-        """Return the measurement with these settings; make it if none is current or if `again`."""
-        found = self.find(kind, settings)
-        if again or found is None or not self.is_current(found, images):
-            begun = time.monotonic()
-            figures = work()
-            found = Measurement(
-                kind=kind,
-                settings=plain(settings),
-                figures=figures,
-                time_s=round(time.monotonic() - begun, 3),
-                environment=environment(device),
-                format=FORMATS[kind],
-            )
-            self.save(found)
-        return found
+        """Return the measurement with these settings; make it if none is current, or not `is_usable()`."""
+        found = self.current(kind, settings, images)
+        if found is not None and is_usable():
+            return found
+        with self.alone([self.path(kind, settings).stem]):
+            found = self.current(kind, settings, images)  # another process may have made it
+            if found is None or not is_usable():
+                begun = time.monotonic()
+                figures = work()
+                found = Measurement(
+                    kind=kind,
+                    settings=plain(settings),
+                    figures=figures,
+                    time_s=round(time.monotonic() - begun, 3),
+                    environment=environment(device),
+                    format=FORMATS[kind],
+                )
+                self.save(found)
+            return found
+
+    @contextmanager
+    def alone(self, names: Iterable[str]) -> Iterator[None]:
+        """Keep other processes from writing the files of these names; wait for those that are at it."""
+        make_folder(self.folder.measurements)
+        with ExitStack() as stack:
+            for path in [self.folder.measurements / f".{name}.lock" for name in sorted(set(names))]:
+                if stack.enter_context(lock(path, wait=False)).state == "busy":
+                    text = f"another process measures the same in {self.folder}: waiting for it."
+                    warnings.warn(text, InputWarning, stacklevel=4)
+                    stack.enter_context(lock(path))
+                stack.callback(path.unlink, missing_ok=True)
+            yield
 
     def _read(self, path: Path) -> Measurement | None:
         """Return the measurement of a file; None where it is missing or damaged, to be measured again."""
@@ -202,18 +220,28 @@ class Measurements:
             content = parse_json(path.read_bytes())
             checksum = content.pop("checksum", None)  # earlier versions wrote none
             if checksum not in (None, _checksum(content)):
-                if path not in self._warned:
-                    self._warned.add(path)
-                    text = f"{path} does not match its checksum: it is left out, and measured again."
-                    warnings.warn(text, InputWarning, stacklevel=2)
-                return None
+                raise ValueError
             if "surroundings" in content:  # as earlier versions called it
                 content["environment"] = content.pop("surroundings")
-            return Measurement(**content)
-        except (OSError, ValueError, TypeError, AttributeError):
+            found = Measurement(**content)
+            if self.path(found.kind, found.settings) != path or not _has_figures(found):
+                raise ValueError
+            return found
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, TypeError, AttributeError, KeyError):
+            if path not in self._warned:
+                self._warned.add(path)
+                text = f"{path} is damaged: it is left out, and measured again."
+                warnings.warn(text, InputWarning, stacklevel=2)
             return None
 
     # ---- what still holds ------------------------------------------------------------------------------
+
+    def current(self, kind: Kind, settings: Settings, images: RunImages) -> Measurement | None:
+        """Return the measurement with these settings if it still holds, complete or not."""
+        found = self.find(kind, settings)
+        return found if found is not None and self.is_current(found, images) else None
 
     def is_current(self, found: Measurement, images: RunImages) -> bool:
         """True if a measurement is what its evaluator would give for the images that there are now.
@@ -235,6 +263,12 @@ class Measurements:
         if own is None or "checksums" not in found.figures:
             return True
         return found.figures["checksums"] == own.figures["checksums"]
+
+
+def _has_figures(found: Measurement) -> bool:
+    """True if a measurement has the figures of its kind, and they are percentages."""
+    rows = found.figures["attacks"] if found.kind == "attack" else [found.figures]
+    return all(0 <= row["accuracy"] <= 100 for row in rows) and found.settings["dataset"] != ""
 
 
 def plain(settings: Settings) -> Settings:

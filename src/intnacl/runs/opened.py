@@ -4,7 +4,6 @@ run = intnacl.open_run("RUN")
 classifier = run.classifier("digits")
 """
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -23,7 +22,7 @@ from intnacl.evaluation.knn import KnnConfig
 from intnacl.evaluation.precision import exact_float32
 from intnacl.evaluation.probe import Classifier, ProbeConfig
 from intnacl.models.encoders import Encoder
-from intnacl.models.weights import from_pretrained, read_header
+from intnacl.models.weights import checked_sha256, from_pretrained, read_header
 from intnacl.runs.attack import measure_attacks
 from intnacl.runs.config import RunConfig
 from intnacl.runs.folder import RunFolder
@@ -150,7 +149,8 @@ def open_run(
     folder = path if isinstance(path, RunFolder) else RunFolder(path)
     config = folder.read_config()
     folder.require_encoder()
-    header = read_header(folder.encoder)
+    header, encoder_sha256 = read_header(folder.encoder), checked_sha256(folder.encoder)
+    folder.check_measured_encoder(encoder_sha256)
     placed = pick_device(device) if isinstance(device, str) else device
     if images is None:
         images = RunImages(config if root is None else replace(config, root=absolute_root(str(root))))
@@ -160,7 +160,7 @@ def open_run(
         config=config,
         encoder=from_pretrained(folder.encoder).to(placed),
         image_size=images.side,
-        encoder_sha256=hashlib.sha256(folder.encoder.read_bytes()).hexdigest(),
+        encoder_sha256=encoder_sha256,
         trained_on=header.get("data"),
         device=placed,
         images=images,

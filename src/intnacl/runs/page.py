@@ -46,13 +46,17 @@ def template_environment(package: str, *, autoescape: bool = True, **options: An
     )  # fmt: skip
 
 
-def write_result_and_page(run: Run, found: Overview | None = None) -> bool:
-    """Write result and page if everything that the configuration asks for is measured; True if it is."""
-    found = found or Overview(run)
-    result = write_result(found)
-    if result is not None:
-        write_file(run.folder.page, render(found, result).encode())
-    return result is not None
+def write_result_and_page(run: Run) -> Overview:
+    """Write result and page if everything that the configuration asks for is measured.
+
+    Of several processes that measure, each waits for the others here: the last sees what all have measured.
+    """
+    with run.measurements.alone(["result"]):
+        found = Overview(run)
+        result = write_result(found)
+        if result is not None:
+            write_file(run.folder.page, render(found, result).encode())
+    return found
 
 
 def render(found: Overview, result: Result) -> str:

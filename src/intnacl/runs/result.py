@@ -126,13 +126,18 @@ class Overview:
         }
         """Data set -> measured attacks in groups that share a worst case."""
 
-    def is_whole(self, dataset: str) -> bool:
-        """True if all that the configuration asks for on this data set is there."""
+    @property
+    def is_whole(self) -> bool:
+        """True if all that the configuration asks for is there."""
         planned = planned_attacks(self.run.config.evaluation)
         asked = {digest(attack.settings()) for attacks in planned for attack in attacks}
-        found = [one for one in self.measured["attack"] if one.dataset == dataset]
-        done = {digest(attack) for one in found for attack in one.settings["attacks"]}
-        return dataset in self.probes and asked <= done
+        done = {
+            (one.dataset, digest(attack))
+            for one in self.measured["attack"] for attack in one.settings["attacks"]
+        }  # fmt: skip
+        return all(
+            name in self.probes and {(name, key) for key in asked} <= done for name in self.run.datasets
+        )
 
     def probe_curves(self) -> dict[str, list[float]]:
         """Data set -> test accuracy after each epoch of the run's probe, where the solver has epochs."""
@@ -253,7 +258,7 @@ class Overview:
 
 def write_result(found: Overview) -> Result | None:
     """Write `result.json` as soon as everything the configuration asks for is measured; None until then."""
-    if not all(found.is_whole(name) for name in found.run.datasets):
+    if not found.is_whole:
         return None
     result = found.result()
     write_json(found.run.folder.result, result)

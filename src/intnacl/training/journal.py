@@ -1,6 +1,7 @@
 """The journal of a run: `log.jsonl` always, a live bar on a terminal, elsewhere one plain line an epoch."""
 
 import json
+import os
 import sys
 from collections.abc import Collection
 from pathlib import Path
@@ -80,6 +81,8 @@ class Journal:
             return
         with disk_errors(self.path), self.path.open("a") as log:
             log.write(json.dumps(record) + "\n")
+            log.flush()
+            os.fsync(log.fileno())  # a checkpoint of this step counts on it
         hidden = {*NO_CURVE, *self._constant}
         shown = {name: value for name, value in informative(record).items() if name not in hidden}
         if self._board:
