@@ -16,10 +16,12 @@ from PIL import Image
 
 from intnacl.data import load
 from intnacl.errors import InputError, InputWarning
+from intnacl.models.encoders import EncoderConfig
 from intnacl.models.weights import from_pretrained
 from intnacl.runs.config import RunConfig
 from intnacl.runs.folder import RunFolder
-from intnacl.runs.pretrain import build_objective, pretrain
+from intnacl.runs.images import RunImages
+from intnacl.runs.pretrain import build_objective, decided, faster_precision, pretrain, suited_threads
 from intnacl.runs.resolve import resolve
 from intnacl.training import checkpoint as checkpoints
 from intnacl.training.journal import Journal
@@ -27,7 +29,7 @@ from intnacl.training.objectives import Contrastive, Objective, Supervised
 from intnacl.training.ranks import Ranks
 from intnacl.training.stop import Stop
 from intnacl.training.trainer import DivergedError, Trainer
-from tiny_run import write_images
+from tiny_run import HERE, write_images
 
 CPU = torch.device("cpu")
 ALONE = Ranks(0, 1, CPU)
@@ -360,3 +362,40 @@ def test_objectives_by_name(tmp_path: Path) -> None:
 def test_supervised_training_runs_to_its_end(tmp_path: Path) -> None:
     assert run(tmp_path, objective="supervised") is None
     assert "accuracy" in json.loads((tmp_path / "log.jsonl").read_text().splitlines()[0])
+
+
+def test_the_small_network_trains_with_one_thread_and_gives_the_others_back(tmp_path: Path) -> None:
+    threads = []
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        with suited_threads(config(), HERE):
+            threads.append(torch.get_num_threads())
+        with suited_threads(config(encoder__name="resnet18"), HERE):
+            threads.append(torch.get_num_threads())
+        assert [*threads, torch.get_num_threads()] == [1, 2, 2]
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_a_cpus_precision_is_decided_once_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("intnacl.runs.pretrain.faster_precision", lambda encoder, side: "bf16")
+    usual, folder = resolve({"encoder.name": "resnet18"}), RunFolder(tmp_path / "run")
+    images = RunImages(usual)
+    assert decided(config(), folder, HERE, images).train.precision == "fp32"  # the small network
+    new = decided(usual, folder, HERE, images)
+    assert (new.train.precision, new.train.compile) == ("bf16", False)
+    assert folder.begin(new)
+    monkeypatch.setattr("intnacl.runs.pretrain.faster_precision", lambda encoder, side: "fp32")
+    assert decided(usual, folder, HERE, images) == new
+    given = resolve({"encoder.name": "resnet18", "train.precision": "fp32"})
+    assert decided(given, folder, HERE, images).train.precision == "fp32"
+
+
+def test_the_faster_precision_is_measured_and_trains(tmp_path: Path) -> None:
+    small = EncoderConfig(name="small")
+    assert faster_precision(small, 8) in ("bf16", "fp32")
+    folder = RunFolder(tmp_path / "run")
+    settings = config(train__precision="bf16", loss__alpha=1.0)
+    assert pretrain(settings, folder, HERE, Stop()) is None
+    assert folder.read_config().train.precision == "bf16"

@@ -419,12 +419,14 @@ def test_images_per_second_count_every_batch_of_an_update(
     assert [row["images_per_s"] for row in records(tmp_path / "log.jsonl")] == [8.0, 8.0]
 
 
-def test_a_long_run_says_after_its_first_steps_how_long_it_will_take(
+def test_a_long_run_says_after_its_first_steps_how_long_it_will_take_and_what_is_faster(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Of eight updates; the losses are looked at after four, which are an epoch."""
     run_at_seconds_an_update(trainer(tmp_path), 500.0, monkeypatch)
-    assert "about 33 minutes to go at this speed" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "about 33 minutes to go at this speed" in printed
+    assert printed.count("an epoch takes about 33 minutes on this CPU. Faster: a GPU, --set enc") == 1
 
 
 # ---- divergence ------------------------------------------------------------------------------------------

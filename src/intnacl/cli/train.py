@@ -195,7 +195,6 @@ def _resolve(
             file=flags.config,
             preset=preset,
             recipe=flags.recipe,
-            device=here.device,
         )
         for preset in presets or (flags.preset,)
     }

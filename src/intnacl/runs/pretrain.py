@@ -1,12 +1,19 @@
 """The first stage of a run: training its encoder. `measure` has the others."""
 
 import gc
-from contextlib import nullcontext
+import math
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from functools import cache
+
+import torch
 
 from intnacl.data.datasets import Dataset, is_at_path
 from intnacl.errors import InputError
 from intnacl.evaluation.knn import KnnMonitor
+from intnacl.models.encoders import EncoderConfig, build_model
 from intnacl.models.weights import read_header, save_encoder
 from intnacl.plots.curves import draw_learning
 from intnacl.plots.style import save_figure
@@ -30,8 +37,8 @@ def pretrain(
     The same call on the same folder goes on where it was; a finished run is left as it is. `images` may be
     loaded already.
     """
-    config = replace(config, train=config.train.on(here.device))
     images = images or RunImages(config)
+    config = decided(config, folder, here, images)
     with folder.work() if here.main and not folder.encoder.exists() else nullcontext():
         begun = here.main and folder.begin(config)
         if folder.encoder.exists():
@@ -43,7 +50,7 @@ def pretrain(
                 "repeat it."
             )
         try:
-            with memory_errors():
+            with memory_errors(), suited_threads(config, here):
                 reason = _train(config, folder, here, stop, images)
         except BaseException:
             if begun:
@@ -51,6 +58,59 @@ def pretrain(
             raise
         gc.collect()  # model and views refer to each other: a GPU's memory would wait for Python's next look
         return reason
+
+
+def decided(config: RunConfig, folder: RunFolder, here: Ranks, images: RunImages) -> RunConfig:
+    """Return the configuration with everything decided that is left to the device.
+
+    On a CPU, a run that was begun keeps its precision, and a new one takes the faster.
+    """
+    train = config.train
+    if train.precision == "auto" and here.device.type == "cpu":
+        if folder.config.exists():
+            train = replace(train, precision=folder.read_config().train.precision)
+        elif config.encoder.name != "small" and here.world == 1 and not folder.encoder.exists():
+            precision = faster_precision(config.encoder, image_side(images.training()))
+            train = replace(train, precision=precision)
+    return replace(config, train=train.on(here.device))
+
+
+@cache
+def faster_precision(encoder: EncoderConfig, side: int) -> str:
+    """Return the faster precision for training this encoder on this CPU, "bf16" or "fp32".
+
+    The least time of three passes forward and back decides. bf16 must be a quarter faster, so that runs on
+    one machine do not differ by chance. CPUs without instructions for bf16 emulate it slowly.
+    """
+    model = build_model(encoder, image_size=side, adversarial=False, seed=0).encoder
+    model.train().to(memory_format=torch.channels_last)
+    images = torch.zeros(16, 3, side, side)
+    least = {"fp32": math.inf, "bf16": math.inf}
+    for _ in range(3):
+        for precision in least:
+            begun = time.perf_counter()
+            with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
+                features = model(images)
+            features.float().sum().backward()
+            least[precision] = min(least[precision], time.perf_counter() - begun)
+    return "bf16" if least["bf16"] < 0.75 * least["fp32"] else "fp32"
+
+
+@contextmanager
+def suited_threads(config: RunConfig, here: Ranks) -> Iterator[None]:
+    """Let the small network have a CPU's thread of its own inside the block.
+
+    Its operations are so short that several threads mostly wait for each other: beside another busy process
+    they are several times slower than one. With one, a run also ends in the same bytes whatever the number of
+    cores.
+    """
+    before = torch.get_num_threads()
+    try:
+        if config.encoder.name == "small" and here.device.type == "cpu":
+            torch.set_num_threads(1)
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _check_trained(folder: RunFolder, images: RunImages) -> None:

@@ -12,7 +12,7 @@ from intnacl.runs.folder import RunFolder, default_folder
 from intnacl.runs.images import RunImages
 from intnacl.runs.measure import measure_all
 from intnacl.runs.opened import Run, open_run
-from intnacl.runs.pretrain import pretrain
+from intnacl.runs.pretrain import pretrain, suited_threads
 from intnacl.runs.resolve import resolve, warn_of_unused
 from intnacl.training.ranks import Ranks, ranks
 from intnacl.training.stop import Stop
@@ -47,7 +47,7 @@ def run(
     given = dict(settings or {})
     with ranks(device) as here, Stop(max_minutes) as stop:
         toml = None if file is None else Path(file)
-        config = resolve(given, file=toml, preset=preset, recipe=recipe, device=here.device)
+        config = resolve(given, file=toml, preset=preset, recipe=recipe)
         if here.main:
             warn_of_unused(given, [config])
         folder = RunFolder(out or default_folder(config))
@@ -81,7 +81,8 @@ def train_and_measure(
     with nullcontext() if not here.main or folder.state() == "finished" else folder.work():
         reason = pretrain(config, folder, here, stop, images)
         if reason is None and here.main:
-            reason = measure_all(open_run(folder, device=here.device, images=images), stop, say)
+            with suited_threads(config, here):
+                reason = measure_all(open_run(folder, device=here.device, images=images), stop, say)
         return reason
 
 

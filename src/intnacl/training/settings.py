@@ -23,8 +23,8 @@ class TrainConfig(OptimizerConfig):
     accumulate: int = setting(1, POSITIVE)
     """Batches per update; each batch supplies its own negatives."""
     precision: str = setting("auto", one_of(*DTYPES, "auto"))
-    """bf16, fp16, fp32 or fp64; auto: bf16 on GPUs that compute in it (NVIDIA's since Ampere), else fp32, in
-    which GPUs compute convolutions in TF32 unless torch is told not to."""
+    """bf16, fp16, fp32 or fp64; auto: bf16 on GPUs that compute in it (NVIDIA's since Ampere) and on CPUs
+    that train faster in it, else fp32, in which GPUs compute convolutions in TF32 by default."""
     compile: bool | None = setting(None, free=True)
     """Compile the step; None: on a GPU."""
     cuda_graph: bool | None = setting(None, free=True)

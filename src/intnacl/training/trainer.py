@@ -28,7 +28,8 @@ from intnacl.training.step import TrainStep
 from intnacl.training.stop import Stop
 
 LOOK_STEPS = 50  # between looks at the losses, which wait for the GPU
-LOOK_SECONDS = 10.0  # after which a process on its own looks all the same, for the sake of slow steps
+LOOK_SECONDS = 5.0  # after which a process on its own looks all the same, for the sake of slow steps
+LONG_EPOCH = 600.0  # seconds from which an epoch on a CPU is answered with what would be faster
 Monitor = Callable[[nn.Module], dict[str, float]]
 
 
@@ -100,7 +101,7 @@ class Trainer:
             journal.rewind(state.step)
             if state.step:
                 journal.say(f"going on from step {state.step} of {self.steps}")
-            compiled = False
+            compiled = advised = False
             if state.step < self.steps:
                 if config.compile:  # which a user should not take for a standstill
                     journal.say("compiling the update, which can take a minute or two; kernels are cached")
@@ -117,7 +118,15 @@ class Trainer:
                 state.add(step.named(terms_ST.double().sum(0)))
                 speed = len(terms_ST) * config.batch_size * config.accumulate / elapsed
                 journal.progress(state.step / self.updates, step.named(terms_ST.mean(0)), speed)
-                journal.time_left(elapsed / len(terms_ST) * (self.steps - state.step))
+                per_update = elapsed / len(terms_ST)
+                journal.time_left(per_update * (self.steps - state.step))
+                per_epoch = per_update * self.updates
+                if self.here.device.type == "cpu" and per_epoch > LONG_EPOCH and not advised:
+                    advised = True
+                    journal.say(
+                        f"an epoch takes about {per_epoch / 60:.0f} minutes on this CPU. Faster: a GPU, "
+                        "--set encoder.name=small, or smaller images (--set size)."
+                    )
                 if state.step % self.updates == 0:
                     speeds: Record = {"images_per_s": round(speed, 1), "compiled": compiled}
                     record = self._end_epoch() | speeds
