@@ -209,7 +209,7 @@ def _end(reason: str | None, here: "Ranks") -> NoReturn:
         print(f"stopped ({reason})\ngo on with: {resume_command()}")
     code = EXIT_CODES.get(reason or "", 0)  # 0 also for a run that stopped at its time limit
     if here.world > 1:
-        # At the interpreter's own end, once in a while, a thread of the process group aborts.
+        # A thread of the process group occasionally aborts when the interpreter ends by itself.
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)

@@ -1,4 +1,4 @@
-"""What all figures share: colours, markers, fonts for any script, labels beside curves, SVG inside a page.
+"""The one style of all figures: colours, markers, fonts for any script, labels beside curves, inline SVG.
 
 Figures are made without pyplot, so that nothing is kept globally and no display is needed.
 """

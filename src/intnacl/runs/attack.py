@@ -227,8 +227,8 @@ class Examples(NamedTuple):
 def store_examples(run: "Run", dataset: str, attacks: Sequence[Attack]) -> None:
     """Store some test images under the strongest gradient attack at the largest radius, for pictures.
 
-    In place of AutoAttack, which takes its time, it is tuned PGD. Stored images of a larger radius or a
-    stronger attack stay.
+    AutoAttack is slow, so tuned PGD stands in for it. Stored images of a larger radius or a stronger attack
+    are kept.
     """
     from safetensors.torch import save
 

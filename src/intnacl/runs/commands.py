@@ -1,4 +1,4 @@
-"""What the commands that measure a trained run do, apart from reading their flags."""
+"""The commands that measure a trained run, without their flags: measure, print, draw, update the result."""
 
 from collections.abc import Sequence
 from dataclasses import replace

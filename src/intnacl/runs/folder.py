@@ -113,7 +113,7 @@ class RunFolder:
     # ---- how far it has come ---------------------------------------------------------------------------
 
     def state(self) -> State:
-        """How far the run has come: "record" is a finished one whose weights are gone."""
+        """Return how far the run has come; "record" is a finished one whose weights are gone."""
         if self.encoder.exists():
             return "finished" if self.is_finished() else "trained"
         if saved(self.checkpoints):

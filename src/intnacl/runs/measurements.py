@@ -41,7 +41,7 @@ PACKAGES = ("intnacl", "numpy", "scikit-learn", "timm", "pyautoattack")
 
 
 class Settings(TypedDict, total=False):
-    """What the figures of a measurement depend on, apart from the images themselves."""
+    """The settings that a measurement's figures depend on, beside the images themselves."""
 
     dataset: str
     encoder: str
@@ -96,7 +96,7 @@ class Environment(TypedDict):
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
-    """What was asked, what came out, how long it took, and where."""
+    """A figure with the settings that it was asked for, the time it took, and where it was measured."""
 
     kind: Kind
     settings: Settings
@@ -120,7 +120,7 @@ class Measurement:
 
 
 class Measurements:
-    """What has been measured on an encoder; `own` is the probe that its run's configuration asks for."""
+    """The measurements on an encoder; `own` is the probe that its run's configuration asks for."""
 
     def __init__(self, folder: RunFolder, encoder_sha256: str, own: ProbeConfig) -> None:
         self.folder, self.encoder_sha256, self.own = folder, encoder_sha256, own

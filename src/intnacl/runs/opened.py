@@ -60,7 +60,7 @@ class Run:
 
     @cached_property
     def measurements(self) -> Measurements:
-        """What is stored of measurements on this encoder."""
+        """The stored measurements on this encoder."""
         return Measurements(self.folder, self.encoder_sha256, self.config.probe)
 
     @property

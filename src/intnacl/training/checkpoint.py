@@ -31,7 +31,7 @@ LOAD_ERRORS = (OSError, ValueError, KeyError, TypeError, RuntimeError, Unpicklin
 
 
 class StepState(TypedDict):
-    """What a `TrainStep` goes on with."""
+    """The state from which a `TrainStep` goes on."""
 
     state: dict[int, Any]
     """The optimiser's, by parameter."""
