@@ -3,8 +3,9 @@
 from collections.abc import Callable, Iterable
 from dataclasses import field, fields
 from difflib import get_close_matches
+from numbers import Integral, Rational, Real
 from types import NoneType
-from typing import TYPE_CHECKING, Any, ClassVar, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, TypeGuard, get_args
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -28,7 +29,7 @@ class InputWarning(UserWarning):
 def check_choice(argument: str, value: str, choices: Iterable[str]) -> None:
     """Raise unless `value` is one of `choices`; suggest the nearest ones, and list all, or some of many."""
     known = sorted(choices)
-    if value not in known:
+    if not isinstance(value, str) or value not in known:
         by_lower = {name.lower(): name for name in known}
         near = [by_lower[name] for name in get_close_matches(str(value).lower(), by_lower, n=3)]
         hint = f"; did you mean {near[0]!r}?" if near else "."
@@ -41,28 +42,64 @@ def check_choice(argument: str, value: str, choices: Iterable[str]) -> None:
 
 def check_count(argument: str, value: int, low: int = 1, high: int = MOST) -> None:
     """Raise unless `value` lies between `low` and `high`, by default the largest 32-bit integer."""
-    if not low <= value <= high:
+    if not isinstance(value, Integral) or isinstance(value, bool) or not low <= value <= high:
         raise InputError(f"{argument}={value!r} must be a whole number from {low} to {high:,}.")
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    """True for plain numbers, also numpy's, that tensors can be multiplied by."""
+    whole = isinstance(value, Integral) and not isinstance(value, bool)
+    return whole or (isinstance(value, Real) and not isinstance(value, Rational))
+
+
+def has_floats(x: "Tensor") -> bool:
+    """True for floats that torch computes with, unlike those of 8 bits."""
+    return x.is_floating_point() and x.dtype.itemsize > 1
 
 
 def check_number(argument: str, value: float, *, zero: bool = True) -> None:
     """Raise unless `value` lies between 0 (excluded without `zero`) and 3e38, which float32 can hold."""
-    if not 0 <= value <= 3e38 or (value == 0 and not zero):
+    if not (is_number(value) and 0 <= value <= 3e38) or (value == 0 and not zero):
         raise InputError(
             f"{argument}={value!r} must be a number {'from 0' if zero else 'above 0, up'} to 3e38."
         )
 
 
+def check_dense(argument: str, value: object, expected: str) -> None:
+    """Raise unless `value` is a plain tensor: no sparse, nested, quantized or meta one."""
+    from torch import Tensor, strided
+
+    if not isinstance(value, Tensor):
+        raise InputError(f"{argument} is a {type(value).__name__}: expected a tensor of {expected}.")
+    if value.layout != strided or value.is_nested or value.is_quantized or value.is_meta:
+        kind = "meta" if value.is_meta else "quantized" if value.is_quantized else value.layout
+        raise InputError(f"{argument} is a {kind} tensor: expected a dense one of {expected}.")
+
+
 def check_floats(who: str, x: "Tensor") -> None:
     """Raise unless x holds floats; `who` is the beginning of the demand, such as "attacks need"."""
-    if not x.is_floating_point():
+    if not has_floats(x):
         raise InputError(f"x has dtype {x.dtype}; {who} float pixels in [0, 1]: divide uint8 images by 255.")
+
+
+def call(name: str, function: Callable[..., object], *given: "Tensor") -> Any:
+    """Return what the user's function makes of tensors; an error of shapes or types in it says so."""
+    try:
+        return function(*given)
+    except InputError:
+        raise
+    except (RuntimeError, TypeError, ValueError, IndexError) as error:
+        if "memory" in str(error):
+            raise
+        kinds = " and ".join(f"{x.dtype} of shape {tuple(x.shape)} on {x.device}" for x in given)
+        raise InputError(f"{name} does not take {kinds}: {error}") from error
 
 
 def check_eps(eps: float) -> None:
     """Raise unless eps is a radius in pixel units, 0 ≤ eps ≤ 1."""
-    if isinstance(eps, str):
-        raise InputError(f"eps={eps!r} is a text: give a number, such as 8 / 255 without quotes.")
+    if not is_number(eps):
+        kind = "a text" if isinstance(eps, str) else f"of type {type(eps).__name__}"
+        raise InputError(f"eps={eps!r} is {kind}: give a number, such as 8 / 255 without quotes.")
     if not 0 <= eps <= 1:
         raise InputError(
             f"eps={eps!r} is out of range; it counts in pixels in [0, 1], so 8/255 is {8 / 255:.4f}."
@@ -76,10 +113,17 @@ def must(hold: Callable[[Any], bool], demand: str) -> Check:
     """A check that `hold(value)` is true; its error ends in what the value must be."""
 
     def check(argument: str, value: Any) -> None:
-        if not hold(value):
+        try:
+            holds = bool(hold(value))
+        except (TypeError, ValueError, RuntimeError):  # of another type, such as a text or an array
+            holds = False
+        if not holds:
             raise InputError(f"{argument}={value!r} must be {demand}.")
 
     return check
+
+
+check_bool = must(lambda value: isinstance(value, bool), "True or False")
 
 
 def one_of(*choices: str) -> Check:

@@ -193,12 +193,27 @@ def test_bad_views_are_an_error(embedder, images):
 
     for encoder, x, options, message in (
         (embedder, images, {"eps": 1.5}, r"eps=1\.5 is out of range"),
-        (embedder, images, {"eps": EPS, "steps": 0}, "steps=0 must be at least 1"),
+        (embedder, images, {"eps": EPS, "steps": 0}, "steps=0 must be a whole number from 1"),
         (embedder, (255 * images).byte(), {"eps": EPS}, "divide uint8 images by 255"),
-        (Two(), images, {"eps": EPS}, "encoder returns a tuple: wrap it"),
+        (Two(), images, {"eps": EPS}, "model returns a tuple: wrap it"),
     ):
         with pytest.raises(InputError, match=message):
             adversarial_view(encoder, x, **options)
+
+
+def test_pixels_and_gradients_that_are_not_numbers_are_an_error(embedder, images):
+    def diverged(x: Tensor) -> Tensor:
+        return embedder(x) * torch.nan
+
+    x = images.clone()
+    x[3, 0, 0, 0] = torch.nan
+    with pytest.raises(InputError, match=r"x is NaN for 1 of 24 images: attacks need pixels in \[0, 1\]"):
+        adversarial_view(embedder, x, EPS)
+    with pytest.raises(
+        InputError, match="gradient of the loss is NaN for 24 of 24 images: the model has div"
+    ):
+        adversarial_view(diverged, images, EPS)
+    assert adversarial_view(diverged, x, EPS, check=False).isnan().any()
 
 
 @pytest.mark.parametrize("settings", [{"eps": 0.0}, {"eps": 2.0}, {"eps": float("nan")}, {"steps": 0}])

@@ -5,7 +5,6 @@ import itertools
 import math
 import subprocess
 import sys
-from pathlib import Path
 from typing import get_args
 
 import numpy as np
@@ -178,9 +177,7 @@ def test_a_weight_of_its_own_has_one_value_an_image() -> None:
     z0, z1, za = views(3)
     loss = IntNaClLoss.preset("intcl")
     for weight in (torch.ones(B + 1), torch.ones(B, 1), torch.ones(())):
-        with pytest.raises(
-            InputError, match=r"weight is of shape .*: expected .* one value an image, \(5,\)"
-        ):
+        with pytest.raises(InputError, match=r"weight is of shape .*: expected one value an image, \(5,\)"):
             loss(z0, z1, adversarial=za, weight=weight)
     with pytest.raises(InputError, match="weight is a float"):
         IntNaClLoss.preset("intcl", weight=lambda *_: 2.0)(z0, z1, adversarial=za)
@@ -196,30 +193,6 @@ def test_settings_hold_names_of_weights_alone() -> None:
     for value in (function, "mine"):
         with pytest.raises(InputError, match=r"loss, one, relative\. Only IntNaClLoss\(weight=…\) itself"):
             LossConfig(weight=value)
-
-
-TYPED = """import torch
-from torch import Tensor
-from intnacl import IntNaClLoss
-def w(z0: Tensor, z1: Tensor, clean: Tensor) -> Tensor:
-    return clean
-z = torch.ones(4, 2)
-IntNaClLoss(alpha=1.0, weight=w)(z, z, adversarial=z, weight=z)
-IntNaClLoss(weight="relative").terms(z, z, weight=z)
-IntNaClLoss(weight="two")  # refused
-IntNaClLoss(weight=len)  # refused
-IntNaClLoss()(z, z, weight=1.0)  # refused
-"""
-
-
-def test_type_checkers_see_what_a_weight_may_be(tmp_path: Path) -> None:
-    from mypy import api
-
-    (tmp_path / "example.py").write_text(TYPED)
-    cache = Path(__file__).parents[2] / ".mypy_cache"
-    out = api.run(["--strict", f"--cache-dir={cache}", "--config-file=", str(tmp_path / "example.py")])[0]
-    found = {int(line.split(":")[1]) for line in out.splitlines() if ": error: " in line}
-    assert found == {i for i, line in enumerate(TYPED.splitlines(), 1) if "refused" in line}, out
 
 
 def test_the_relative_weight_of_batches_without_a_loss_is_one() -> None:
@@ -383,17 +356,20 @@ def test_compiles_to_one_graph_with_its_backward(keywords: dict, device: str) ->
         ({"weight": "two"}, r"weight='two'.*loss, one, relative"),
         ({"denominator": "NM"}, r"denominator='NM'.*MN, N"),
         ({"mix_negatives": "dirty"}, r"mix_negatives='dirty'.*clean, pair"),
-        ({"num_positives": 0}, r"num_positives=0 must be.*1 or more"),
+        ({"num_positives": 0}, r"num_positives=0 must be a whole number from 1"),
         ({"num_positives": 1.5}, r"num_positives=1.5 must be a whole number"),
+        ({"num_positives": 2**70}, r"num_positives=\d+ must be a whole number from 1 to 2,147,483,647"),
+        ({"gather": "yes"}, r"gather='yes' must be True or False"),
+        ({"detach_weight": 1}, r"detach_weight=1 must be True or False"),
         ({"lam": 1.2}, r"lam=1.2.*from 0 to 1"),
         ({"lam": -0.1}, r"lam=-0.1"),
-        ({"alpha": -1.0}, r"alpha=-1.0.*0 or more"),
+        ({"alpha": -1.0}, r"alpha=-1.0.*from 0 to 1e\+18"),
         ({"alpha": math.inf}, r"alpha=inf is out of range"),
-        ({"temperature": 0.0}, r"temperature=0.0.*above 0"),
+        ({"temperature": 0.0}, r"temperature=0.0.*from 1e-30"),
         ({"temperature": math.nan}, r"temperature=nan"),
-        ({"temperature": 1e-300}, r"temperature=1e-300.*1e-30 at least"),
-        ({"tau_plus": 1.0}, r"tau_plus=1.0.*below 1"),
-        ({"beta": -0.5}, r"beta=-0.5.*0 or more"),
+        ({"temperature": 1e-300}, r"temperature=1e-300.*from 1e-30"),
+        ({"tau_plus": 1.0}, r"tau_plus=1.0.*from 0 to below 1"),
+        ({"beta": -0.5}, r"beta=-0.5.*from 0"),
         ({"temperature": "0.5"}, r"temperature='0.5' is of type str: give a plain number"),
         ({"temperature": torch.tensor(0.5, requires_grad=True)}, r"temperature=.*of type Tensor"),
     ],

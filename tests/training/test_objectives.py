@@ -114,6 +114,7 @@ def test_the_adversary_gets_its_settings(monkeypatch: pytest.MonkeyPatch) -> Non
     adversary = AdversaryConfig(eps=0.1, steps=3, clamp=True, negatives="g1")
     contrastive("intcl", loss=numbers, adversary=adversary)(images(), None, ROWS, STEP)
     assert (given["eps"], given["steps"], given["clamp"]) == (0.1, 3, True)
+    assert given["check"] is False  # a GPU would have to be waited for
     assert given["criterion"].config == LossConfig(negatives="g1", **numbers)
 
 

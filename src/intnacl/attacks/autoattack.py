@@ -8,7 +8,8 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from intnacl.attacks.training_view import Model
+from intnacl.attacks.gradient import check_attack
+from intnacl.attacks.training_view import Model, rows_of
 from intnacl.errors import InputError, missing_extra
 
 TARGETS = 9  # target classes of the standard version's APGD-T and FAB-T
@@ -24,8 +25,9 @@ def autoattack(
     targeted attacks try every wrong class; their loss needs at least `FEWEST`.
     """
     attack_class = require_autoattack()
+    check_attack(model, x, y, eps)
     with torch.no_grad():
-        classes = model(x[:1]).shape[1]
+        classes = rows_of(model, x[:1]).shape[1]
     check_targets(classes)
     with _isolated(x):
         attack = attack_class(model, eps=eps, norm="Linf", version="standard", seed=seed, device=x.device)

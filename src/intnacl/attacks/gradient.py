@@ -18,14 +18,30 @@ from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
-from intnacl.attacks.training_view import Model
-from intnacl.errors import InputError, InputWarning, check_eps, check_floats
+from intnacl.attacks.training_view import Model, check_numbers, check_pixels, pixel_gradient, rows_of
+from intnacl.errors import (
+    InputError,
+    InputWarning,
+    call,
+    check_bool,
+    check_count,
+    check_dense,
+    check_eps,
+    check_number,
+    has_floats,
+)
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 def cross_entropy(logits_BC: Tensor, y_B: Tensor) -> Tensor:
-    """−log softmax(logits)_y of each sample: (B, C), (B,) -> (B,)."""
+    """−log softmax(logits)_y of each sample: (B, C), (B,) or probabilities (B, C) -> (B,)."""
+    if y_B.is_floating_point() and (y_B.shape, y_B.dtype) != (logits_BC.shape, logits_BC.dtype):
+        raise InputError(
+            f"y is {y_B.dtype} of shape {tuple(y_B.shape)}, the logits are {logits_BC.dtype} of shape "
+            f"{tuple(logits_BC.shape)}: cross-entropy takes whole numbers as labels, or probabilities like "
+            "the logits."
+        )
     return functional.cross_entropy(logits_BC, y_B, reduction="none")
 
 
@@ -37,11 +53,16 @@ def input_gradient(
     `loss` gives one number per sample, or their mean or sum. The sum over samples keeps their gradients
     apart, so the sign does not depend on the batch size.
     """
+    return _gradient(model, x, y, loss, check_batch(model, x, y))
+
+
+def _gradient(model: Model, x: Tensor, y: Tensor, loss: Loss, classes: int) -> tuple[Tensor, Tensor]:
+    """Return what `input_gradient` does, for images and labels that `check_batch` has seen."""
     with torch.enable_grad():
         x = x.detach().clone().requires_grad_()
-        logits = model(x)
-        (gradient,) = torch.autograd.grad(loss(logits, y).sum(), x)
-    _check_numbers("the gradient of the loss", gradient)
+        logits = _logits(model, x, y, classes)
+        gradient = pixel_gradient(_losses(loss, logits, y).sum(), x)
+    check_numbers("the gradient of the loss", gradient)
     return gradient, logits.detach()
 
 
@@ -53,14 +74,16 @@ def fgsm(
     `clamp=False` leaves the box [0, 1], as the paper's own attack does. `loss` maps (logits, y) to one number
     per sample, or to their mean or sum: the sign is the same.
     """
-    _check(model, x, y, eps, box=clamp)
+    check_bool("clamp", clamp)
+    check_attack(model, x, y, eps, box=clamp)
     return along(x, gradient_sign(model, x, y, loss=loss), eps, clamp=clamp)
 
 
 def gradient_sign(model: Model, x: Tensor, y: Tensor, *, loss: Loss = cross_entropy) -> Tensor:
     """Return sign ∇ₓ loss(model(x), y), shape of x: FGSM's direction, the same for every eps."""
+    classes = check_batch(model, x, y)
     with plain_gradients(x.device):
-        gradient, _ = input_gradient(model, x.detach().clone(), y.clone(), loss=loss)
+        gradient, _ = _gradient(model, x.detach().clone(), y.clone(), loss, classes)
         return gradient.sign()
 
 
@@ -98,18 +121,21 @@ def pgd(
     `batch_size` samples go through the model at once (None: all). Samples that are fooled leave the batches,
     so many samples with a batch size take fewer passes than one call per batch.
     """
-    _check(model, x, y, eps)
-    if not step_size >= 0:
-        raise InputError(f"step_size={step_size!r} must not be negative; eps / 4 is a good choice.")
-    if steps < 1 or restarts < 1:
-        raise InputError(f"steps={steps!r} and restarts={restarts!r} must both be at least 1.")
-    if batch_size is not None and batch_size < 1:
-        raise InputError(f"batch_size={batch_size!r} must be at least 1, or None for all samples at once.")
-    size = batch_size or max(1, len(x))
+    classes = check_attack(model, x, y, eps)
+    check_number("step_size", step_size)
+    check_count("steps", steps)
+    check_count("restarts", restarts)
+    check_bool("random_start", random_start)
+    check_bool("stop_when_fooled", stop_when_fooled)
+    if batch_size is not None:
+        check_count("batch_size", batch_size)
+    if not isinstance(generator, torch.Generator | None):
+        raise InputError(f"generator={generator!r} is no torch.Generator: torch.Generator().manual_seed(0).")
+    size = int(batch_size or max(1, len(x)))
     with plain_gradients(x.device):
         x, y = x.detach().clone(), y.clone()
         low, high = (x - eps).clamp(min=0), (x + eps).clamp(max=1)
-        worst, worst_score = x.clone(), _scores(model, loss, x, y, size)
+        worst, worst_score = x.clone(), _scores(model, loss, x, y, size, classes)
         for _ in range(restarts):
             end = x.clone()
             if random_start:
@@ -124,33 +150,59 @@ def pgd(
             for _ in range(steps):
                 still_moving = []
                 for rows in moving:
-                    gradient, logits = input_gradient(model, end[rows], y[rows], loss=loss)
+                    gradient, logits = _gradient(model, end[rows], y[rows], loss, classes)
                     if stop_when_fooled:
                         right = ~_is_fooled(logits, y[rows])
                         rows, gradient = rows[right], gradient[right]
-                    end[rows] = (end[rows] + step_size * gradient.sign()).clamp(low[rows], high[rows])
+                    end[rows] = (end[rows] + float(step_size) * gradient.sign()).clamp(low[rows], high[rows])
                     still_moving.append(rows)
                 moving = torch.split(torch.cat(still_moving), size)
                 if len(moving[0]) == 0:
                     break
-            score = _scores(model, loss, end[left], y[left], size)
+            score = _scores(model, loss, end[left], y[left], size, classes)
             better = score > worst_score[left]
             worst[left[better]], worst_score[left[better]] = end[left[better]], score[better]
     return worst
 
 
-def _scores(model: Model, loss: Loss, x: Tensor, y: Tensor, size: int) -> Tensor:
+def _scores(model: Model, loss: Loss, x: Tensor, y: Tensor, size: int, classes: int) -> Tensor:
     """Return the loss of each sample, or +inf if it is fooled: (B,)."""
     scores = []
     for x_B, y_B in zip(torch.split(x, size), torch.split(y, size), strict=True):
         with torch.no_grad():
-            logits = model(x_B)
-            losses = loss(logits, y_B)
-            if losses.ndim == 0:
-                losses = torch.stack([loss(logits[i : i + 1], y_B[i : i + 1]) for i in range(len(y_B))])
-        _check_numbers("the loss", losses)
+            logits = _logits(model, x_B, y_B, classes)
+            losses = _losses(loss, logits, y_B)
+            if losses.ndim == 0 and len(y_B):
+                each = [_losses(loss, logits[i : i + 1], y_B[i : i + 1]) for i in range(len(y_B))]
+                losses = torch.cat([one.reshape(1) for one in each])
+        check_numbers("the loss", losses)
         scores.append(losses.masked_fill(_is_fooled(logits, y_B), torch.inf))
     return torch.cat(scores)
+
+
+def _logits(model: Model, x: Tensor, y: Tensor, classes: int) -> Tensor:
+    """Return the model's logits; raise unless they have the `classes` of the labels, where these are any."""
+    logits = rows_of(model, x)
+    if not y.is_floating_point() and (logits.ndim != 2 or logits.shape[1] < max(1, classes)):
+        raise InputError(
+            f"the model returns shape {tuple(logits.shape)}, and the highest label is {classes - 1}: attacks "
+            f"need logits, ({len(x)}, classes), of at least {classes} classes, since labels count from 0."
+        )
+    return logits
+
+
+def _losses(loss: Loss, logits: Tensor, y: Tensor) -> Tensor:
+    """Return the loss of each sample, or their mean or sum; raise where it is anything else."""
+    if not callable(loss):
+        raise InputError(f"loss is a {type(loss).__name__}: give a function of logits and labels.")
+    values: Tensor = call("the loss", loss, logits, y)
+    expected = f"floats, one a sample, ({len(logits)},), or their mean or sum"
+    check_dense("the value of the loss", values, expected)
+    if not has_floats(values) or values.shape not in ((), (len(logits),)):
+        raise InputError(
+            f"the loss returns {values.dtype} of shape {tuple(values.shape)}: expected {expected}."
+        )
+    return values
 
 
 def _is_fooled(logits: Tensor, y: Tensor) -> Tensor:
@@ -166,16 +218,39 @@ def plain_gradients(device: torch.device) -> Iterator[None]:
         yield
 
 
-def _check(model: Model, x: Tensor, y: Tensor, eps: float, *, box: bool = True) -> None:
-    """Raise unless x, y and eps can be attacked, x inside [0, 1] if `box`; warn of a model in train mode."""
-    check_floats("attacks need", x)
+def check_batch(model: Model, x: Tensor, y: Tensor) -> int:
+    """Raise unless x and y are images with one label or target each; return how many classes these take."""
+    check_pixels(model, x)
+    check_dense("y", y, f"labels, ({len(x)},)")
+    if y.ndim == 0 or len(x) != len(y):
+        count = f"{len(y)} labels" if y.ndim else "a single label, without a batch"
+        raise InputError(f"{len(x)} images but {count}; attacks need one label per image.")
+    if y.device != x.device:
+        raise InputError(f"y is on {y.device}, x on {x.device}: move them to one device.")
+    if y.is_floating_point():
+        return 0
+    if y.dtype not in (torch.int64, torch.uint8) or y.ndim != 1:
+        raise InputError(
+            f"y is {y.dtype} of shape {tuple(y.shape)}: expected whole numbers, ({len(x)},), as y.long() "
+            "gives them, or floats that the loss takes as targets."
+        )
+    low, high = (int(end) for end in torch.aminmax(y)) if len(y) else (0, -1)
+    if low < 0:
+        raise InputError(f"y has a label of {low}: labels are classes, counted from 0.")
+    return high + 1
+
+
+def check_attack(model: Model, x: Tensor, y: Tensor, eps: float, *, box: bool = True) -> int:
+    """Raise unless x, y and eps can be attacked, x inside [0, 1] if `box`; warn of a model in train mode.
+
+    Returns how many classes the labels take.
+    """
+    classes = check_batch(model, x, y)
     if x.dtype.itemsize < 4:
         raise InputError(
             f"x has dtype {x.dtype}, whose rounding would leave the ball of a small eps: give float32 pixels "
             "and let the model convert them."
         )
-    if len(x) != len(y):
-        raise InputError(f"{len(x)} images but {len(y)} labels; attacks need one label per image.")
     check_eps(eps)
     # Cut to the box, a pixel outside would move by far more than eps.
     low, high = torch.aminmax(x.detach()) if box and x.numel() else (0, 1)
@@ -196,13 +271,4 @@ def _check(model: Model, x: Tensor, y: Tensor, eps: float, *, box: bool = True) 
             InputWarning,
             stacklevel=3,
         )
-
-
-def _check_numbers(what: str, values: Tensor) -> None:
-    """Raise if any of `values`, samples first, is NaN: such a sample would count as fooled."""
-    bad_B = values.isnan().flatten(1).any(1) if values.ndim > 1 else values.isnan()
-    if bad_B.any():
-        raise InputError(
-            f"{what} is NaN for {int(bad_B.sum())} of {len(values)} images, which would count as fooled: the "
-            "model has diverged, overflows in its dtype, or has no derivative there, as sqrt has none at 0."
-        )
+    return classes

@@ -6,7 +6,7 @@ adversarial = attack(classifier, x, y)      # x: (B, 3, H, W) pixels in [0, 1], 
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, NotRequired, TypedDict
 
 import torch
@@ -15,7 +15,7 @@ from torch import Generator, Tensor
 from intnacl.attacks.autoattack import autoattack
 from intnacl.attacks.gradient import fgsm, pgd
 from intnacl.attacks.training_view import Model
-from intnacl.errors import InputError, check_choice, check_eps
+from intnacl.errors import check_choice, check_count, check_eps
 
 
 class AttackSettings(TypedDict):
@@ -69,8 +69,8 @@ class Attack(ABC):
 
     def __post_init__(self) -> None:
         check_eps(self.eps)
-        if self.images is not None and self.images < 1:
-            raise InputError(f"images={self.images!r} must be at least 1, or None for all.")
+        if self.images is not None:
+            check_count("images", self.images)
 
     @abstractmethod
     def __call__(
@@ -197,4 +197,7 @@ def named_attack(name: str, eps: float, /, **overrides: Any) -> Attack:
     """Return the attack of this name in ATTACKS at this eps, with single settings replaced."""
     check_choice("attack", name, ATTACKS)
     check_eps(eps)
-    return replace(ATTACKS[name](eps), **overrides)
+    attack = ATTACKS[name](eps)
+    for key in overrides:
+        check_choice(f"setting of {name}", key, (one.name for one in fields(attack)))
+    return replace(attack, **overrides)

@@ -6,12 +6,26 @@ Shapes: B images, x: (B, 3, H, W) pixels in [0, 1], z: (B, D) embeddings.
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar, get_args
 
 import torch
 from torch import Tensor, nn
 
-from intnacl.errors import InputError, Settings, check_eps, check_floats, must, one_of, setting
+from intnacl.errors import (
+    InputError,
+    Settings,
+    call,
+    check_bool,
+    check_count,
+    check_dense,
+    check_eps,
+    check_floats,
+    has_floats,
+    must,
+    one_of,
+    setting,
+)
 from intnacl.losses.config import Negatives
 from intnacl.losses.integrated import IntNaClLoss
 
@@ -25,11 +39,11 @@ class AdversaryConfig(Settings):
     prefix: ClassVar[str] = "adversary "
     eps: float = setting(0.015, must(lambda v: 0 < v <= 1, "above 0 and at most 1: it counts in pixels"))
     """Radius in pixels of [0, 1]."""
-    steps: int = setting(1, must(lambda v: v >= 1, "1 or more"))
+    steps: int = setting(1, check_count)
     """Number of sign steps; if several, each of size 2·eps / steps."""
-    random_start: bool = False
+    random_start: bool = setting(False, check_bool)
     """Take the first gradient at a random point of the ball."""
-    clamp: bool = False
+    clamp: bool = setting(False, check_bool)
     """Keep the view in [0, 1]."""
     negatives: str = setting("g0", one_of(*get_args(Negatives)))
     """The estimator of the loss that the view maximises; g0: SimCLR's, as the paper writes."""
@@ -44,6 +58,7 @@ def adversarial_view(
     random_start: Tensor | None = None,
     criterion: IntNaClLoss | None = None,
     clamp: bool = False,
+    check: bool = True,
 ) -> Tensor:
     """Return the training view x_adv: `steps` sign steps from x that maximise the SimCLR loss of (x, x_adv).
 
@@ -57,12 +72,32 @@ def adversarial_view(
     Steps, ball and box are computed in float32 at least. A view of half-precision pixels is rounded to their
     type once, at the end, by up to ε/4 of a pixel below 1 and ε/2 of one above, ε its `torch.finfo(…).eps`
     (1/128 in bfloat16): give float32 pixels to stay in the ball.
+
+    Pixels or a gradient that are NaN raise. A GPU has to be waited for to see that: `check=False` does not
+    look, and neither does code that is compiled or captured.
     """
-    check_floats("attacks need", x)
+    check_pixels(encoder, x)
     check_eps(eps)
-    if steps < 1:
-        raise InputError(f"steps={steps!r} must be at least 1.")
-    criterion = criterion or IntNaClLoss()
+    check_count("steps", steps)
+    criterion = IntNaClLoss() if criterion is None else criterion
+    check_bool("clamp", clamp)
+    if not callable(criterion):
+        raise InputError(f"criterion is a {type(criterion).__name__}: expected an IntNaClLoss.")
+    if random_start is not None:
+        check_dense("random_start", random_start, f"numbers in [−1, 1], {tuple(x.shape)}")
+        same = random_start.shape == x.shape and random_start.device == x.device
+        if not same or not has_floats(random_start):
+            raise InputError(
+                f"random_start is {random_start.dtype} of shape {tuple(random_start.shape)} on "
+                f"{random_start.device}: expected floats like x, {tuple(x.shape)} on {x.device}."
+            )
+    check = check and not torch.compiler.is_compiling()
+    check = check and not (x.is_cuda and torch.cuda.is_current_stream_capturing())
+    embed: Model = encoder
+    maximised: Callable[[Tensor, Tensor], Tensor] = criterion
+    if check:
+        embed, maximised = partial(rows_of, encoder), partial(call, "the criterion", criterion)
+        check_numbers("x", x.detach(), "attacks need pixels in [0, 1]")
     step_size = view_step(eps, steps)
     fixed: Tensor | None = None
     with torch.inference_mode(False), _without_parameter_gradients(encoder):
@@ -72,23 +107,75 @@ def adversarial_view(
         if random_start is not None:
             moved = x + eps * random_start
             with torch.no_grad():
-                fixed = encoder(given)
+                fixed = embed(given)
         for _ in range(steps):
             with torch.enable_grad():
                 leaf = moved.to(given.dtype).detach().requires_grad_()
-                z = encoder(leaf)
-                if not isinstance(z, Tensor):
-                    raise InputError(
-                        f"encoder returns a {type(z).__name__}: wrap it to return its embeddings alone."
-                    )
+                z = embed(leaf)
                 # Without a random start, the first forward pass gives both embeddings.
                 fixed = z.detach() if fixed is None else fixed
                 # The criterion's mean over B rows makes gradients so small that float16 rounds some to zero;
                 # a power of two about B prevents that and changes no bit in other types.
-                scaled_loss = criterion(fixed, z) * 2 ** len(x).bit_length()
-                (gradient,) = torch.autograd.grad(scaled_loss, leaf)
+                scaled_loss = maximised(fixed, z) * 2 ** len(x).bit_length()
+                gradient = pixel_gradient(scaled_loss, leaf)
+            if check:
+                check_numbers("the gradient of the loss", gradient)
             moved = (moved + step_size * gradient.sign()).clamp(x - eps, x + eps)
     return (moved.clamp(0, 1) if clamp else moved).to(given.dtype)
+
+
+def check_pixels(model: Model, x: Tensor) -> None:
+    """Raise unless `model` can be called, and x is a batch of images in floats."""
+    if not callable(model):
+        raise InputError(
+            f"the model is a {type(model).__name__}: give a network, or a function of pixels (B, 3, H, W)."
+        )
+    check_dense("x", x, "images, (batch, channels, height, width)")
+    check_floats("attacks need", x)
+    if x.ndim != 4:
+        raise InputError(
+            f"x has shape {tuple(x.shape)}: expected images, (batch, channels, height, width); x[None] makes "
+            "a batch of one."
+        )
+
+
+def rows_of(model: Model, x: Tensor) -> Tensor:
+    """Return what a network makes of x, a tensor of floats with one row an image; raise where it is not."""
+    rows = call("the model", model, x)
+    if not isinstance(rows, Tensor):
+        raise InputError(
+            f"the model returns a {type(rows).__name__}: wrap it to return its logits or embeddings alone."
+        )
+    if rows.ndim == 0 or len(rows) != len(x) or not has_floats(rows) or rows.device != x.device:
+        raise InputError(
+            f"the model returns {rows.dtype} of shape {tuple(rows.shape)} on {rows.device}, for {len(x)} "
+            f"images on {x.device}: expected floats there, one row an image."
+        )
+    return rows
+
+
+def pixel_gradient(loss: Tensor, x: Tensor) -> Tensor:
+    """Return the gradient of a scalar loss by x; raise where the loss does not depend on x."""
+    found = torch.autograd.grad(loss, x, allow_unused=True)[0] if loss.requires_grad else None
+    if found is None:
+        raise InputError(
+            "the loss has no gradient by the pixels: leave detach(), no_grad(), argmax() and integers out of "
+            "the model and the loss."
+        )
+    return found
+
+
+DIVERGED = (
+    "the model has diverged, overflows in its dtype, or has no derivative there, as sqrt has none at 0. Such "
+    "images would count as fooled"
+)
+
+
+def check_numbers(name: str, values: Tensor, why: str = DIVERGED) -> None:
+    """Raise, and say why it may be, if any of `values`, samples first, is NaN."""
+    bad_B = values.isnan().flatten(1).any(1) if values.ndim > 1 else values.isnan()
+    if bad_B.any():
+        raise InputError(f"{name} is NaN for {int(bad_B.sum())} of {len(values)} images: {why}.")
 
 
 def view_step(eps: float, steps: int) -> float:

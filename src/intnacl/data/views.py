@@ -8,6 +8,7 @@ another to find its partners.
 Shapes: B rows of this rank, h halo rows before them, V augmented views, C×H×W pixels.
 """
 
+from numbers import Integral
 from typing import NamedTuple
 
 import torch
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from intnacl.data.augment import augment
 from intnacl.data.augmentations import AugmentConfig
-from intnacl.errors import InputError
+from intnacl.errors import InputError, check_dense, has_floats, is_number
 
 
 class Views(NamedTuple):
@@ -35,16 +36,19 @@ def mix(x: Tensor, lam: float, shift: int) -> Tensor:
         shift: any integer that is not a multiple of B.
     """
     _check_lam(lam)
-    if not x.is_floating_point():
+    check_dense("x", x, "floats, the batch first")
+    if not has_floats(x):
         raise InputError(f"x is {x.dtype}: mix pixels in [0, 1], which images.float() / 255 gives.")
-    if len(x) < 2:
-        raise InputError(f"x has {len(x)} rows: mixing takes at least 2.")
+    if x.ndim == 0 or len(x) < 2:
+        raise InputError(f"x has shape {tuple(x.shape)}: mixing takes a batch of at least 2 rows.")
+    if not isinstance(shift, Integral):
+        raise InputError(f"shift={shift!r} is of type {type(shift).__name__}: give a whole number.")
     if shift % len(x) == 0:
         raise InputError(
             f"shift={shift} mixes each of {len(x)} rows with itself: take one from 1 to {len(x) - 1}, or a "
             "larger batch. A DataLoader with drop_last=True leaves out a small last one."
         )
-    return lam * x + (1 - lam) * x.roll(shift, 0)
+    return lam * x + (1 - lam) * x.roll(shift % len(x), 0)
 
 
 def make_views(
@@ -108,5 +112,5 @@ def _mixed(bases: list[Tensor], lam: float, halo: int) -> list[Tensor]:
 
 
 def _check_lam(lam: float) -> None:
-    if not 0 <= lam <= 1:
+    if not (is_number(lam) and 0 <= lam <= 1):
         raise InputError(f"lam={lam!r} must be in [0, 1]: it is the share of the image itself.")

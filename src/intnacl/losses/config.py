@@ -1,12 +1,19 @@
 """The settings of the loss, their ranges, and the presets of the paper's Table 1."""
 
-import math
-from collections.abc import Callable
 from dataclasses import dataclass
-from numbers import Integral, Real
 from typing import Any, Literal, get_args
 
-from intnacl.errors import Check, InputError, Settings, check_choice, must, one_of, setting
+from intnacl.errors import (
+    Check,
+    InputError,
+    Settings,
+    check_bool,
+    check_choice,
+    check_count,
+    is_number,
+    one_of,
+    setting,
+)
 
 NaCl = Literal["nca", "mixnca"]
 Negatives = Literal["g0", "g1", "g2"]
@@ -14,6 +21,8 @@ Weight = Literal["loss", "relative", "one"]
 Denominator = Literal["N", "MN"]
 MixNegatives = Literal["pair", "clean"]
 Preset = Literal["simclr", "debiased", "hardneg", "debiased_hardneg", "adv", "intcl", "intnacl"]
+
+MOST = 1e18  # of weights and exponents: above, a whole number does not fit into a tensor
 
 # The paper's Table 1, a row each; every other setting is the constructor's default.
 PRESETS: dict[str, dict[str, Any]] = {
@@ -27,14 +36,18 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 
-def number(holds: Callable[[float], bool], demand: str) -> Check:
-    """Return a check of a finite number; it refuses tensors, of whose gradient a part would be lost."""
+def number(low: float, high: float, *, below: bool = False) -> Check:
+    """Return a check of a number from `low` to `high`, or `below` it.
+
+    It refuses tensors, since a part of their gradient would be lost.
+    """
 
     def check(name: str, value: Any) -> None:
-        if not isinstance(value, Real):
+        if not is_number(value):
             raise InputError(f"{name}={value!r} is of type {type(value).__name__}: give a plain number.")
-        if not (math.isfinite(value) and holds(float(value))):
-            raise InputError(f"{name}={value!r} is out of range: it must be {demand}.")
+        if not low <= value <= high or (below and value == high):
+            to = "to below" if below else "to"
+            raise InputError(f"{name}={value!r} is out of range: it must be from {low:g} {to} {high:g}.")
 
     return check
 
@@ -55,34 +68,29 @@ class LossConfig(Settings):
     """"nca": M views of an image are its positives; "mixnca": M − 1 mixed views are positives in part."""
     negatives: str = setting("g0", one_of(*get_args(Negatives)))
     """The estimator G¹: "g0" plain mean, "g1" debiased, "g2" debiased and weighted towards hard negatives."""
-    num_positives: int = setting(
-        1, must(lambda m: isinstance(m, Integral) and int(m) >= 1, "a whole number, 1 or more"), flag=True
-    )
+    num_positives: int = setting(1, check_count, flag=True)
     """M, the number of positives; a step needs M − 1 extra views (nca) or mixed views (mixnca)."""
-    lam: float = setting(0.5, number(lambda v: 0 <= v <= 1, "from 0 to 1"), flag=True)
+    lam: float = setting(0.5, number(0, 1), flag=True)
     """λ, the share of the image itself in a mixed view (mixnca)."""
-    alpha: float = setting(0.0, number(lambda v: v >= 0, "0 or more"), flag=True)
+    alpha: float = setting(0.0, number(0, MOST), flag=True)
     """α, the weight of the robust term; 0 leaves it out, and no adversarial view is needed."""
     robust_negatives: str | None = setting(None, one_of(*get_args(Negatives)))
     """The estimator G² of the robust term; None: the same as `negatives`."""
     weight: str = setting("loss", weight_name)
     """w of the robust term: "loss" = ŵ(x), the clean loss of the same row; "relative" = ŵ(x) divided by its
     mean over the batch, a constant; "one" = 1. `IntNaClLoss` in Python also takes a function."""
-    temperature: float = setting(
-        0.5,
-        number(lambda v: v >= 1e-30, "above 0, by 1e-30 at least"),  # 1/t fits into a float32
-    )
+    temperature: float = setting(0.5, number(1e-30, MOST))  # 1/t fits into a float32
     """t, by which similarities are divided."""
-    tau_plus: float = setting(0.01, number(lambda v: 0 <= v < 1, "from 0 to below 1"))
+    tau_plus: float = setting(0.01, number(0, 1, below=True))
     """τ⁺, the assumed share of positives among the negatives (g1, g2)."""
-    beta: float = setting(1.0, number(lambda v: v >= 0, "0 or more"))
+    beta: float = setting(1.0, number(0, MOST))
     """β, how strongly hard negatives are weighted (g2)."""
-    detach_weight: bool = False
+    detach_weight: bool = setting(False, check_bool)
     """Take w for a constant in the gradient, as "relative" always is."""
     denominator: str = setting("N", one_of(*get_args(Denominator)))
     """"N": S + N·G as in the paper's main text; "MN": S + M·N·G as in its Appendix B (nca)."""
     mix_negatives: str = setting("pair", one_of(*get_args(MixNegatives)))
     """"pair": a mixed view's negatives are the other rows of (z0, mixed); "clean": those of (z0, z1), which
     is closest to the paper."""
-    gather: bool = False
+    gather: bool = setting(False, check_bool)
     """Take negatives from all ranks of torch.distributed, which must have equally many rows."""

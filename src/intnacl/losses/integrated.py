@@ -3,14 +3,14 @@
 Shapes: B images on this process, D embedding size, R = 2B rows of a pair of views, E = M − 1 extra positives.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
 
-from intnacl.errors import InputError, check_choice
+from intnacl.errors import InputError, call, check_choice, check_dense, has_floats
 from intnacl.losses.config import (
     PRESETS,
     Denominator,
@@ -146,8 +146,18 @@ class IntNaClLoss(nn.Module):
         """
         return self.terms(z0, z1, extra=extra, mixed=mixed, adversarial=adversarial, weight=weight)["loss"]
 
-    if TYPE_CHECKING:  # nn.Module declares that a call returns Any
-        __call__ = forward
+    if TYPE_CHECKING:  # nn.Module declares that a call takes and returns anything
+
+        def __call__(
+            self,
+            z0: Tensor,
+            z1: Tensor,
+            *,
+            extra: Sequence[Tensor] | None = None,
+            mixed: Sequence[Tensor] | None = None,
+            adversarial: Tensor | None = None,
+            weight: Tensor | None = None,
+        ) -> Tensor: ...
 
     def terms(
         self,
@@ -228,7 +238,9 @@ class IntNaClLoss(nn.Module):
         if other and weight is None and self.weight != "one":
             clean = self._compare(anchor, positive, g)
         if weight is None and callable(self.weight):
-            weight = self.weight(anchor.own_BD, positive.own_BD, base_rows(clean))
+            given = (anchor.own_BD, positive.own_BD, base_rows(clean))
+            compiling = torch.compiler.is_compiling()
+            weight = self.weight(*given) if compiling else call("weight", self.weight, *given)
         if weight is not None:
             w_R = given_weight(weight, clean.positive_R, detach=detach)
         else:
@@ -262,9 +274,8 @@ class IntNaClLoss(nn.Module):
         if adversarial is not None:
             views["adversarial"] = adversarial
         for name, z in views.items():
-            if not isinstance(z, Tensor):
-                raise InputError(f"{name} is a {type(z).__name__}: expected a tensor of (batch, features).")
-            if z.ndim != 2 or not z.is_floating_point():
+            check_dense(name, z, "(batch, features)")
+            if z.ndim != 2 or not has_floats(z):
                 raise InputError(
                     f"{name} is {z.dtype} of shape {tuple(z.shape)}: expected floats of (batch, features)."
                 )
@@ -272,6 +283,8 @@ class IntNaClLoss(nn.Module):
                 raise InputError(
                     f"{name} has shape {tuple(z.shape)}, z0 has {tuple(z0.shape)}: they must be equal."
                 )
+            if z.device != z0.device:
+                raise InputError(f"{name} is on {z.device}, z0 on {z0.device}: move them to one device.")
         if len(z0) * (world_size() if self.config.gather else 1) < 2:
             raise InputError(
                 f"z0 has {len(z0)} rows: at least 2 are needed, since the others are its negatives. A "
@@ -282,6 +295,10 @@ class IntNaClLoss(nn.Module):
 def _as_tuple(name: str, views: Sequence[Tensor] | None) -> tuple[Tensor, ...]:
     if views is None:
         return ()
-    if isinstance(views, Tensor) and views.ndim == 2:  # its rows would count as views
+    if isinstance(views, Tensor):
+        check_dense(name, views, "stacked views, (views, batch, features)")
+    if isinstance(views, Tensor) and views.ndim < 3:  # the rows of one view would count as views
         raise InputError(f"{name} is one view of shape {tuple(views.shape)}: give a list, [{name}].")
+    if not isinstance(views, Iterable) or getattr(views, "ndim", 1) == 0:
+        raise InputError(f"{name} is a {type(views).__name__}: give a list of views, (batch, features) each.")
     return tuple(views)

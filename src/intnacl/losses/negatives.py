@@ -11,6 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from intnacl.errors import InputError, check_choice, check_dense, has_floats
+from intnacl.losses.config import LossConfig
 from intnacl.losses.gather import Embedding
 from intnacl.losses.similarity import log_mean_negatives, paired_similarity
 
@@ -28,6 +30,7 @@ class Estimator(NamedTuple):
 
 def estimator(name: str, tau_plus: float, beta: float) -> Estimator:
     """Return the named estimator: g0 uses neither number, g1 uses τ⁺, g2 both."""
+    check_choice("negatives", name, ("g0", "g1", "g2"))
     return {"g0": Estimator(0.0, 0.0), "g1": Estimator(tau_plus, 0.0), "g2": Estimator(tau_plus, beta)}[name]
 
 
@@ -59,6 +62,21 @@ def log_estimate(negatives_RU: Tensor, positives_RV: Tensor, g: Estimator, tempe
 
     The losses of the family have all negatives of a batch and one positive a row, and never hold (R, U).
     """
+    if not isinstance(g, Estimator):
+        raise InputError(f"g is a {type(g).__name__}: expected estimator('g2', tau_plus, beta), for example.")
+    LossConfig(tau_plus=g.tau_plus, beta=g.beta, temperature=temperature)  # which checks their ranges
+    for name, values in (("negatives", negatives_RU), ("positives", positives_RV)):
+        check_dense(name, values, "log κ, (rows, values)")
+        if values.ndim != 2 or not values.shape[1] or not has_floats(values):
+            raise InputError(
+                f"{name} is {values.dtype} of shape {tuple(values.shape)}: expected log κ, floats of (rows, "
+                "values), with one value a row at least."
+            )
+    if len(negatives_RU) != len(positives_RV) or negatives_RU.device != positives_RV.device:
+        raise InputError(
+            f"there are {len(negatives_RU)} rows of negatives on {negatives_RU.device}, {len(positives_RV)} "
+            f"of positives on {positives_RV.device}: give both of the same rows, on one device."
+        )
     log_mean_R = ((g.beta + 1) * negatives_RU).logsumexp(1) - (g.beta * negatives_RU).logsumexp(1)
     log_positive_R = positives_RV.logsumexp(1) - math.log(positives_RV.shape[1])
     return log_debiased(log_mean_R, log_positive_R, g.tau_plus, temperature)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from intnacl.errors import InputError
+from intnacl.errors import InputError, check_dense
 from intnacl.losses.gather import batch_mean
 from intnacl.losses.nacl import base_rows
 from intnacl.losses.negatives import Pair
@@ -36,12 +36,12 @@ def adversarial_weight(clean: Pair, weight: str, *, detach: bool = False, gather
 def given_weight(w: Tensor, like_R: Tensor, *, detach: bool = False) -> Tensor:
     """Return a w(x) of one's own for each row: one value an image, (B,), counts for both of its rows."""
     rows = len(like_R)
-    if not isinstance(w, Tensor) or tuple(w.shape) not in {(rows // 2,), (rows,)}:
-        shape = f"of shape {tuple(w.shape)}" if isinstance(w, Tensor) else f"a {type(w).__name__}"
-        raise InputError(
-            f"weight is {shape}: expected a tensor of one value an image, ({rows // 2},), or one a row, "
-            f"({rows},), those of z0 first."
-        )
+    expected = f"one value an image, ({rows // 2},), or one a row, ({rows},), those of z0 first"
+    check_dense("weight", w, expected)
+    if tuple(w.shape) not in {(rows // 2,), (rows,)} or w.is_complex():
+        raise InputError(f"weight is of shape {tuple(w.shape)} and {w.dtype}: expected {expected}.")
+    if w.device != like_R.device:
+        raise InputError(f"weight is on {w.device}, the views are on {like_R.device}: move it there.")
     w_R = (w if len(w) == rows else w.repeat(2)).to(like_R.dtype)
     return w_R.detach() if detach else w_R
 

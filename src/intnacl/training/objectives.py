@@ -197,6 +197,7 @@ class Contrastive(Objective):
                 random_start=start,
                 criterion=self.maximised,
                 clamp=self.adversary.clamp,
+                check=False,  # which waits for the GPU; a loss that is NaN stops the training anyway
             )
 
 

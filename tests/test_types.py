@@ -1,0 +1,66 @@
+"""Type checkers refuse wrong calls of the loss, and know what right ones return."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+GOOD = """from typing import assert_type
+import torch
+from torch import Tensor
+from intnacl import IntNaClLoss
+def w(z0: Tensor, z1: Tensor, clean: Tensor) -> Tensor:
+    return clean
+z = torch.ones(4, 2)
+loss = IntNaClLoss.preset("intcl", temperature=0.2)
+assert_type(loss, IntNaClLoss)
+assert_type(loss(z, z, adversarial=z, weight=z), Tensor)
+assert_type(IntNaClLoss(alpha=1.0, weight=w)(z, z, adversarial=z), Tensor)
+assert_type(IntNaClLoss(weight="relative").terms(z, z, mixed=[z]), dict[str, Tensor])
+"""
+BAD = """import torch
+from intnacl import IntNaClLoss
+z = torch.ones(4, 2)
+loss = IntNaClLoss()
+IntNaClLoss(temprature=0.1, negatives=7)
+IntNaClLoss(negatives=7)
+IntNaClLoss(nacl="nac")
+IntNaClLoss(weight="two")
+IntNaClLoss(weight=len)
+IntNaClLoss.preset("simcrl")
+loss(z, z, weight=1.0)
+loss(z, z, mixd=[z])
+loss(z, [z])
+loss(z, z).backwards()
+"""
+WRONG = set(range(5, 15))
+
+
+def mypy(file: Path) -> set[int]:
+    """The lines that mypy refuses."""
+    words = ["-m", "mypy", "--strict", f"--cache-dir={ROOT / '.mypy_cache'}", "--config-file=", str(file)]
+    out = subprocess.run([sys.executable, *words], capture_output=True, text=True).stdout
+    return {int(line.split(":")[1]) for line in out.splitlines() if ": error: " in line}
+
+
+def pyright(file: Path) -> set[int]:
+    """The lines that pyright refuses, in the distribution that brings its own interpreter."""
+    settings = {"typeCheckingMode": "standard", "extraPaths": [str(ROOT / "src")]}
+    (file.parent / "pyrightconfig.json").write_text(json.dumps(settings))
+    words = ["-m", "basedpyright", "--outputjson", "--pythonpath", sys.executable, "-p", str(file.parent)]
+    out = subprocess.run([sys.executable, *words], capture_output=True, text=True).stdout
+    found = json.loads(out)["generalDiagnostics"]
+    return {one["range"]["start"]["line"] + 1 for one in found if one["severity"] == "error"}
+
+
+@pytest.mark.parametrize("checker", [mypy, pyright])
+def test_type_checkers_refuse_wrong_calls_alone(checker: Callable[[Path], set[int]], tmp_path: Path) -> None:
+    file = tmp_path / "calls.py"
+    file.write_text(GOOD)
+    assert checker(file) == set()
+    file.write_text(BAD)
+    assert checker(file) == WRONG
