@@ -1,11 +1,19 @@
 """Users' errors name the value, the choices and the remedy."""
 
+import json
 import math
 import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
 
 import pytest
 
 from intnacl.errors import InputError, check_choice, check_count, check_number, missing_extra
+
+ROOT = Path(__file__).parents[1]
 
 
 def test_check_choice_passes_a_known_value() -> None:
@@ -66,6 +74,38 @@ def test_check_number_may_refuse_zero() -> None:
     check_number("lr", 1e-30, zero=False)
 
 
-def test_missing_extra_says_what_to_install() -> None:
+FROM_A_COPY = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from intnacl.errors import missing_extra
+print(missing_extra("timm", "timm", "this"))
+"""
+
+
+def test_a_missing_extra_is_installed_from_where_the_package_came(tmp_path: Path) -> None:
+    """From a checkout, from the place that pip noted of an installed copy, or from one that is not known."""
     error = missing_extra("onnx and onnxruntime", "onnx", "--format onnx")
-    assert str(error) == "--format onnx needs onnx and onnxruntime: pip install 'intnacl[onnx]'"
+    assert str(error) == f"--format onnx needs onnx and onnxruntime: pip install '{ROOT}[onnx]'"
+    copy, facts = (
+        tmp_path / "lib" / "site-packages",
+        tmp_path / "lib" / "site-packages" / "intnacl-1.dist-info",
+    )
+    shutil.copytree(ROOT / "src" / "intnacl", copy / "intnacl")
+    facts.mkdir()
+    (facts / "METADATA").write_text("Name: intnacl\nVersion: 1\n")
+    git = {"url": "https://host/repo.git", "vcs_info": {"vcs": "git"}}
+    for origin, remedy in (
+        ({"url": "file:///some/where%20else", "dir_info": {}}, "'/some/where else[timm]'"),
+        (git, "'intnacl[timm] @ git+https://host/repo.git'"),
+        ({}, "'PATH[timm]', with the path of intnacl's checkout"),
+    ):
+        (facts / "direct_url.json").write_text(json.dumps(origin))
+        words = [sys.executable, "-c", FROM_A_COPY, str(copy)]
+        said = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+        assert said == f"this needs timm: pip install {remedy}\n"
+
+
+def test_the_version_stands_in_one_place() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert "version" not in project["project"]
+    assert project["tool"]["setuptools"]["dynamic"]["version"] == {"attr": "intnacl.__version__"}

@@ -160,4 +160,28 @@ class Settings:
 
 def missing_extra(package: str, extra: str, purpose: str) -> InputError:
     """Return the error for an optional package that is not installed."""
-    return InputError(f"{purpose} needs {package}: pip install 'intnacl[{extra}]'")
+    place = installed_from()
+    wanted = f"intnacl[{extra}] @ {place}" if "+" in place.partition(":")[0] else f"{place}[{extra}]"
+    where = ", with the path of intnacl's checkout" if place == "PATH" else ""
+    return InputError(f"{purpose} needs {package}: pip install '{wanted}'{where}")
+
+
+def installed_from() -> str:
+    """Return the path or repository that this package comes from; PATH if that is not known."""
+    import json  # all of these here, where they are seldom needed: an error's class must be quick to import
+    from importlib.metadata import PackageNotFoundError, distribution
+    from pathlib import Path
+    from urllib.parse import urlsplit
+    from urllib.request import url2pathname
+
+    checkout = Path(__file__).parents[2]
+    if (checkout / "pyproject.toml").is_file():
+        return str(checkout)
+    try:  # written by pip, except for packages from an index
+        origin = json.loads(distribution("intnacl").read_text("direct_url.json") or "{}")
+    except PackageNotFoundError:
+        origin = {}
+    url = origin.get("url", "")
+    if "vcs_info" in origin:
+        return f"{origin['vcs_info']['vcs']}+{url}"
+    return url2pathname(urlsplit(url).path) if url.startswith("file:") else "PATH"

@@ -40,8 +40,7 @@ def fooled(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
 
 
 def torchattacks_images(name: str, model: nn.Module, x: Tensor, y: Tensor, **settings: float) -> Tensor:
-    import torchattacks
-
+    torchattacks = pytest.importorskip("torchattacks", reason="no torchattacks, which `make test` installs")
     attack = getattr(torchattacks, name)(model, **settings)
     attack.set_device(x.device)
     return attack(x, y)

@@ -138,7 +138,7 @@ def test_timms_batch_norms_keep_activation_epsilon_and_initial_weights() -> None
 
 def test_without_timm_the_message_tells_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "timm", None)  # importing it then fails
-    with pytest.raises(InputError, match=r"pip install 'intnacl\[timm\]'"):
+    with pytest.raises(InputError, match=r"pip install '/.*\[timm\]'"):
         model(name="timm:resnet18")
 
 

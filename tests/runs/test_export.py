@@ -219,6 +219,6 @@ def test_mistakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InputError, match="is a file: give a folder"):
         export_run(folder, "safetensors", tmp_path / "file")
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    with pytest.raises(InputError, match=r"pip install 'intnacl\[onnx\]'"):
+    with pytest.raises(InputError, match=r"pip install '/.*\[onnx\]'"):
         export_run(folder, "onnx")
     assert not list(folder.path.glob("export-*")), "a refused export leaves no folder"

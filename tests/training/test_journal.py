@@ -216,5 +216,5 @@ def test_without_tensorboard_the_message_says_how_to_get_it(
         return real(name, *rest, **more)
 
     monkeypatch.setattr(builtins, "__import__", missing)
-    with pytest.raises(InputError, match=r"pip install 'intnacl\[tensorboard\]'"):
+    with pytest.raises(InputError, match=r"pip install '/.*\[tensorboard\]'"):
         Journal(log, epochs=1, tensorboard=log.parent)
