@@ -2,7 +2,6 @@
 
 import errno
 import fcntl
-import os
 import threading
 import time
 from pathlib import Path
@@ -75,8 +74,8 @@ def test_a_lock_lets_one_in_at_a_time(tmp_path: Path) -> None:
 
     def work() -> None:
         nonlocal inside, most
-        with files.lock(tmp_path / "lock") as held:
-            assert held.state == "held"
+        with files.lock(tmp_path / "lock") as state:
+            assert state == "held"
             inside += 1
             most = max(most, inside)
             time.sleep(0.05)
@@ -90,33 +89,21 @@ def test_a_lock_lets_one_in_at_a_time(tmp_path: Path) -> None:
     assert most == 1
 
 
-def test_a_lock_that_does_not_wait_tells_who_has_it(tmp_path: Path) -> None:
+def test_a_lock_that_another_has_is_busy_until_it_is_free(tmp_path: Path) -> None:
     path = tmp_path / "lock"
-    with pytest.raises(FileNotFoundError), files.lock(path, shared=True):
-        pass
-    with files.lock(path, wait=False) as first:
-        first.write(b"longer than the next")
-        first.write(b"me")
-        with files.lock(path, wait=False) as second, files.lock(path, shared=True, wait=False) as third:
-            assert (first.state, second.state, third.state) == ("held", "busy", "busy")
-            assert third.read() == b"me"
-    with files.lock(path, shared=True) as one, files.lock(path, shared=True, wait=False) as other:
-        assert (one.state, other.state) == ("held", "held")
-    with files.lock(tmp_path, wait=False) as first, files.lock(tmp_path, wait=False) as second:
-        assert (first.state, second.state) == ("held", "busy")  # of a folder
+    with files.lock(path) as first, files.lock(path, timeout=0) as second:
+        assert (first, second) == ("held", "busy")
+    with files.lock(path, timeout=0) as third:
+        assert third == "held"
 
 
 def test_locks_that_the_system_lacks_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> int:
         raise OSError(errno.ENOLCK, "refused")
 
-    with monkeypatch.context() as patched:
-        patched.setattr(fcntl, "flock", refuse)
-        with files.lock(tmp_path / "lock") as held:
-            assert held.state == "unsupported"
-    monkeypatch.setattr(os, "open", refuse)
-    with files.lock(tmp_path) as held:
-        assert held.state == "unsupported"
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with files.lock(tmp_path / "lock") as state:
+        assert state == "unsupported"
 
 
 @pytest.mark.parametrize("text", ["[" * 70 + "]" * 70, "[" * 100_000, '{"a":' * 2000 + "1" + "}" * 2000])

@@ -4,6 +4,7 @@ Whatever is written goes to a temporary name first, is synced to the disk, and i
 sees half a file. That alone keeps files safe. A lock also keeps other processes from doing the same work.
 """
 
+import errno
 import json
 import os
 import shutil
@@ -11,71 +12,39 @@ import tempfile
 import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Literal
 
+from filelock import FileLock, Timeout
+
 from intnacl.errors import InputError
 
+NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP)  # from some network file systems
 DEEPEST = 64  # levels of a JSON or TOML file; no file of ours has more, and Python's stack is limited
 
 
-@dataclass(frozen=True)
-class Lock:
-    """An attempt to lock a file or folder against other processes, made by `lock`.
-
-    The state is "held" by this process; "busy", where another one holds it; or "unsupported", where the file
-    system has no such locks (Windows, some NFS) or the folder cannot be opened.
-    """
-
-    state: Literal["held", "busy", "unsupported"]
-    descriptor: int
-
-    def write(self, content: bytes) -> None:
-        """Replace the content of the locked file, for other processes to read."""
-        os.ftruncate(self.descriptor, 0)
-        os.write(self.descriptor, content)  # unbuffered: on a full disk, a buffer would fail again on close
-
-    def read(self) -> bytes:
-        """The content of the locked file."""
-        return os.read(self.descriptor, os.fstat(self.descriptor).st_size)
-
-
 @contextmanager
-def lock(path: Path, *, shared: bool = False, wait: bool = True) -> Iterator[Lock]:
-    """Hold a file or folder against other processes until the block ends or the process does.
+def lock(path: Path, *, timeout: float = -1) -> Iterator[Literal["held", "busy", "unsupported"]]:
+    """Hold a file against other processes until the block ends, or the process does in whatever way.
 
-    Args:
-        path: a folder, or a file, which is made where it is missing unless `shared`.
-        shared: take a lock that other shared ones may stand beside; the file is only read.
-        wait: wait until the lock is free; without it, the state may be "busy".
+    The file is made where it is missing, and may stay. The state is "busy" where another process holds it for
+    `timeout` seconds (without one, this waits for ever); "unsupported" where the file system has no locks.
     """
-    descriptor = -1
+    held = FileLock(path, timeout=timeout)
     try:
-        read_only = shared or path.is_dir()
-        flags = os.O_RDONLY if read_only else os.O_RDWR | os.O_CREAT | os.O_APPEND
-        descriptor = os.open(path, flags, 0o666)
-    except OSError:  # Windows opens no folders, and one may be unreadable
-        if not path.is_dir():
+        held.acquire()
+    except Timeout:
+        yield "busy"
+        return
+    except OSError as error:
+        if error.errno not in NO_LOCKS:
             raise
+        yield "unsupported"
+        return
     try:
-        yield Lock("unsupported" if descriptor < 0 else _flock(descriptor, shared, wait), descriptor)
+        yield "held"
     finally:
-        if descriptor >= 0:
-            os.close(descriptor)  # which releases the lock
-
-
-def _flock(descriptor: int, shared: bool, wait: bool) -> Literal["held", "busy", "unsupported"]:
-    try:
-        import fcntl
-
-        kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
-        fcntl.flock(descriptor, kind if wait else kind | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return "busy"
-    except (ImportError, OSError):
-        return "unsupported"
-    return "held"
+        held.release()
 
 
 def check_file(path: Path) -> None:

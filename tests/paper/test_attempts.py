@@ -237,7 +237,7 @@ def test_a_run_beside_another_marks_both(tmp_path: Path, try_once: Try) -> None:
     )
     done.path.mkdir(parents=True)
     with elsewhere.hold(device="cuda:1"), other.hold(device="cpu"), old.hold(device="cpu"):
-        old.lock.write_text('{"host": "some", "pid": 1, "since": 0}')  # of an earlier version
+        old.signature.write_text('{"host": "some", "pid": 1, "since": 0}')  # of an earlier version
         mark_shared(tmp_path, other)
         assert marked(tmp_path) == []
         (job,) = jobs()

@@ -275,7 +275,7 @@ def first_holder(results: Path, seconds: float = 120) -> int:
     """The process that first holds one of the runs."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
-        for path in results.glob("runs/*/lock"):
+        for path in results.glob("runs/*/holder.json"):
             text = path.read_text()
             if text:
                 return int(json.loads(text)["pid"])

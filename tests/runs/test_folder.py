@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -49,20 +50,30 @@ def test_the_holder_is_known(tmp_path: Path) -> None:
         assert who is not None
         assert (who["pid"], who["device"]) == (os.getpid(), "cpu")
         assert abs(who["since"] - time.time()) < 60
-        folder.lock.write_text("")
+        folder.signature.unlink()
         assert folder.holder() == {}  # held, by someone who has not signed yet
     assert folder.holder() is None
 
 
-def test_an_earlier_version_that_trains_here_is_not_disturbed(tmp_path: Path) -> None:
-    """It locks the folder alone."""
-    handle = os.open(tmp_path, os.O_RDONLY)
-    fcntl.flock(handle, fcntl.LOCK_EX)
-    with RunFolder(tmp_path).hold() as free:
-        assert not free
-    os.close(handle)
-    with RunFolder(tmp_path).hold() as free:
+def test_an_earlier_version_that_works_here_is_not_disturbed(tmp_path: Path) -> None:
+    """It locks the same file, and has signed there."""
+    folder = RunFolder(tmp_path)
+    with folder.lock.open("w") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        with folder.hold() as free:
+            assert not free
+        assert folder.holder() == {}
+    with folder.hold() as free:
         assert free
+
+
+def test_many_may_look_at_a_run_at_once(tmp_path: Path) -> None:
+    """What was left over of a killed process is not taken for one that works."""
+    folder = RunFolder(tmp_path)
+    folder.lock.touch()
+    folder.signature.write_text('{"pid": 1}')
+    with ThreadPoolExecutor(8) as pool:
+        assert set(pool.map(lambda _: folder.holder(), range(400))) == {None}
 
 
 def test_sigkill_frees_it(tmp_path: Path) -> None:
@@ -86,9 +97,9 @@ def test_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     def _full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("os.write", _full)
+    monkeypatch.setattr("os.fsync", _full)
     with (
-        pytest.raises(InputError, match=r"lock could not be written: No space left"),
+        pytest.raises(InputError, match=r"holder\.json could not be written: No space left"),
         RunFolder(tmp_path).hold(),
     ):
         pass

@@ -18,6 +18,7 @@ from typing import IO
 
 import numpy as np
 import torch
+from platformdirs import user_cache_path
 from torch import Tensor
 
 from intnacl import files
@@ -30,8 +31,12 @@ Fill = Callable[[IO[bytes]], tuple[list[int], dict[str, str]]]
 
 
 def default_root() -> Path:
-    """Return where data sets are kept when no root is given: $INTNACL_DATA, else ~/.cache/intnacl."""
-    return Path(os.environ.get("INTNACL_DATA") or "~/.cache/intnacl").expanduser()
+    """Return where data sets are kept when no root is given: $INTNACL_DATA, else the user's cache folder.
+
+    That is ~/.cache/intnacl on Linux, in $XDG_CACHE_HOME where it is set.
+    """
+    given = os.environ.get("INTNACL_DATA")
+    return Path(given).expanduser() if given else user_cache_path("intnacl", appauthor=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,13 +71,13 @@ def cached(root: Path, source: Source, fill: Fill) -> ImageSet:
     folder = _writable_folder(root)
     entry = folder / f"{source.key}.{source.fingerprint}"
     if (opened := _open(entry, source)) is None:
-        with files.lock(folder / f".{source.key}.lock") as held:
+        with files.lock(folder / f".{source.key}.lock") as state:
             if (opened := _open(entry, source)) is None:
                 if entry.exists():
                     text = f"the cache {entry} is damaged and is made again from {source.origin}."
                     warnings.warn(text, InputWarning, stacklevel=2)
                 # Stale entries and what a killed process left; a process that maps one keeps its pages.
-                leftovers = folder.glob(f".{source.key}.*.*") if held.state == "held" else ()
+                leftovers = folder.glob(f".{source.key}.*.*") if state == "held" else ()
                 for old in (*folder.glob(f"{source.key}.*"), *leftovers):
                     shutil.rmtree(old, ignore_errors=True)
                     with suppress(OSError):  # a file or a link where a folder should be

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from intnacl.runs.result import Result
 
 State = Literal["empty", "begun", "trained", "finished", "record"]
+MOMENT_S = 0.1  # of patience: to see whether a lock is free, others take it for less than that
 RESULT_KEYS = {"accuracy": dict, "attacks": list, "time_s": dict, "protocol": dict, "config": dict}
 
 
@@ -58,6 +59,8 @@ class RunFolder:
         self.result = path / "result.json"
         self.page = path / "report.html"
         self.lock = path / "lock"
+        self.signature = path / "holder.json"
+        """Who holds the lock. It may be left over where nobody does."""
         self.shared = path / "shared"
         """A mark that other runs used the device while this one was trained."""
         self.output = path / "output.txt"
@@ -203,8 +206,9 @@ class RunFolder:
         self.log.unlink(missing_ok=True)
         self.config.unlink(missing_ok=True)
         with suppress(OSError):  # the system removes no open file, and no folder that holds other files
-            if list(self.path.iterdir()) == [self.lock]:
-                self.lock.unlink()
+            if set(self.path.iterdir()) <= {self.lock, self.signature}:
+                for file in self.path.iterdir():
+                    file.unlink()
             self.path.rmdir()
 
     @contextmanager
@@ -232,40 +236,34 @@ class RunFolder:
         make_folder(self.path)
         with ExitStack() as stack:
             with disk_errors(self.lock):
-                # Two locks, since earlier versions of `reproduce` take the file's alone, and those of
-                # `intnacl run` the folder's.
-                file = stack.enter_context(lock(self.lock, wait=False))
-                place = stack.enter_context(lock(self.path, wait=False))
-                free = "busy" not in (file.state, place.state)
-                if free:
-                    who = Holder(host=socket.gethostname(), device=device, pid=os.getpid(), since=time.time())
-                    file.write(json.dumps(who).encode())
-            if not free:
+                state = stack.enter_context(lock(self.lock, timeout=MOMENT_S))
+            if state == "busy":
                 yield False
                 return
-            if file.state == "unsupported" and device:  # processes that share work rely on locks
+            if state == "unsupported" and device:  # processes that share work rely on locks
                 text = "no locks on this system: start one process at a time."
                 warnings.warn(text, InputWarning, stacklevel=3)
+            who = Holder(host=socket.gethostname(), device=device, pid=os.getpid(), since=time.time())
+            write_file(self.signature, json.dumps(who).encode())
             self._held = True
             try:
                 yield True
             finally:
                 self._held = False
-                file.write(b"")
-                if not device:
-                    with suppress(OSError):  # Windows removes no open file
-                        self.lock.unlink(missing_ok=True)
+                self.signature.unlink(missing_ok=True)
 
     def holder(self) -> Holder | None:
         """Return who works in the folder, {} if that one has not signed; None where nobody does."""
         try:
-            with lock(self.lock, shared=True, wait=False) as held:
-                if held.state != "busy":
+            if not self.lock.exists():
+                return None
+            with lock(self.lock, timeout=MOMENT_S) as state:
+                if state != "busy":
                     return None
-                return cast(Holder, dict(parse_json(held.read() or b"{}")))
-        except OSError:
+            return cast(Holder, dict(parse_json(self.signature.read_bytes())))
+        except PermissionError:  # nobody works where nothing can be written
             return None
-        except (ValueError, TypeError):
+        except (OSError, ValueError, TypeError):
             return Holder()
 
     def mark_shared(self) -> None:

@@ -207,7 +207,7 @@ class Measurements:
         make_folder(self.folder.measurements)
         with ExitStack() as stack:
             for path in [self.folder.measurements / f".{name}.lock" for name in sorted(set(names))]:
-                if stack.enter_context(lock(path, wait=False)).state == "busy":
+                if stack.enter_context(lock(path, timeout=0)) == "busy":
                     text = f"another process measures the same in {self.folder}: waiting for it."
                     warnings.warn(text, InputWarning, stacklevel=4)
                     stack.enter_context(lock(path))
