@@ -5,13 +5,14 @@ Names and defaults come from the configuration, meanings from the text below eac
 
 import ast
 import inspect
+import textwrap
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from intnacl.runs.config import RunConfig
+from intnacl.runs.config import FLAGS, RunConfig
 from intnacl.runs.resolve import RECIPES
 
 PAGE = Path(__file__).parent / "settings.md"
@@ -19,7 +20,7 @@ OPENING = """# Settings
 
 This page lists everything that a run depends on, by dotted name. Change a setting on the command line of
 `run`, `pretrain`, `supervised` or `reproduce`, such as `--set loss.temperature=0.2 encoder.name=resnet34`.
-The first three commands also take a TOML file as `--config`:
+`probe` takes those of `probe`. The first three commands also take a TOML file as `--config`:
 
 ```toml
 dataset = "folder:~/images"
@@ -80,7 +81,9 @@ def page() -> str:
     """The whole page: the run's own settings, then those of each part."""
     config = RunConfig()
     parts = {f.name: getattr(config, f.name) for f in fields(config) if is_dataclass(getattr(config, f.name))}
-    lines = [OPENING]
+    names = ", ".join(f"`--{name.replace('_', '-')}`" for name in (*FLAGS.values(), "augment"))
+    flags = f"Everyday settings have flags of their own, the same on every command that takes them: {names}."
+    lines = [OPENING, *textwrap.wrap(flags, 110, break_on_hyphens=False), ""]
     for name, owner in {"": config, **parts}.items():
         heading = f"## `{name}`\n\n{inspect.getdoc(type(owner))}" if name else "## The run"
         lines += [heading, "", "| setting | default | meaning | in a recipe |", "|---|---|---|---|"]

@@ -4,8 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from intnacl.cli import app
 from intnacl.cli.flags import Flags
 from intnacl.errors import InputError
+from intnacl.runs.config import FLAGS
 from intnacl.runs.resolve import resolve
 
 
@@ -22,6 +24,19 @@ def test_set_comes_last_and_wins() -> None:
     }
     with pytest.raises(InputError, match=r"--set 'train\.lr' must be KEY=VALUE"):
         _ = Flags(set_=("train.lr",)).overrides
+
+
+def test_everyday_flags_have_one_name_everywhere() -> None:
+    changed = resolve(Flags(size=64, augment="simclr", set_=("augment.blur_p=0.1",)).overrides)
+    assert (changed.size, changed.augment.strength, changed.augment.blur_p) == (64, 0.5, 0.1)
+    settings = {name: f"--{name.replace('_', '-')}" for name in (*FLAGS.values(), "augment")}
+    for command in ("pretrain", "run", "supervised"):
+        flags = {flag for argument in app[command].assemble_argument_collection() for flag in argument.names}
+        assert set(settings.values()) <= flags
+    for command in (app["probe"], app["datasets"]["show"]):
+        flags = {flag for argument in command.assemble_argument_collection() for flag in argument.names}
+        assert {"--root"} < flags & set(settings.values())
+    assert "--set" in {flag for one in app["probe"].assemble_argument_collection() for flag in one.names}
 
 
 def test_every_flag_is_a_setting_of_the_configuration() -> None:

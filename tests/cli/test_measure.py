@@ -31,7 +31,7 @@ def test_one_run_from_the_command_line_to_an_export(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("command", "flags"),
     [
-        ("probe", {"protocol": "quick", "epochs": 3}),
+        ("probe", {"protocol": "quick"}),
         ("knn", {"k": 5}),
         ("attack", {"images": 7, "eps": (0.1,), "attacks": ("pgd",)}),
         ("embed", {"dataset": "digits", "split": "test", "out": Path("x.npz")}),
@@ -48,13 +48,27 @@ def test_flags_reach_what_a_command_does(
         (f"--{flag}", str(value[0] if isinstance(value, tuple) else value)) for flag, value in given.items()
     ]
     app([command, "RUN", *(word for pair in words for word in pair)], result_action="return_value")
-    assert given.items() <= calls[0].items()
+    assert given == {name: calls[0][name] for name in given}
     assert calls[0]["path"] == Path("RUN")
+
+
+def test_flags_of_probe_are_settings_of_the_probe(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commands, "probe_command", lambda *given: changes.append(given[3]))
+    changes: list[dict[str, object]] = []
+    words = ["--epochs", "3", "--batch-size", "64", "--lr", "0.1", "--set", "probe.l2=1", "probe.lr=0.2"]
+    app(["probe", "RUN", *words], result_action="return_value")
+    expected = {"probe.epochs": 3, "probe.batch_size": 64, "probe.lr": "0.2", "probe.l2": "1"}
+    assert changes == [expected]
+    assert "write --set probe.seed=…" in intnacl("probe", "RUN", "--seed", "1").stderr
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (
+            ["probe", "RUN", "--set", "loss.beta=2"],
+            r"setting of the probe='loss.beta' is unknown. Choose",
+        ),
         (["probe", "RUN"], r"RUN is no run folder: it has no config\.json"),
         (["attack", "RUN", "--eps", "8"], r"eps=8\.0 is out of range"),
         (["export", "RUN", "--format", "onx"], "format='onx' is unknown; did you mean 'onnx'"),

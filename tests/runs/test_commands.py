@@ -19,7 +19,7 @@ def test_probe_draws_its_curve_and_keeps_the_figures(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = trained(tmp_path).folder
-    (part,) = probe_command(folder, (), "run", None, "cpu")
+    (part,) = probe_command(folder, (), "run", {}, "cpu")
     text = capsys.readouterr().out
     assert text.startswith("probe digits …\n")
     assert f"{part.figures['accuracy']:.2f}" in text
@@ -31,25 +31,36 @@ def test_probe_takes_several_data_sets_and_protocols(tmp_path: Path) -> None:
     folder = trained(tmp_path).folder
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"root": str(tmp_path)}))
-    parts = probe_command(folder, ("digits", write_images(tmp_path / "images")), "run", None, "cpu")
+    parts = probe_command(folder, ("digits", write_images(tmp_path / "images")), "run", {}, "cpu")
     assert [part.figures["classes"] for part in parts] == [10, 2]
-    (quick,) = probe_command(folder, (), "quick", None, "cpu")
+    (quick,) = probe_command(folder, (), "quick", {}, "cpu")
     assert quick.settings["probe"]["solver"] == "lbfgs"
-    (short,) = probe_command(folder, (), "run", 3, "cpu")
+    (short,) = probe_command(folder, (), "run", {"probe.epochs": 3}, "cpu")
     assert len(short.figures["curve"]) == 3
-    (clae,) = probe_command(folder, (), "clae", 2, "cpu")
+    (clae,) = probe_command(folder, (), "clae", {"probe.epochs": 2}, "cpu")
     assert [clae.settings["probe"][name] for name in ("lr", "batch_size", "normalize")] == [3e-4, 256, False]
     assert len(clae.figures["curve"]) == 2
-    (clae,) = probe_command(folder, (), "clae", None, "cpu")
+    (clae,) = probe_command(folder, (), "clae", {}, "cpu")
     assert len(clae.figures["curve"]) == 20  # the run's epochs: 200 on TinyImageNet, 1000 elsewhere
-    (hcl,) = probe_command(folder, (), "hcl", 1, "cpu")
+    (hcl,) = probe_command(folder, (), "hcl", {"probe.epochs": 1}, "cpu")
     assert hcl.kind == "hcl_probe"
     with pytest.raises(InputError, match="epochs=0 must be a whole number from 1 to"):
-        probe_command(folder, (), "hcl", 0, "cpu")
-    with pytest.raises(InputError, match=r"--epochs 3: this probe takes L-BFGS, which has none"):
-        probe_command(folder, (), "quick", 3, "cpu")
-    with pytest.raises(InputError, match="protocol='slow' is unknown"):
-        probe_command(folder, (), "slow", None, "cpu")
+        probe_command(folder, (), "hcl", {"probe.epochs": 0}, "cpu")
+    changes = {"probe.solver": "lbfgs", "probe.max_iter": "7", "probe.l2": "1e-2"}
+    (other,) = probe_command(folder, (), "run", changes, "cpu")
+    assert [other.settings["probe"][name] for name in ("solver", "max_iter", "l2")] == ["lbfgs", 7, 0.01]
+    for protocol, changes, told in (
+        ("quick", {"probe.epochs": 3}, r"probe\.epochs=3 is Adam's, and this probe takes L-BFGS"),
+        ("hcl", {"probe.lr": 1.0}, r"probe\.lr is fixed by --protocol hcl"),
+        (
+            "run",
+            {"train.lr": 1.0},
+            r"setting of the probe='train\.lr' is unknown\. Choose",
+        ),
+        ("slow", {}, "protocol='slow' is unknown"),
+    ):
+        with pytest.raises(InputError, match=told):
+            probe_command(folder, (), protocol, changes, "cpu")
 
 
 def test_knn_prints_its_accuracy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -73,7 +84,7 @@ def test_a_measurement_on_other_images_says_what_the_result_leaves_out(
     assert f"warning: {name}: what was measured on other images" in capsys.readouterr().out
     before = json.loads((tmp_path / "run" / "result.json").read_text())
     assert any("other images" in warning for warning in before["warnings"])
-    probe_command(tmp_path / "run", [], "run", None, "cpu")
+    probe_command(tmp_path / "run", [], "run", {}, "cpu")
     assert "warning: result.json stays as it was" in capsys.readouterr().out
     assert json.loads((tmp_path / "run" / "result.json").read_text()) == before
     assert train_and_measure(config(**settings), RunFolder(tmp_path / "run"), HERE, Stop()) is None
@@ -145,7 +156,7 @@ def test_a_file_that_cannot_be_written_is_named(tmp_path: Path, name: str) -> No
     (folder / name).unlink(missing_ok=True)
     (folder / name).mkdir()
     with pytest.raises(InputError, match=f"{name} could not be written: Is a directory"):
-        probe_command(folder, (), "run", None, "cpu")
+        probe_command(folder, (), "run", {}, "cpu")
 
 
 def test_a_relative_path_is_measured_and_kept_as_an_absolute_one(

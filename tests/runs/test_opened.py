@@ -130,3 +130,17 @@ def test_flipped_weights_never_replace_a_result(tmp_path: Path, file: str, noted
     with pytest.raises(InputError, match=message):
         intnacl.runs.run(SETTINGS, preset="simclr", out=folder, device="cpu").classifier()
     assert folder.result.read_bytes() == before
+
+
+def test_wrong_arguments_are_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for path, told in ((3, "path=3 is of type int"), (tmp_path / "file", "is a file: give the folder")):
+        with pytest.raises(InputError, match=told):
+            open_run(path)  # type: ignore[arg-type]
+    run = trained(tmp_path / "run")
+    for name, told in ((3, "dataset=3 is of type int"), ("digit", "is unknown; did you mean 'digits'")):
+        with pytest.raises(InputError, match=told):
+            run.classifier(name)  # type: ignore[arg-type]
+    for what in ("fgsm", 3, ["pgd"]):
+        with pytest.raises(InputError, match=r"what=.* cannot be measured: .* named_attack"):
+            run.measure(what)  # type: ignore[arg-type]

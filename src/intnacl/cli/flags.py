@@ -44,6 +44,10 @@ class Flags:
         A data set that `intnacl datasets` lists; by default digits.
     root
         Data folder; by default $INTNACL_DATA, else ~/.cache/intnacl.
+    size
+        Side length to which images of folder: and parquet: are resized (32).
+    augment
+        Augmentation of the views: paper, simclr, crop_flip or none; by default the recipe's.
     preset
         simclr (the default), debiased, hardneg, debiased_hardneg, adv, intcl or intnacl.
     epochs
@@ -78,6 +82,8 @@ class Flags:
 
     dataset: str | None = None
     root: Path | None = None
+    size: int | None = None
+    augment: str | None = None
     preset: str | None = None
     epochs: int | None = None
     batch_size: int | None = None
@@ -100,7 +106,7 @@ class Flags:
         from intnacl.runs.config import FLAGS
 
         values = {dotted: getattr(self, name) for dotted, name in FLAGS.items()}
-        values["root"] = self.root and str(self.root)
+        values |= {"root": self.root and str(self.root), "augment": self.augment}
         return {key: value for key, value in values.items() if value is not None} | pairs(self.set_)
 
     @property

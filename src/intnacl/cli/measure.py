@@ -3,7 +3,9 @@
 from pathlib import Path
 from typing import Annotated
 
-from intnacl.cli.flags import FRACTIONS, MANY
+from cyclopts import Parameter
+
+from intnacl.cli.flags import FRACTIONS, MANY, pairs
 
 
 def probe(
@@ -12,6 +14,9 @@ def probe(
     dataset: Annotated[tuple[str, ...], MANY] = (),
     protocol: str = "run",
     epochs: int | None = None,
+    batch_size: int | None = None,
+    lr: float | None = None,
+    set_: Annotated[tuple[str, ...], MANY, Parameter(name="--set")] = (),
     root: Path | None = None,
     device: str = "auto",
 ) -> None:
@@ -28,6 +33,7 @@ def probe(
     intnacl probe runs/c100 --protocol quick   # L-BFGS, no epochs of Adam
     intnacl probe runs/c100 --protocol clae    # raw features at rate 3e-4
     intnacl probe runs/c100 --protocol hcl     # augmented, batch norm trains
+    intnacl probe runs/c100 --lr 0.01 --set probe.standardize=true
     ```
 
     Parameters
@@ -40,6 +46,12 @@ def probe(
         run (the probe settings of the run's configuration), quick, clae or hcl.
     epochs
         Passes over the features, where Adam makes them; by default the protocol's.
+    batch_size
+        Samples per batch of Adam; by default the protocol's.
+    lr
+        Learning rate of Adam; by default the protocol's.
+    set_
+        Any setting of the probe in docs/settings.md by its dotted name: probe.solver=lbfgs probe.l2=1e-3 …
     root
         Data folder; by default the run's own.
     device
@@ -47,7 +59,9 @@ def probe(
     """
     from intnacl.runs.commands import probe_command
 
-    probe_command(run, dataset, protocol, epochs, device, root)
+    given = {"probe.epochs": epochs, "probe.batch_size": batch_size, "probe.lr": lr}
+    changes = {key: value for key, value in given.items() if value is not None} | pairs(set_)
+    probe_command(run, dataset, protocol, changes, device, root)
 
 
 def knn(

@@ -91,7 +91,9 @@ def _explain(error: CycloptsError) -> str:
         from intnacl.runs.config import SETTINGS
 
         name = (error.token.keyword or "").strip("-").replace("-", "_")
-        key = next((key for key in SETTINGS if key.rpartition(".")[2] == name), None)
+        part = "probe." if error.command_chain == ("probe",) else ""  # whose settings the command takes
+        keys = (key for key in SETTINGS if key.startswith(part))
+        key = next((key for key in keys if key.rpartition(".")[2] == name), None)
         if key and any("--set" in argument.names for argument in error.argument_collection):
             return f"{error.token.keyword} is not a flag: write --set {key}=…"
     return f"{text} `intnacl {' '.join([*(error.command_chain or ()), '--help'])}` shows how."

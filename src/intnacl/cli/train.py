@@ -27,7 +27,8 @@ def pretrain(flags: Flags = DEFAULTS) -> None:
     ```
     intnacl pretrain                      # SimCLR on the embedded digits
     intnacl pretrain --dataset cifar100 --preset intnacl --out runs/c100
-    intnacl pretrain --dataset folder:~/images --set encoder.name=resnet34
+    intnacl pretrain --dataset folder:~/images --size 64
+    intnacl pretrain --batch-size 512 --set encoder.name=resnet34
     intnacl pretrain --preset hardneg --set loss.beta=2 train.optimizer=lars
     torchrun --nproc-per-node 8 -m intnacl pretrain --dataset cifar100
     ```
@@ -115,7 +116,7 @@ def supervised(flags: Flags = DEFAULTS) -> None:
     ```
     intnacl supervised
     intnacl supervised --dataset cifar100 --out runs/supervised
-    intnacl supervised --dataset cifar100 --set augment=crop_flip --out runs/sup
+    intnacl supervised --dataset cifar100 --augment crop_flip --out runs/sup
     ```
     """
     names = ("preset", "num_positives", "lam", "alpha")

@@ -1,6 +1,6 @@
 """The commands that measure a trained run, without their flags: measure, print, draw, update the result."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,7 +21,7 @@ from intnacl.runs.attack import (
     measure_attacks,
     planned_attacks,
 )
-from intnacl.runs.config import EvaluationConfig
+from intnacl.runs.config import SETTINGS, EvaluationConfig, override, typed
 from intnacl.runs.embed import write_features
 from intnacl.runs.folder import file_name
 from intnacl.runs.measure import measure_hcl_probe, measure_knn, measure_probe
@@ -33,6 +33,7 @@ from intnacl.runs.result import Overview, best_rows
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+OF_ADAM = {"probe.epochs", "probe.batch_size", "probe.lr"}
 PROTOCOLS = ("run", "quick", "clae", "hcl")
 STALE = (
     "result.json stays as it was: not all that the run asks for is measured on these images. The run's own "
@@ -42,13 +43,15 @@ EPS_CURVE = (0.002, 0.004, 0.008, 0.016, 8 / 255, 0.032)  # where no eps is name
 
 
 def probe_command(
-    path: Path, datasets: Sequence[str], protocol: str, epochs: int | None, device: str,
+    path: Path, datasets: Sequence[str], protocol: str, changes: Mapping[str, object], device: str,
     root: Path | None = None,
 ) -> list[Measurement]:  # fmt: skip
-    """Probe a run's encoder on data sets, the run's own by default."""
+    """Probe a run's encoder on data sets, the run's own by default, with settings of the probe changed."""
     check_choice("protocol", protocol, PROTOCOLS)
+    for key in changes:
+        check_choice("setting of the probe", key, (name for name in SETTINGS if name.startswith("probe.")))
     run = open_run(path, device=device, root=root)
-    parts = [_probe(run, name, protocol, epochs) for name in run.named(datasets)]
+    parts = [_probe(run, name, protocol, changes) for name in run.named(datasets)]
     print_probes(parts)
     curves = {p.dataset: p.figures["curve"] for p in parts if "curve" in p.figures}
     if curves:
@@ -140,21 +143,25 @@ def _announce(stage: str) -> None:
     print(f"{stage} …", flush=True)
 
 
-def _probe(run: Run, name: str, protocol: str, epochs: int | None) -> Measurement:
+def _probe(run: Run, name: str, protocol: str, changes: Mapping[str, object]) -> Measurement:
     _announce(f"probe {name}")
     if protocol == "hcl":
-        return measure_hcl_probe(run, name, epochs)
+        if other := sorted(changes.keys() - {"probe.epochs"}):
+            raise InputError(f"{other[0]} is fixed by --protocol hcl, all but its --epochs: leave it out.")
+        epochs = changes.get("probe.epochs")
+        return measure_hcl_probe(run, name, epochs if epochs is None else typed(epochs, int, "probe.epochs"))
     config = run.config.probe
     if protocol == "quick":
         config = replace(config, solver="lbfgs")
     if protocol == "clae":
         config = ProbeConfig(epochs=config.epochs, seed=config.seed)
-    if epochs is not None and config.solver == "lbfgs":
+    config = override(replace(run.config, probe=config), changes).probe
+    if config.solver == "lbfgs" and (given := sorted(changes.keys() & OF_ADAM)):
         raise InputError(
-            f"--epochs {epochs}: this probe takes L-BFGS, which has none: leave it out, or take another "
-            "--protocol (clae, hcl)."
+            f"{given[0]}={changes[given[0]]} is Adam's, and this probe takes L-BFGS: leave it out, or take "
+            "--set probe.solver=adam or another --protocol (clae, hcl)."
         )
-    return measure_probe(run, name, config if epochs is None else replace(config, epochs=epochs))
+    return measure_probe(run, name, config)
 
 
 def _save(figure: "Figure", path: Path) -> None:

@@ -58,7 +58,7 @@ class RunConfig(Settings):
     """A data set that `intnacl datasets` lists."""
     root: str | None = setting(None, flag=True, free=True)
     """Folder of the data sets; None: $INTNACL_DATA, else ~/.cache/intnacl."""
-    size: int | None = None
+    size: int | None = setting(None, flag=True)
     """Side length to which images of `folder:` and `parquet:` are resized; None: 32."""
     holdout: int = setting(0, must(lambda v: v >= 0, "0 or more"), flag=True)
     """Training images of each data set that are held out, the same share of every class. Nothing is trained

@@ -47,6 +47,8 @@ class RunFolder:
     """A run on disk. The attributes are the paths of its files, whether they are there or not."""
 
     def __init__(self, path: str | Path) -> None:
+        if not isinstance(path, str | os.PathLike):
+            raise InputError(f"path={path!r} is of type {type(path).__name__}: give the folder of a run.")
         self.path = path = Path(path)
         self.config = path / "config.json"
         self.log = path / "log.jsonl"
@@ -139,6 +141,8 @@ class RunFolder:
 
     def read_config(self) -> RunConfig:
         """Return the run's configuration."""
+        if self.path.is_file():
+            raise InputError(f"{self.path} is a file: give the folder of a run.")
         if not self.config.exists():
             raise InputError(
                 f"{self.path} is no run folder: it has no {self.config.name}. "

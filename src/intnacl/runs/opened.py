@@ -17,6 +17,7 @@ from intnacl.attacks.named import Attack
 from intnacl.console import watched
 from intnacl.data import Dataset
 from intnacl.data.datasets import absolute_name, absolute_root
+from intnacl.errors import InputError
 from intnacl.evaluation.features import check_pair, extract
 from intnacl.evaluation.knn import KnnConfig
 from intnacl.evaluation.precision import exact_float32
@@ -70,6 +71,9 @@ class Run:
 
     def named(self, names: Sequence[str] = ()) -> tuple[str, ...]:
         """Return the data sets that a user names, paths made absolute; by default the run's own."""
+        for name in names:
+            if not isinstance(name, str):
+                raise InputError(f"dataset={name!r} is of type {type(name).__name__}: give a name, a text.")
         named = (name if name in self.datasets else absolute_name(name) for name in names)
         return tuple(named) or (self.config.dataset,)
 
@@ -126,7 +130,13 @@ class Run:
         elif isinstance(what, KnnConfig):
             measured = [measure_knn(self, name, what.k)]
         else:
-            measured = measure_attacks(self, name, [what] if isinstance(what, Attack) else what)
+            attacks = [what] if isinstance(what, Attack) else what
+            if not isinstance(attacks, Sequence) or not all(isinstance(one, Attack) for one in attacks):
+                raise InputError(
+                    f"what={what!r} cannot be measured: give a ProbeConfig, a KnnConfig, or attacks such as "
+                    "named_attack('pgd', 0.002)."
+                )
+            measured = measure_attacks(self, name, attacks)
         write_result_and_page(self)
         return measured
 

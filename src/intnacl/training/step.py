@@ -53,7 +53,7 @@ class TrainStep:
             gib = images.nbytes / 2**30
             raise InputError(
                 f"out of memory: the {len(images):,} images take {gib:.1f} GiB on {device}, more than it has "
-                "free. Take fewer or smaller ones (--set size for those that are resized)."
+                "free. Take fewer or smaller ones (--size for those that are resized)."
             ) from error
         self.scaler = torch.amp.GradScaler(device.type, enabled=self.config.precision == "fp16")
         self.names: list[str] = []
