@@ -25,15 +25,9 @@ def value_and_gradient(loss: IntNaClLoss, weight: Tensor, x: Tensor) -> tuple[Te
     """The loss of the views x (V, B, D) through a linear encoder, and the gradient of its weight."""
     weight = weight.clone().requires_grad_()
     need = loss.views_needed
-    z = list(x[: sum(need)] @ weight)
-    middle = z[2 : 2 + need.extra + need.mixed]
-    value = loss(
-        z[0],
-        z[1],
-        extra=middle[: need.extra],
-        mixed=middle[need.extra :],
-        adversarial=z[-1] if need.adversarial else None,
-    )
+    z0, z1, *others = x[: sum(need)] @ weight
+    adversarial = others.pop() if need.adversarial else None
+    value = loss(z0, z1, **{"mixed" if need.mixed else "extra": others}, adversarial=adversarial)
     return value.detach(), torch.autograd.grad(value, weight)[0]
 
 
@@ -60,13 +54,11 @@ def run_rank(rank: int, folder: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Tensor], list[dict]]:
+def ranks(tmp_path_factory):
     folder = tmp_path_factory.mktemp("ranks")
     torch.manual_seed(0)
-    given = {
-        "x": torch.randn(7, WORLD * B, D, dtype=torch.float64),
-        "weight": torch.randn(D, 5, dtype=torch.float64),
-    }
+    x, weight = (torch.randn(shape, dtype=torch.float64) for shape in ((7, WORLD * B, D), (D, 5)))
+    given = {"x": x, "weight": weight}
     torch.save(given, folder / "given.pt")
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     mp.spawn(run_rank, (str(folder),), nprocs=WORLD)
@@ -74,7 +66,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Tensor], 
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_two_ranks_equal_one_process(name: str, ranks: tuple[dict[str, Tensor], list[dict]]) -> None:
+def test_two_ranks_equal_one_process(name, ranks):
     given, results = ranks
     value, gradient = value_and_gradient(IntNaClLoss(**CASES[name]), given["weight"], given["x"])
     values, gradients = map(torch.stack, zip(*(result[name] for result in results), strict=True))
@@ -82,10 +74,10 @@ def test_two_ranks_equal_one_process(name: str, ranks: tuple[dict[str, Tensor], 
     torch.testing.assert_close(gradients.mean(0), gradient, rtol=1e-10, atol=1e-12)  # DDP's average
 
 
-def test_a_second_derivative_through_gathered_rows_is_refused(ranks: tuple[dict, list[dict]]) -> None:
+def test_a_second_derivative_through_gathered_rows_is_refused(ranks):
     assert all("cannot be differentiated again" in result["second derivative"] for result in ranks[1])
 
 
-def test_without_a_process_group_gather_means_one_process() -> None:
+def test_without_a_process_group_gather_means_one_process():
     z = torch.randn(4, 3)
     assert gather_embedding(z, gather=True) == (z, z, 0)

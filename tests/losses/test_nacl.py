@@ -8,22 +8,18 @@ from intnacl.losses.negatives import Pair
 PAIR = Pair(torch.tensor([1.0, -2.0, 0.3]), torch.tensor([2.0, 1.0, -0.5]))
 
 
-def test_nca_with_copies_of_the_twin_equals_the_base_loss_when_the_negatives_count_m_times() -> None:
-    copies_RE = PAIR.positive_R[:, None].expand(3, 4)
-    torch.testing.assert_close(nca_rows(PAIR, copies_RE, "MN"), base_rows(PAIR))
-    assert (nca_rows(PAIR, copies_RE, "N") < base_rows(PAIR)).all()
+def test_nca_with_copies_of_the_twin_equals_the_base_loss_when_the_negatives_count_m_times():
+    for count in (1, 7):
+        copies_RE = PAIR.positive_R[:, None].expand(3, count)
+        torch.testing.assert_close(nca_rows(PAIR, copies_RE, "MN"), base_rows(PAIR))
+        assert (nca_rows(PAIR, copies_RE, "N") < base_rows(PAIR) - 0.1).all()
 
 
-def test_nca_ignores_the_order_of_its_positives() -> None:
-    extra_RE = torch.randn(3, 4)
-    torch.testing.assert_close(nca_rows(PAIR, extra_RE, "N"), nca_rows(PAIR, extra_RE.flip(1), "N"))
-
-
-def test_a_mixed_view_with_lambda_1_is_a_plain_positive() -> None:
+def test_a_mixed_view_with_lambda_1_is_a_plain_positive():
     torch.testing.assert_close(mix_rows(PAIR, 1.0), base_rows(PAIR))
 
 
-def test_a_mixed_view_costs_least_where_omega_is_lambda() -> None:
+def test_a_mixed_view_costs_least_where_omega_is_lambda():
     """−λ log Ω − (1 − λ) log(1 − Ω) is the cross-entropy of λ and Ω."""
     omega = torch.linspace(0.01, 0.99, 99)
     loss = mix_rows(Pair(omega.logit(), torch.zeros(99)), 0.7)
