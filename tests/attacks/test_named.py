@@ -9,7 +9,7 @@ import torch
 from digits_model import held_out, trained_model
 from intnacl.attacks import fgsm, pgd
 from intnacl.attacks.named import ATTACK_NAMES, ATTACKS, FGSM, PGD, eps_text, named_attack
-from intnacl.errors import InputError
+from mistakes import refused
 
 # As they stand in result.json and in the file of a measurement.
 RECORDED = """
@@ -39,53 +39,42 @@ def test_every_named_attack_has_its_name_a_printed_name_and_a_number_of_passes()
     assert [attack.name for attack in attacks.values()] == list(ATTACKS)
     assert set(ATTACKS) < set(ATTACK_NAMES)
     assert [attack.passes for attack in attacks.values()] == [3, 23, 42, None]
+    own = named_attack("pgd", 0.1, restarts=7, name="pgd7")
+    assert own == PGD(name="pgd7", eps=0.1, steps=10, step_size=0.01, restarts=7) != attacks["pgd"]
+    assert len({FGSM(eps=0.1), attacks["fgsm"], named_attack("fgsm", 0.2)}) == 2
 
 
 def test_a_named_attack_is_the_function_with_these_settings(batch):
     model, generator = trained_model(), torch.Generator()
-    for clamp in (True, False):
-        attack = named_attack("fgsm", 0.05, clamp=clamp)
-        assert torch.equal(attack(model, *batch, batch_size=7), fgsm(model, *batch, 0.05, clamp=clamp))
-    ours = named_attack("pgd", 0.05)(model, *batch, generator=generator.manual_seed(1))
-    expected = pgd(model, *batch, 0.05, 0.01, 10, 2, generator=generator.manual_seed(1))
-    assert torch.equal(ours, expected)
-    ours = named_attack("pgd", 0.05, random_start=False)(model, *batch)
-    assert torch.equal(ours, pgd(model, *batch, 0.05, 0.01, 10, 2, random_start=False))
+    for on in (True, False):
+        ours = named_attack("fgsm", 0.05, clamp=on)(model, *batch, batch_size=7)
+        assert torch.equal(ours, fgsm(model, *batch, 0.05, clamp=on))
+        attack = named_attack("pgd", 0.05, random_start=on)
+        ours = attack(model, *batch, generator=generator.manual_seed(1))
+        settings = {"random_start": on, "generator": generator.manual_seed(1)}
+        assert torch.equal(ours, pgd(model, *batch, 0.05, 0.01, 10, 2, **settings))
 
 
 def test_autoattack_gets_its_settings(batch, monkeypatch):
-    def autoattack(model, x, y, eps, *, seed, batch_size):
-        return eps, seed, batch_size
-
-    monkeypatch.setattr("intnacl.attacks.named.autoattack", autoattack)
-    assert named_attack("autoattack", 0.1, seed=3)(trained_model(), *batch, batch_size=7) == (0.1, 3, 7)
+    monkeypatch.setattr("intnacl.attacks.named.autoattack", lambda model, x, y, eps, **given: (eps, given))
+    given = named_attack("autoattack", 0.1, seed=3)(trained_model(), *batch, batch_size=7)
+    assert given == (0.1, {"seed": 3, "batch_size": 7})
 
 
-def test_single_settings_are_replaced():
-    own = named_attack("pgd", 0.1, restarts=7, name="pgd7")
-    assert own == PGD(name="pgd7", eps=0.1, steps=10, step_size=0.01, restarts=7)
-    assert own != named_attack("pgd", 0.1)
-    assert len({FGSM(eps=0.1), named_attack("fgsm", 0.1), named_attack("fgsm", 0.2)}) == 2
+test_mistakes_are_refused = refused(
+    lambda name, eps, settings: named_attack(name, eps, **settings),
+    ("pgd_tune", 0.1, {}, "did you mean 'pgd_tuned'"),
+    ("fgsm", 2, {}, "eps=2"),
+    *((name, "8/255", {}, "eps='8/255' is a text: .* without quotes") for name in ("pgd", "pgd_tuned")),
+    ("fgsm", 0.1, {"images": 0}, "images=0"),
+)
 
 
-def test_mistakes_are_errors():
-    with pytest.raises(InputError, match="did you mean 'pgd_tuned'"):
-        named_attack("pgd_tune", 0.1)
-    with pytest.raises(InputError, match="eps=2"):
-        FGSM(eps=2)
-    for name in ("pgd", "pgd_tuned"):
-        with pytest.raises(InputError, match=r"eps='8/255' is a text: .* without quotes"):
-            named_attack(name, "8/255")
-    with pytest.raises(InputError, match="images=0"):
-        named_attack("fgsm", 0.1, images=0)
+TEXTS = {
+    **{8 / 255: "8/255", 1 / 255: "1/255", 8 / 255 / 4: "2/255", 51 / 255: "0.2", 1 / 300: "0.003333"},
+    **{0.002: "0.002", 0.032: "0.032", 0.0314: "0.0314", 1.0: "1", 0.0: "0"},
+}
 
 
-@pytest.mark.parametrize(
-    ("eps", "text"),
-    [
-        (8 / 255, "8/255"), (1 / 255, "1/255"), (0.002, "0.002"), (0.032, "0.032"), (0.0314, "0.0314"),
-        (51 / 255, "0.2"), (1.0, "1"), (0.0, "0"), (8 / 255 / 4, "2/255"), (1 / 300, "0.003333"),
-    ],
-)  # fmt: skip
-def test_radii_in_grey_levels_are_shown_as_fractions(eps: float, text: str) -> None:
-    assert eps_text(eps) == text
+def test_radii_in_grey_levels_are_shown_as_fractions():
+    assert {eps: eps_text(eps) for eps in TEXTS} == TEXTS

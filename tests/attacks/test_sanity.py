@@ -5,7 +5,7 @@ import torch
 from intnacl.attacks.sanity import accuracy_warnings, gradient_warnings, mode_warnings
 
 
-def test_parts_in_train_mode_and_missing_gradients_are_told() -> None:
+def test_parts_in_train_mode_and_missing_gradients_are_told():
     model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Dropout()).eval()
     assert mode_warnings(model) == []
     model[1].train()
