@@ -1,7 +1,5 @@
 """The comparison: every method on the same points, figures by name, clear errors."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -10,14 +8,14 @@ from intnacl.theory.comparison import TABLES, ComparisonConfig, Space, learn_spa
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_tables_are_standardised(name: str) -> None:
+def test_tables_are_standardised(name):
     X, y = load_table(name)
     np.testing.assert_allclose(X.mean(0), 0, atol=1e-9)
     assert len(X) == len(y)
     assert y.min() == 0
 
 
-def test_learned_spaces_beat_principal_components() -> None:
+def test_learned_spaces_beat_principal_components():
     X, y = load_table("wine")
     figures = measure(learn_spaces(X, y, ComparisonConfig(dataset="wine")), y)
     assert list(figures) == ["input", "PCA", "NCA, scikit-learn", "NCA, total variation", "NCA, KL"]
@@ -26,7 +24,7 @@ def test_learned_spaces_beat_principal_components() -> None:
         assert figures[name]["seconds"] > 0
 
 
-def test_measure_is_in_percent() -> None:
+def test_measure_is_in_percent():
     twice = np.array([[0.0], [0.1], [5.0], [5.1], [0.05]] * 2)
     figures = measure({"line": Space(twice, 0.0)}, np.array([0, 0, 1, 1, 1] * 2))["line"]
     assert figures["1-NN"] == 100.0  # each point lies on its own copy
@@ -36,7 +34,7 @@ def test_measure_is_in_percent() -> None:
 @pytest.mark.parametrize(
     "settings", [{"n_components": 0}, {"n_components": 5}, {"max_iter": 0}, {"dataset": "irs"}, {"seed": -1}]
 )
-def test_bad_settings_are_named(settings: dict[str, Any]) -> None:
+def test_bad_settings_are_named(settings):
     ((name, value),) = settings.items()
     with pytest.raises(InputError, match=f"{name}={value!r}"):
         learn_spaces(*load_table("iris"), ComparisonConfig(**{"dataset": "iris"} | settings))

@@ -33,7 +33,7 @@ def looped(z: Tensor, labels: Tensor, objective: str) -> float:
 @pytest.mark.parametrize("objective", OBJECTIVES)
 @pytest.mark.parametrize("tile", [None, 1, 30, 10_000])
 @pytest.mark.parametrize("alone", [False, True])
-def test_equals_the_loops_and_finite_differences(objective: str, tile: int | None, alone: bool) -> None:
+def test_equals_the_loops_and_finite_differences(objective, tile, alone):
     z, labels = points()
     if alone:
         labels[0] = 7  # alone in its class: no anchor, nobody's positive, and everybody's negative
@@ -42,16 +42,7 @@ def test_equals_the_loops_and_finite_differences(objective: str, tile: int | Non
     assert torch.autograd.gradcheck(lambda z: neighbour_loss(z, labels, objective, tile), z.requires_grad_())
 
 
-@pytest.mark.parametrize("objective", OBJECTIVES)
-def test_classes_without_pairs_give_zero(objective: str) -> None:
-    z = torch.randn(3, 2, requires_grad=True)
-    loss = neighbour_loss(z, torch.arange(3), objective)
-    loss.backward()
-    assert loss.item() == 0
-    assert not z.grad.any()
-
-
-def test_kl_pulls_where_the_probability_underflows() -> None:
+def test_kl_pulls_where_the_probability_underflows():
     z = torch.tensor([[0.0], [1e3], [1.0]], requires_grad=True)  # p_0 = e^(−10⁶) is no float
     loss = neighbour_loss(z, torch.tensor([0, 0, 1]), "kl")
     loss.backward()
@@ -60,42 +51,36 @@ def test_kl_pulls_where_the_probability_underflows() -> None:
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
-def test_equal_points_choose_evenly(objective: str) -> None:
+def test_equal_points_choose_evenly_and_classes_without_pairs_give_zero(objective):
     loss = neighbour_loss(torch.zeros(9, 2), torch.arange(9) % 3, objective)
     assert loss.item() == pytest.approx(-math.log(2 / 8) if objective == "kl" else 6 / 8, rel=1e-6)
+    z = torch.randn(3, 2, requires_grad=True)
+    loss = neighbour_loss(z, torch.arange(3), objective)
+    loss.backward()
+    assert loss.item() == 0
+    assert not z.grad.any()
 
 
-def test_no_tile_exceeds_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes, compute = [], neighbours.neighbour_logits
-
-    def record(*arguments: Tensor) -> Tensor:
-        sizes.append(compute(*arguments).numel())
-        return compute(*arguments)
-
-    monkeypatch.setattr(neighbours, "neighbour_logits", record)
+def test_no_tile_exceeds_its_share(monkeypatch):
+    tiles, compute = [], neighbours.neighbour_logits
+    monkeypatch.setattr(neighbours, "neighbour_logits", lambda *a: tiles.append(compute(*a)) or tiles[-1])
     neighbour_loss(torch.randn(100, 2), torch.arange(100) % 2, tile=1000)
-    assert max(sizes) <= 1000
-    assert sum(sizes) == 100 * 100
+    assert max(tile.numel() for tile in tiles) <= 1000
+    assert sum(tile.numel() for tile in tiles) == 100 * 100
 
 
-def test_unknown_objective_names_the_choices() -> None:
+def test_bad_arguments_are_named():
     with pytest.raises(InputError, match=r"objective='kll'.*did you mean 'kl'"):
         neighbour_loss(*points(), "kll")
+    for count in (0, 12, 20):  # 12: each point would count as its own neighbour
+        with pytest.raises(InputError, match=rf"neighbours={count} must lie in 1…11: 12 points"):
+            leave_one_out_accuracy(*points(), count)
 
 
-@pytest.mark.parametrize("neighbours", [0, 12, 20])
-def test_more_neighbours_than_other_points_are_refused(neighbours: int) -> None:
-    """As many as there are points would count each point as its own neighbour."""
-    with pytest.raises(InputError, match=rf"neighbours={neighbours} must lie in 1…11: 12 points"):
-        leave_one_out_accuracy(*points(), neighbours)
-
-
-@pytest.mark.parametrize(("neighbours", "dtype", "origin"), [
-    (1, torch.float64, 0), (5, torch.float64, 0), (1, torch.float32, 4096),
-])  # fmt: skip
-def test_leave_one_out_agrees_with_scikit_learn(neighbours: int, dtype: torch.dtype, origin: float) -> None:
+@pytest.mark.parametrize(("neighbours", "origin"), [(1, 0), (5, 0), (1, 4096)])
+def test_leave_one_out_agrees_with_scikit_learn(neighbours, origin):
     X, y = load_iris(return_X_y=True)
-    z = torch.tensor(X, dtype=dtype) + origin
+    z = torch.tensor(X, dtype=torch.float32 if origin else torch.float64) + origin
     classifier = KNeighborsClassifier(neighbours)
     expected = cross_val_score(classifier, z.double().numpy(), y, cv=LeaveOneOut()).mean()
     tolerance = 0.01 if origin else 1e-12
@@ -103,36 +88,26 @@ def test_leave_one_out_agrees_with_scikit_learn(neighbours: int, dtype: torch.dt
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
-def test_far_from_the_origin_float32_keeps_its_digits(objective: str) -> None:
+def test_far_from_the_origin_float32_keeps_its_digits(objective):
     """Distances do not depend on where the origin is: squares of large coordinates must not drown them."""
     z, labels = points()
     far = (1024 * z).round() / 1024 + 4096  # numbers that float32 holds exactly
-    near = (far - 4096).requires_grad_()
-    shifted = far.float().requires_grad_()
-    losses = [neighbour_loss(where, labels, objective) for where in (near, shifted)]
-    for loss in losses:
-        loss.backward()
+    where = [(far - 4096).requires_grad_(), far.float().requires_grad_()]
+    losses = [neighbour_loss(z, labels, objective) for z in where]
+    near, shifted = (torch.autograd.grad(*pair)[0] for pair in zip(losses, where, strict=True))
     assert losses[1].item() == pytest.approx(losses[0].item(), rel=1e-4)
-    torch.testing.assert_close(shifted.grad.double(), near.grad, rtol=1e-3, atol=1e-5)
+    torch.testing.assert_close(shifted.double(), near, rtol=1e-3, atol=1e-5)
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
-def test_autocast_and_half_embeddings_change_nothing_but_their_own_rounding(objective: str) -> None:
-    z, labels = torch.randn(20, 4).bfloat16(), torch.arange(20) % 3
-    expected = neighbour_loss(z.float(), labels, objective)
-    half = z.clone().requires_grad_()
-    with torch.autocast("cpu", torch.bfloat16):
-        losses = [neighbour_loss(z.float(), labels, objective), neighbour_loss(half, labels, objective)]
-    for loss in losses:
-        assert torch.equal(loss, expected)
-    losses[1].backward()
+def test_autocast_and_half_embeddings_change_nothing_but_their_own_rounding(objective):
+    half = torch.randn(500, 1).bfloat16().requires_grad_()
+    wide = half.detach().float()
+    labels = (3 * wide).floor().long()[:, 0] % 3
+    for function, options in ((neighbour_loss, [objective]), (leave_one_out_accuracy, [])):
+        expected = function(wide, labels, *options)
+        assert function(half, labels, *options) == expected
+        with torch.autocast("cpu", torch.bfloat16):
+            assert function(wide, labels, *options) == function(half, labels, *options) == expected
+    neighbour_loss(half, labels, objective).backward()
     assert half.grad.dtype == torch.bfloat16
-
-
-def test_leave_one_out_of_half_embeddings_and_under_autocast() -> None:
-    z = torch.randn(500, 1).bfloat16()
-    labels = (3 * z.float()).floor().long()[:, 0] % 3
-    expected = leave_one_out_accuracy(z.float(), labels)
-    assert leave_one_out_accuracy(z, labels) == expected
-    with torch.autocast("cpu", torch.bfloat16):
-        assert leave_one_out_accuracy(z.float(), labels) == expected

@@ -2,94 +2,62 @@
 
 import math
 from itertools import product
-from typing import Any
 
 import pytest
 import torch
 
-from intnacl.errors import InputError
-from intnacl.theory import simulation
-from intnacl.theory.bounds import (
-    deviation_tail,
-    largest_loss,
-    negatives_for_supervision,
-    proved_debiasing_gap,
-    proved_deviation_tail,
-    uniform_deviation,
-)
-from intnacl.theory.simulation import (
-    MOST_POSITIVES,
-    Mixture,
-    Setting,
-    complexity,
-    deviations,
-    estimate,
-    feature_class,
-    loss_class,
-    mean_classifier_loss,
-    random_mixture,
-    supervised_loss,
-    unbiased_loss,
-)
+from intnacl.theory import bounds, simulation
+from intnacl.theory.simulation import Mixture, Setting, complexity, deviations, random_mixture, unbiased_loss
 from intnacl.theory.sweep import exclusive_or, two_classes
+from mistakes import refused
 
-RANDOM = [
-    random_mixture(K, P, 4, spread, seed=seed)
-    for K, P, spread, seed in product((2, 3, 5), (1, 3), (0.3, 1.0, 3.0), (0, 1))
-]
+SETTINGS = product((2, 3, 5), (1, 3), (0.3, 1.0, 3.0), (0, 1))
+RANDOM = [random_mixture(K, P, 4, spread, seed=seed) for K, P, spread, seed in SETTINGS]
 MIXTURE = random_mixture(4, 8, 6, 1.0, seed=0)
 # A class at each end of a line: kernels take their extreme values, and E h⁻ = e⁻¹: the hardest case there is.
 EXTREME = Mixture(features=torch.tensor([[[1.0]], [[-1.0]]]))
 BOTH = pytest.mark.parametrize("mixture", [MIXTURE, EXTREME], ids=["random", "extreme"])
 
 
-def test_first_half_the_best_classifier_beats_the_means() -> None:
+def test_second_half_for_one_positive():
+    """And the first: the best classifier beats the means."""
     for mixture in RANDOM:
-        assert supervised_loss(mixture) <= mean_classifier_loss(mixture) + 1e-7
-
-
-def test_second_half_for_one_positive() -> None:
-    for mixture in RANDOM:
-        K = mixture.classes
+        K, mean = mixture.classes, simulation.mean_classifier_loss(mixture)
+        assert simulation.supervised_loss(mixture) <= mean + 1e-7
         losses = [unbiased_loss(mixture, N) for N in (K - 1, K, 4 * K)]
-        assert mean_classifier_loss(mixture) <= losses[0] + 1e-12
+        assert mean <= losses[0] + 1e-12
         assert losses == sorted(losses), "N = K − 1 gives the smallest loss"
-
-
-def test_second_half_needs_the_negatives() -> None:
     collapsed = random_mixture(5, 1, 4, 0.0, seed=0)  # one point a class: at N = K − 1 nearly L_Sup^μ
-    assert unbiased_loss(collapsed, 3) < mean_classifier_loss(collapsed)
+    assert unbiased_loss(collapsed, 3) < simulation.mean_classifier_loss(collapsed)
 
 
-def test_second_half_fails_for_several_positives() -> None:
+def test_second_half_fails_for_several_positives():
     """N = K − 1 = 1. On exclusive or, not even the best classifier is below the loss of two positives."""
-    assert mean_classifier_loss(two_classes()) == pytest.approx(0.393, abs=5e-4)
+    assert simulation.mean_classifier_loss(two_classes()) == pytest.approx(0.393, abs=5e-4)
     losses = [unbiased_loss(two_classes(), 1, M) for M in (1, 2, 4, 8)]
     assert losses == pytest.approx([0.444, 0.383, 0.348, 0.333], abs=5e-4)
-    assert supervised_loss(two_classes()) < 1e-6  # linearly separable: L_Sup ≤ L_Unbiased still holds here
-    assert supervised_loss(exclusive_or()) == pytest.approx(math.log(2))
+    assert simulation.supervised_loss(two_classes()) < 1e-6  # linearly separable: here L_Sup ≤ L_Unbiased
+    assert simulation.supervised_loss(exclusive_or()) == pytest.approx(math.log(2))
     losses = [unbiased_loss(exclusive_or(), 1, M) for M in (1, 2, 8)]
     assert losses == pytest.approx([0.8133, 0.6564, 0.5267], abs=5e-5)
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.5])
 @pytest.mark.parametrize("M", [1, 2, 6])
-def test_second_half_for_any_m_with_more_negatives(M: int, temperature: float) -> None:
+def test_second_half_for_any_m_with_more_negatives(M, temperature):
     for mixture in (exclusive_or(), two_classes(), *RANDOM):
         mixture = Mixture(features=mixture.features, temperature=temperature)
-        N = negatives_for_supervision(mixture.classes, M, temperature)
-        assert mean_classifier_loss(mixture) <= unbiased_loss(mixture, N, M) + 1e-12
-        assert mean_classifier_loss(mixture) <= unbiased_loss(mixture, M * N, M, "N") + 1e-12
+        N = bounds.negatives_for_supervision(mixture.classes, M, temperature)
+        assert simulation.mean_classifier_loss(mixture) <= unbiased_loss(mixture, N, M) + 1e-12
+        assert simulation.mean_classifier_loss(mixture) <= unbiased_loss(mixture, M * N, M, "N") + 1e-12
 
 
-@pytest.mark.parametrize("denominator", ["N", "MN"])
-def test_more_positives_never_raise_the_loss(denominator: str) -> None:
-    for mixture in (random_mixture(3, 4, 4, 1.0, seed=0), two_classes(), exclusive_or()):
+def test_more_positives_never_raise_the_loss():
+    """And many tend to that of the mean kernel."""
+    mixtures = (random_mixture(3, 4, 4, 1.0, seed=0), two_classes(), exclusive_or())
+    for mixture, denominator in product(mixtures, ("N", "MN")):
         losses = [unbiased_loss(mixture, 5, M, denominator) for M in range(1, 7)]
         assert losses == sorted(losses, reverse=True)
-
-
-def test_many_positives_tend_to_the_mean_kernel() -> None:
     mixture = random_mixture(3, 2, 4, 0.5, seed=0)
     limit = torch.log1p(5 * mixture.negative_X / mixture.own_XP.mean(1)).mean().item()
     gaps = [unbiased_loss(mixture, 5, M) - limit for M in (1, 10, 100)]
@@ -97,7 +65,7 @@ def test_many_positives_tend_to_the_mean_kernel() -> None:
 
 
 @pytest.mark.parametrize("M", [1, 2, 3])
-def test_enumeration_equals_loops(M: int) -> None:
+def test_enumeration_equals_loops(M):
     mixture = random_mixture(3, 2, 4, 1.0, seed=1)
     for factor, denominator in ((M * 7, "MN"), (7, "N")):
         losses = []
@@ -115,38 +83,39 @@ def test_enumeration_equals_loops(M: int) -> None:
 @pytest.mark.parametrize("denominator", ["N", "MN"])
 @pytest.mark.parametrize("M", [1, 4])
 @pytest.mark.parametrize(("n", "m"), [(4, 1), (32, 1), (256, 64)])
-def test_deviation_is_below_the_bound(mixture: Mixture, n: int, m: int, M: int, denominator: str) -> None:
+def test_deviation_is_below_the_bound(mixture, n, m, M, denominator):
     delta = deviations(mixture, Setting(N=16, M=M, n=n, m=m, denominator=denominator), 4000)
-    bound = proved_debiasing_gap(n=n, m=m, tau_plus=1 / mixture.classes)
+    bound = bounds.proved_debiasing_gap(n=n, m=m, tau_plus=1 / mixture.classes)
     assert delta.mean().abs() <= delta.abs().mean() < bound
 
 
 @BOTH
-def test_tails_are_below_the_bounds(mixture: Mixture) -> None:
+def test_tails_are_below_the_bounds(mixture):
     delta = deviations(mixture, Setting(N=1000, M=1, n=400, m=400), 4000).abs()
-    for bound, epsilon in product((proved_deviation_tail, deviation_tail), (0.1, 0.3, 0.5, 0.7)):
+    tails = (bounds.proved_deviation_tail, bounds.deviation_tail)
+    for bound, epsilon in product(tails, (0.1, 0.3, 0.5, 0.7)):
         measured = (delta >= epsilon).double().mean().item()
         assert measured <= min(1.0, bound(epsilon, n=400, m=400, tau_plus=1 / mixture.classes)) + 1e-9
 
 
-def test_the_proved_bound_is_within_a_factor_of_three_of_the_worst_case() -> None:
-    delta = deviations(EXTREME, Setting(N=10_000, M=1, n=1000, m=10**4), 2000).abs().mean().item()
-    assert delta < proved_debiasing_gap(n=1000, m=10**4, tau_plus=0.5) < 3 * delta
-
-
-def test_deviation_falls_like_one_over_root_n() -> None:
+def test_the_proved_bound_is_within_a_factor_of_three_of_the_worst_case(monkeypatch):
+    """And the deviation falls like 1/√n."""
     spread = [deviations(MIXTURE, Setting(n=n, m=n), 4000).abs().mean().item() for n in (16, 256)]
     assert spread[0] / spread[1] == pytest.approx(4, rel=0.15)
+    delta = deviations(EXTREME, Setting(N=10_000, M=1, n=1000, m=10**4), 2000).abs().mean().item()
+    assert delta < bounds.proved_debiasing_gap(n=1000, m=10**4, tau_plus=0.5) < 3 * delta
+    monkeypatch.setattr(simulation, "CHUNK", 100)
+    assert len(deviations(MIXTURE, Setting(n=30), 25)) == 25, "chunks add up"
 
 
-def test_the_plain_mean_keeps_its_bias() -> None:
+def test_the_plain_mean_keeps_its_bias():
     """g0 draws from p, not from p_x⁻: no n removes the difference, which τ⁺ = 0 in the bound leaves out."""
     plain = [deviations(MIXTURE, Setting(n=n, estimator="g0"), 2000).mean().item() for n in (64, 4096)]
     assert plain[1] == pytest.approx(plain[0], rel=0.2)
-    assert plain[1] > proved_debiasing_gap(n=4096, m=10**9, tau_plus=0.0)
+    assert plain[1] > bounds.proved_debiasing_gap(n=4096, m=10**9, tau_plus=0.0)
 
 
-def test_draws_agree_with_the_exact_loss() -> None:
+def test_draws_agree_with_the_exact_loss():
     """Averaged over x and x⁺, the loss with the true E h⁻ is the enumerated one, and g1 tends to it."""
     assert deviations(MIXTURE, Setting(N=16, M=2, n=4096, m=4096), 1000).abs().max() < 0.2
     x = torch.randint(32, (20_000,))
@@ -156,18 +125,13 @@ def test_draws_agree_with_the_exact_loss() -> None:
     assert sampled.mean().item() == pytest.approx(unbiased_loss(MIXTURE, 16, 2), abs=4 * error)
 
 
-def test_estimate_by_hand() -> None:
+def test_estimate_by_hand():
     u, v = torch.tensor([[1.0, 2.0], [0.4, 0.4]]).double(), torch.tensor([[1.0], [2.0]]).double()
-    assert estimate(u, v, "g0", 0.5, 1.0).tolist() == pytest.approx([1.5, 0.4])
-    assert estimate(u, v, "g1", 0.5, 1.0).tolist() == pytest.approx([2.0, math.exp(-1)], rel=1e-15)
+    assert simulation.estimate(u, v, "g0", 0.5, 1.0).tolist() == pytest.approx([1.5, 0.4])
+    assert simulation.estimate(u, v, "g1", 0.5, 1.0).tolist() == pytest.approx([2.0, math.exp(-1)], rel=1e-15)
 
 
-def test_draws_in_chunks_are_as_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(simulation, "CHUNK", 100)
-    assert len(deviations(MIXTURE, Setting(n=30), 25)) == 25
-
-
-def test_complexity_of_known_classes() -> None:
+def test_complexity_of_known_classes():
     """One function has none; sup over ±1 of σ·g is |Σσ|, of mean 1 for T = 2; all patterns fit any noise."""
     assert complexity(torch.randn(1, 50)) == pytest.approx((0, 0), abs=1e-5)
     measured, error = complexity(torch.tensor([[1.0, 1.0], [-1.0, -1.0]]), draws=4000)
@@ -179,52 +143,43 @@ def test_complexity_of_known_classes() -> None:
     assert complexity(values + shift)[0] == pytest.approx(complexity(values)[0]), "a common shift counts"
 
 
-def test_complexity_of_the_losses_does_not_fall_like_one_over_m() -> None:
-    losses = {M: loss_class(Setting(N=32, M=M, n=32, m=4), encoders=32, T=128) for M in (1, 16)}
-    assert 1 / 16 < 0.4 < complexity(losses[16])[0] / complexity(losses[1])[0] < 0.9
-
-
-def test_features_are_of_norm_one_and_less_complex_than_all_signs() -> None:
-    features = feature_class(encoders=16, T=64)
+def test_features_are_less_complex_than_all_signs_and_losses_do_not_fall_like_one_over_m():
+    features = simulation.feature_class(encoders=16, T=64)
     norms = features.reshape(16, 64, 4).norm(dim=2)
     torch.testing.assert_close(norms, torch.ones_like(norms))
     assert 0 < complexity(features)[0] < features.abs().sum(1).max().item()
+    one, sixteen, most = (
+        simulation.loss_class(Setting(N=32, M=M, n=32, m=4), encoders=32, T=128)
+        for M in (1, 16, simulation.MOST_POSITIVES)
+    )
+    assert 1 / 16 < 0.4 < complexity(sixteen)[0] / complexity(one)[0] < 0.9
+    assert most.isfinite().all()
 
 
-def test_symmetrisation_bounds_the_worst_encoder() -> None:
+def test_symmetrisation_bounds_the_worst_encoder():
     """E sup_f (E g − mean g) ≤ 2R/T, and the bound for one sample adds its confidence term."""
     setting, T = Setting(N=8, M=2, n=8, m=2), 64
-    expected = loss_class(setting, encoders=16, T=20_000, seed=99).mean(1)
-    samples = [loss_class(setting, encoders=16, T=T, seed=seed) for seed in range(20)]
+    expected = simulation.loss_class(setting, encoders=16, T=20_000, seed=99).mean(1)
+    samples = [simulation.loss_class(setting, encoders=16, T=T, seed=seed) for seed in range(20)]
     worst = torch.tensor([(expected - losses.mean(1)).max().item() for losses in samples])
     rademacher = torch.tensor([complexity(losses, 200)[0] for losses in samples]).mean().item()
     assert 0 < worst.mean().item() < 2 * rademacher / T
-    largest = largest_loss(N=8, tau_plus=0.25)
+    largest = bounds.largest_loss(N=8, tau_plus=0.25)
     assert max(losses.max().item() for losses in samples) < largest
-    assert worst.max() < uniform_deviation(rademacher=rademacher, largest=largest, T=T, delta=0.1)
+    assert worst.max() < bounds.uniform_deviation(rademacher=rademacher, largest=largest, T=T, delta=0.1)
 
 
-def test_more_positives_than_are_drawn_are_refused() -> None:
-    """Fewer would be summed than the factor counts."""
-    assert loss_class(Setting(M=MOST_POSITIVES), encoders=2, T=4).isfinite().all()
-    with pytest.raises(InputError, match="M=65: a sample has 64 positives"):
-        loss_class(Setting(M=MOST_POSITIVES + 1), encoders=2, T=4)
-
-
-@pytest.mark.parametrize(
-    ("make", "settings", "words"),
-    [
-        (Mixture, {"features": torch.ones(1, 3, 2)}, r"\(1, 3, 2\).*classes ≥ 2"),
-        (Mixture, {"features": torch.full((2, 3, 2), torch.nan)}, "not finite"),
-        (Mixture, {"features": torch.ones(2, 3, 2), "temperature": 0.0}, "temperature=0.0"),
-        (unbiased_loss, {"mixture": EXTREME, "N": -1}, "N=-1"),
-        (unbiased_loss, {"mixture": EXTREME, "N": 1, "M": 0}, "M=0"),
-        (unbiased_loss, {"mixture": EXTREME, "N": 1, "denominator": "NM"}, "denominator='NM'.*MN"),
-        (Setting, {"M": 0}, "M=0"),
-        (Setting, {"estimator": "g2"}, "'g2'.*g0, g1"),
-        (complexity, {"values_FT": torch.zeros(3)}, r"\(3,\)"),
-    ],
+test_bad_settings_are_named = refused(
+    lambda make, settings: make(**settings),
+    (Mixture, {"features": torch.ones(1, 3, 2)}, r"\(1, 3, 2\).*classes ≥ 2"),
+    (Mixture, {"features": torch.full((2, 3, 2), torch.nan)}, "not finite"),
+    (Mixture, {"features": torch.ones(2, 3, 2), "temperature": 0.0}, "temperature=0.0"),
+    (unbiased_loss, {"mixture": EXTREME, "N": -1}, "N=-1"),
+    (unbiased_loss, {"mixture": EXTREME, "N": 1, "M": 0}, "M=0"),
+    (unbiased_loss, {"mixture": EXTREME, "N": 1, "denominator": "NM"}, "denominator='NM'.*MN"),
+    (Setting, {"M": 0}, "M=0"),
+    (Setting, {"estimator": "g2"}, "'g2'.*g0, g1"),
+    (complexity, {"values_FT": torch.zeros(3)}, r"\(3,\)"),
+    # Fewer positives would be summed than the factor counts.
+    (simulation.loss_class, {"setting": Setting(M=65), "encoders": 2, "T": 4}, "M=65: .* has 64 positives"),
 )
-def test_bad_settings_are_named(make: Any, settings: dict[str, Any], words: str) -> None:
-    with pytest.raises(InputError, match=words):
-        make(**settings)

@@ -5,42 +5,36 @@ import math
 
 import pytest
 
-from intnacl.errors import InputError
 from intnacl.theory.sweep import SweepConfig, sweep
+from mistakes import refused
 
 
 @pytest.fixture(scope="module")
-def measured() -> dict:
+def measured():
     return sweep(SweepConfig(draws=500, points=8))
 
 
-@pytest.mark.parametrize("name", ["n", "m", "M"])
-def test_deviations_are_below_the_bounds(measured: dict, name: str) -> None:
-    assert len(measured[name]) >= 5
-    for row in measured[name]:
+def test_deviations_and_their_tail_are_below_the_bounds(measured):
+    for row in (row for name in ("n", "m", "M") for row in measured[name]):
         assert row["gap"] <= row["spread"] < row["proved"] < row["paper"]
-
-
-def test_tail_is_below_the_bounds_and_falls(measured: dict) -> None:
+    assert min(len(measured[name]) for name in ("n", "m", "M")) >= 5
     shares = [row["measured"] for row in measured["tail"]]
     assert shares == sorted(shares, reverse=True)
     assert shares[0] > 0
     assert all(row["measured"] <= row["proved"] <= row["paper"] for row in measured["tail"])
+    assert json.loads(json.dumps(measured)) == sweep(SweepConfig(draws=500, points=8))
 
 
-def test_lemma_fails_and_is_repaired(measured: dict) -> None:
+def test_lemma_fails_and_is_repaired_and_complexity_falls_more_slowly_than_one_over_m(measured):
     for rows in measured["lemma"].values():
         assert rows[0]["unbiased"] > rows[0]["sup_mean"] > rows[-1]["unbiased"]
         assert all(row["unbiased_enough"] >= row["sup_mean"] >= row["sup"] - 1e-9 for row in rows)
-
-
-def test_complexity_falls_more_slowly_than_one_over_m(measured: dict) -> None:
     first, last = measured["complexity"][0], measured["complexity"][-1]
     assert first["MN"] == pytest.approx(first["N"])  # M = 1: one loss
     assert 2 / last["value"] < last["N"] / first["N"] < last["MN"] / first["MN"] < 1
 
 
-def test_order_terms_are_those_of_the_theorems(measured: dict) -> None:
+def test_order_terms_are_those_of_the_theorems(measured):
     """By hand at N = 32, n = m = 256, K = 4, T = 256, δ = 0.05; only λ = 1/M·(…) depends on M."""
     first, last = measured["order"][0], measured["order"][-1]
     assert first["negatives"] == pytest.approx(4 / 3 / 16)
@@ -55,23 +49,14 @@ def test_order_terms_are_those_of_the_theorems(measured: dict) -> None:
         assert row["debiased"] == pytest.approx(sum(parts))
 
 
-def test_is_plain_numbers_and_repeats(measured: dict) -> None:
-    assert json.loads(json.dumps(measured)) == sweep(SweepConfig(draws=500, points=8))
-
-
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        ({"classes": 1}, "classes=1 must be a whole number from 2 to"),
-        ({"draws": 1}, "draws=1 must be a whole number from 2 to"),
-        ({"points": 0}, "points=0 must be a whole number from 1 to"),
-        ({"dimensions": 2**31}, f"dimensions={2**31} must be a whole number from 1 to"),
-        ({"seed": 2**64}, f"seed={2**64} must lie in"),
-        ({"spread": -1.0}, "spread=-1.0.*0 or more"),
-        ({"spread": math.nan}, "spread=nan"),
-        ({"delta": 1.0}, "delta=1.0.*between 0 and 1"),
-    ],
+test_bad_settings_are_named = refused(
+    lambda settings: SweepConfig(**settings),
+    ({"classes": 1}, "classes=1 must be a whole number from 2 to"),
+    ({"draws": 1}, "draws=1 must be a whole number from 2 to"),
+    ({"points": 0}, "points=0 must be a whole number from 1 to"),
+    ({"dimensions": 2**31}, f"dimensions={2**31} must be a whole number from 1 to"),
+    ({"seed": 2**64}, f"seed={2**64} must lie in"),
+    ({"spread": -1.0}, "spread=-1.0.*0 or more"),
+    ({"spread": math.nan}, "spread=nan"),
+    ({"delta": 1.0}, "delta=1.0.*between 0 and 1"),
 )
-def test_bad_settings_are_named(settings: dict[str, float], words: str) -> None:
-    with pytest.raises(InputError, match=words):
-        SweepConfig(**settings)  # type: ignore[arg-type]
