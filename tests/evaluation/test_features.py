@@ -1,20 +1,16 @@
 """Feature extraction: right values, encoder untouched, and an error where it was not."""
 
 from contextlib import nullcontext
-from copy import deepcopy
+from functools import partial
 
 import pytest
 import torch
 from torch import nn
 
-from digits_model import digits, trained_model
+from digits_model import digits
 from intnacl.errors import InputError
-from intnacl.evaluation.features import changed, check_images, extract, frozen, pixels, snapshot
-
-
-@pytest.fixture
-def encoder() -> nn.Module:
-    return deepcopy(trained_model()[0])
+from intnacl.evaluation.features import changed, check_images, extract, frozen, snapshot
+from mistakes import refused
 
 
 class Counter(nn.Module):
@@ -29,42 +25,40 @@ class Counter(nn.Module):
         return x.flatten(1)
 
 
-def test_features_are_the_encoders_in_eval_mode(encoder):
-    images = digits()[0][:50]
-    expected = encoder(images / 255)
-    for batch_size, mode in ((7, nullcontext()), (50, nullcontext()), (512, torch.autocast("cpu"))):
-        with mode:
+@pytest.mark.parametrize("mode", [nullcontext, partial(torch.autocast, "cpu")])
+def test_features_are_the_encoders_in_eval_mode_by_batches_of_nearly_one_size(encoder, mode):
+    images, sizes = digits()[0][:50], []
+    expected = encoder(images / 255).detach()
+    encoder.register_forward_pre_hook(lambda _, given: sizes.append(len(given[0])))
+    for batch_size in (50, 16, 512):
+        with mode():
             features = extract(encoder.train(), images, batch_size=batch_size)
         torch.testing.assert_close(features, expected, rtol=1e-5, atol=1e-5)
-        assert features.dtype == torch.float32
-        assert not features.requires_grad
-
-
-def test_features_can_be_trained_on(encoder):
-    features = extract(encoder, digits()[0][:8])
+        assert (features.dtype, features.requires_grad) == (torch.float32, False)
+    assert sizes == [50, 13, 13, 12, 12, 50]
     nn.Linear(64, 2)(features).sum().backward()  # inference tensors could not be saved for this
 
 
-def test_modes_are_restored_one_by_one(encoder):
-    encoder.train()
-    encoder.body[1].eval()
-    modes = [part.training for part in encoder.modules()]
-    before = snapshot(encoder)
-    extract(encoder, digits()[0][:8])
+@pytest.mark.parametrize("error", [False, True])
+def test_modes_are_restored_one_by_one_even_after_an_error(encoder, error):
+    encoder.train().body[1].eval()
+    modes, before = [part.training for part in encoder.modules()], snapshot(encoder)
+    with pytest.raises(KeyError) if error else nullcontext(), frozen(encoder):
+        encoder({}["missing"] if error else digits()[0][:8] / 255)
     assert [part.training for part in encoder.modules()] == modes
     assert changed(before, encoder) == []
 
 
 def test_weights_statistics_and_hidden_buffers_that_change_are_named(encoder):
+    encoder.body[1].running_mean.fill_(torch.nan)  # an encoder that diverged is told by its features
     before = snapshot(encoder)
+    assert changed(before, encoder) == []
     encoder.body[0].weight.data[0, 0, 0, 0] += 1e-6
-    encoder.body[1].running_mean[3] += 1e-6
+    encoder.body[1].running_mean[3] = 0
     encoder.body[1].num_batches_tracked += 1
-    assert changed(before, encoder) == [
-        "body.0.weight", "body.1.running_mean", "body.1.num_batches_tracked",
-    ]  # fmt: skip
-    hidden = Counter()
-    before = snapshot(hidden)
+    names = ["body.0.weight", "body.1.running_mean", "body.1.num_batches_tracked"]
+    assert changed(before, encoder) == names
+    before = snapshot(hidden := Counter())
     hidden(torch.zeros(1, 3, 2, 2))
     assert changed(before, hidden) == ["calls"]
 
@@ -82,27 +76,6 @@ def test_buffers_that_come_go_or_change_their_kind_have_changed():
         assert "kept" in changed(before, module)
 
 
-def test_nan_that_stays_has_not_changed(encoder):
-    """An encoder that diverged is told by its features, not taken for one that writes to itself."""
-    encoder.body[1].running_mean.fill_(torch.nan)
-    before = snapshot(encoder)
-    assert changed(before, encoder) == []
-    encoder.body[1].running_mean[0] = 0
-    assert changed(before, encoder) == ["body.1.running_mean"]
-
-
-def test_batches_are_of_one_size_or_nearly(encoder):
-    sizes = []
-    encoder.register_forward_pre_hook(lambda _, given: sizes.append(len(given[0])))
-    images = digits()[0][:50]
-    whole = extract(encoder, images, batch_size=50)
-    parts = extract(encoder, images, batch_size=16)
-    assert sizes == [50, 13, 13, 12, 12]
-    assert torch.allclose(parts, whole, atol=1e-5)
-    with pytest.raises(InputError, match="batch_size=0 must be a whole number from 1"):
-        extract(encoder, images, batch_size=0)
-
-
 def test_an_encoder_that_moves_is_an_error(encoder):
     with pytest.raises(InputError, match="changed while they should be frozen"):
         extract(Counter(), digits()[0][:8])
@@ -112,29 +85,15 @@ def test_an_encoder_that_moves_is_an_error(encoder):
         encoder.double()
 
 
-def test_an_error_inside_is_not_hidden(encoder):
-    encoder.train()
-    with pytest.raises(KeyError), frozen(encoder):
-        raise KeyError
-    assert encoder.training
+IMAGES, LABELS = digits()
+PIXELS = r"torch\.uint8 \(N, 3, H, W\)"
 
-
-def test_bad_images_and_labels_are_errors(encoder):
-    images, labels = digits()
-    for bad in (images / 255, images[0], images[:0]):
-        with pytest.raises(InputError, match=r"torch\.uint8 \(N, 3, H, W\)"):
-            extract(encoder, bad)
-    for wrong, message in (
-        (labels[1:], "one per image"),
-        (torch.full_like(labels, -1), "unlabelled"),
-        (labels.to(torch.uint8), r"labels are torch\.uint8 from 0.*labels\.long\(\)"),
-    ):
-        with pytest.raises(InputError, match=message):
-            check_images(images, wrong)
-    with pytest.raises(InputError, match=r"features \(N, F\)"):
-        extract(nn.Identity(), images[:2])
-
-
-def test_pixels_are_in_the_unit_box():
-    found = pixels(torch.tensor([0, 51, 255], dtype=torch.uint8), "cpu")
-    assert torch.equal(found, torch.tensor([0, 0.2, 1]))
+test_bad_images_and_labels_are_refused = refused(
+    lambda function, *arguments: function(*arguments),
+    *((extract, nn.Flatten(), bad, PIXELS) for bad in (IMAGES / 255, IMAGES[0], IMAGES[:0])),
+    (extract, nn.Identity(), IMAGES[:2], r"features \(N, F\)"),
+    (partial(extract, batch_size=0), nn.Flatten(), IMAGES, "batch_size=0 must be a whole number from 1"),
+    (check_images, IMAGES, LABELS[1:], "one per image"),
+    (check_images, IMAGES, torch.full_like(LABELS, -1), "unlabelled"),
+    (check_images, IMAGES, LABELS.byte(), r"labels are torch\.uint8 from 0.*labels\.long\(\)"),
+)

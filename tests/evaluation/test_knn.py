@@ -1,7 +1,6 @@
 """kNN against scikit-learn, against a loop, and at its limits."""
 
-from copy import deepcopy
-
+import numpy as np
 import pytest
 import torch
 from sklearn.neighbors import KNeighborsClassifier
@@ -22,16 +21,11 @@ def features():
 
 @pytest.mark.parametrize(("k", "temperature"), [(1, 0.1), (20, 0.1), (200, 0.07)])
 def test_knn_is_scikit_learns(features, k, temperature):
-    train, train_labels, test, _ = features
-    theirs = KNeighborsClassifier(
-        k,
-        metric="cosine",
-        algorithm="brute",
-        weights=lambda d: torch.exp(-torch.from_numpy(d) / temperature).numpy(),
-    )
-    theirs.fit(train.double().numpy(), train_labels.numpy())
-    ours = predict(train, train_labels, test, KnnConfig(k=k, temperature=temperature), classes=10)
-    assert (ours.numpy() == theirs.predict(test.double().numpy())).mean() > 0.995
+    train, labels, test, _ = (item.double().numpy() for item in features)
+    options = {"metric": "cosine", "algorithm": "brute", "weights": lambda d: np.exp(-d / temperature)}
+    theirs = KNeighborsClassifier(k, **options).fit(train, labels).predict(test)
+    ours = predict(*features[:3], KnnConfig(k=k, temperature=temperature), classes=10)
+    assert (ours.numpy() == theirs).mean() > 0.995
 
 
 def test_knn_is_the_loop():
@@ -48,26 +42,21 @@ def test_knn_is_the_loop():
 
 
 def test_tiles_do_not_matter_and_a_training_sample_is_its_own_nearest_neighbour(features):
-    train, labels, test, _ = features
-    whole, tiled = (
-        predict(train, labels, test, KnnConfig(k=20, tile=tile), classes=10) for tile in (10_000, 7)
-    )
-    assert torch.equal(whole, tiled)
+    train, labels, *_ = features
+    configs = (KnnConfig(k=20, tile=tile) for tile in (10_000, 7))
+    assert torch.equal(*(predict(*features[:3], config, classes=10) for config in configs))
     assert score(train, labels, train, labels, KnnConfig(k=1))["accuracy"] == 100
 
 
-@pytest.mark.parametrize(
-    ("sample", "temperature", "expected"),
-    [
+def test_temperature_weighs_neighbours():
+    train, labels = torch.tensor([[1.0, 0.0], [0.0, 1.0], [-0.1, 1.0]]), torch.tensor([0, 1, 1])
+    for sample, temperature, expected in (
         ([1.0, 0.05], 0.1, 0),  # one near neighbour outvotes two far ones
         ([1.0, 0.05], 1e3, 1),  # equal weights
         ([-1.0, -0.1], 1e-3, 1),  # the nearest neighbour, however far it is
-    ],
-)
-def test_temperature_weighs_neighbours(sample, temperature, expected):
-    train, labels = torch.tensor([[1.0, 0.0], [0.0, 1.0], [-0.1, 1.0]]), torch.tensor([0, 1, 1])
-    config = KnnConfig(k=3, temperature=temperature)
-    assert predict(train, labels, torch.tensor([sample]), config, classes=2).tolist() == [expected]
+    ):
+        config = KnnConfig(k=3, temperature=temperature)
+        assert predict(train, labels, torch.tensor([sample]), config, classes=2).tolist() == [expected]
 
 
 def test_a_class_that_has_no_training_samples_is_counted(features):
@@ -76,24 +65,18 @@ def test_a_class_that_has_no_training_samples_is_counted(features):
     assert score(train[seen], labels[seen], test, test_labels)["classes"] == 10
 
 
-@pytest.mark.parametrize(("samples", "classes", "k"), [(50_000, 100, 200), (1_000, 100, 10), (3, 5, 1)])
-def test_as_many_neighbours_suit_as_a_class_has_samples(samples, classes, k):
-    assert suited(samples, classes).k == k
-
-
-def test_evaluate_counts_all_test_images():
-    images, labels = digits()
-    encoder = deepcopy(trained_model()[0]).train()
-    figures = evaluate(
-        encoder, (images[:1000], labels[:1000]), (images[1397:], labels[1397:]), KnnConfig(k=20)
-    )
+def test_evaluate_counts_all_test_images(encoder, data):
+    (images, labels), test = data
+    figures = evaluate(encoder.train(), (images[:1000], labels[:1000]), test, KnnConfig(k=20))
     assert figures["accuracy"] > 80
     assert figures["classes"] == 10
     assert figures["accuracy"] * 4 == pytest.approx(round(figures["accuracy"] * 4))  # of 400 images
     assert encoder.training
 
 
-def test_the_monitor_sees_all_classes_of_a_sorted_set():
+def test_the_monitor_sees_all_classes_of_a_sorted_set_and_as_many_neighbours_as_a_class_has_samples():
+    for samples, classes, k in ((50_000, 100, 200), (1_000, 100, 10), (3, 5, 1)):
+        assert suited(samples, classes).k == k
     labels = torch.arange(15_000) // 5_000
     images = torch.randint(256, (15_000, 3, 8, 8), dtype=torch.uint8)
     own = Dataset(name="own", split="train", images=images, labels=labels, classes=("a", "b", "c"))
@@ -109,19 +92,10 @@ def test_the_monitor_sees_all_classes_of_a_sorted_set():
 def test_without_held_out_images_each_training_image_is_classified_by_the_others():
     images, labels = (tensor[:60] for tensor in digits())
     own = Dataset(name="own", split="train", images=images, labels=labels, classes=tuple("0123456789"))
-    monitor = KnnMonitor(own, None, torch.device("cpu"))
-    right = [
-        score(
-            images.flatten(1)[others].float(),
-            labels[others],
-            images.flatten(1)[[i]].float(),
-            labels[[i]],
-            monitor.config,
-        )
-        for i in range(60)
-        for others in [[j for j in range(60) if j != i]]
-    ]
-    mean = sum(one["accuracy"] for one in right) / 60
+    monitor, x = KnnMonitor(own, None, torch.device("cpu")), images.flatten(1).float()
+    others = [torch.arange(60) != i for i in range(60)]
+    figures = [score(x[rest], labels[rest], x[~rest], labels[~rest], monitor.config) for rest in others]
+    mean = sum(one["accuracy"] for one in figures) / 60
     assert monitor(torch.nn.Flatten()) == {"knn_train": pytest.approx(mean)}
     assert 20 < mean < 100
 
