@@ -17,7 +17,7 @@ from intnacl.training.ranks import Ranks
 from intnacl.training.settings import TrainConfig
 from intnacl.training.step import TrainStep
 from intnacl.training.stop import Stop
-from intnacl.training.trainer import Monitor, Trainer
+from intnacl.training.trainer import Trainer
 
 ALONE = Ranks(0, 1, torch.device("cpu"))
 
@@ -30,25 +30,13 @@ def labelled_images(count: int = 64) -> tuple[Tensor, Tensor]:
 
 
 def contrastive(
-    preset: str = "intnacl",
-    *,
-    world: int = 1,
-    dtype: torch.dtype = torch.float32,
-    seed: int = 0,
-    adversary: AdversaryConfig | None = None,
-    loss: dict[str, Any] | None = None,
-    **encoder: Any,
+    preset="intnacl", *, world=1, dtype=torch.float32, seed=0, adversary=None, loss=None, **encoder: Any
 ) -> Contrastive:
-    return Contrastive(
-        LossConfig(**PRESETS[preset] | ({"num_positives": 3} if preset == "intnacl" else {}) | (loss or {})),
-        EncoderConfig(**{"name": "small"} | encoder),
-        AugmentConfig(crop_scale=(0.4, 1.0)),
-        adversary or AdversaryConfig(),
-        image_size=8,
-        seed=seed,
-        world=world,
-        view_dtype=dtype,
-    )
+    positives = {"num_positives": 3} if preset == "intnacl" else {}
+    criterion = LossConfig(**PRESETS[preset] | positives | (loss or {}))
+    model, views = EncoderConfig(**{"name": "small"} | encoder), AugmentConfig(crop_scale=(0.4, 1.0))
+    place = {"image_size": 8, "seed": seed, "world": world, "view_dtype": dtype}
+    return Contrastive(criterion, model, views, adversary or AdversaryConfig(), **place)
 
 
 def train_step(objective: Contrastive | None = None, *, here: Ranks = ALONE, **settings: Any) -> TrainStep:
@@ -58,38 +46,20 @@ def train_step(objective: Contrastive | None = None, *, here: Ranks = ALONE, **s
     return TrainStep(objective or contrastive(), *labelled_images(), config, here)
 
 
-def trainer(
-    folder: Path,
-    objective: Contrastive | None = None,
-    *,
-    here: Ranks = ALONE,
-    monitor: Monitor | None = None,
-    **settings: Any,
-) -> Trainer:
+def trainer(folder: Path, objective=None, here=ALONE, monitor=None, **settings: Any) -> Trainer:
     folder.mkdir(parents=True, exist_ok=True)
     config = TrainConfig(**{"epochs": 2, "batch_size": 16, "lr": 1e-3} | settings)
-    images, labels = labelled_images()
-    return Trainer(
-        objective or contrastive(),
-        images,
-        labels,
-        config,
-        checkpoints=folder / "checkpoints",
-        seed=0,
-        here=here,
-        monitor=monitor,
-    )
+    place = {"checkpoints": folder / "checkpoints", "seed": 0, "here": here, "monitor": monitor}
+    return Trainer(objective or contrastive(), *labelled_images(), config, **place)
 
 
 class Watched:
     """In the place of a trainer's `train_step`: notes what each update is given, having called `before`."""
 
-    def __init__(self, made: Trainer, before: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, made: Trainer, before: Callable[[], object] = lambda: None) -> None:
         self._step, self._before = made.train_step, before
-        self.indices: list[Tensor] = []
-        self.first_batches: list[int] = []
-        self.terms: list[Tensor] = []
-        made.train_step = self  # type: ignore[assignment]
+        self.indices, self.first_batches, self.terms = [], [], []
+        made.train_step = self
 
     def __call__(self, index_kR: Tensor, first_batch: int) -> Tensor:
         self._before()

@@ -12,16 +12,11 @@ from intnacl.training.optimizers import LARS, OptimizerConfig, build_optimizer, 
 CPU = torch.device("cpu")
 
 
-def lars_in_loops(
-    w: Tensor, grads: list[Tensor], lr: float, momentum: float, decay: float, adapt: bool
-) -> Tensor:
+def lars_in_loops(w: Tensor, grads: list[Tensor], lr: float, momentum: float, decay: float, adapt: bool):
     """v ← μv + η (g + wd·w), w ← w − lr·v, number by number."""
-    values, speeds = w.flatten().tolist(), [0.0] * w.numel()
+    values, speeds, decay = w.flatten().tolist(), [0.0] * w.numel(), decay if adapt else 0.0
     for grad in grads:
-        g = [
-            gi + (decay * wi if adapt else 0.0)
-            for gi, wi in zip(grad.flatten().tolist(), values, strict=True)
-        ]
+        g = [gi + decay * wi for gi, wi in zip(grad.flatten().tolist(), values, strict=True)]
         norm_w, norm_g = math.sqrt(sum(v * v for v in values)), math.sqrt(sum(v * v for v in g))
         eta = 0.001 * norm_w / norm_g if adapt and norm_w > 0 and norm_g > 0 else 1.0
         speeds = [momentum * v + eta * gi for v, gi in zip(speeds, g, strict=True)]
@@ -31,7 +26,7 @@ def lars_in_loops(
 
 @pytest.mark.parametrize("shape", [(4, 3), (2, 3, 3, 3), (5,)], ids=["matrix", "kernel", "bias"])
 @pytest.mark.parametrize("start", [1.0, 0.0], ids=["random", "zero"])
-def test_lars_is_its_formula(shape: tuple[int, ...], start: float) -> None:
+def test_lars_is_its_formula(shape, start):
     w = nn.Parameter(start * torch.randn(shape, dtype=torch.float64))
     grads = [torch.randn(shape, dtype=torch.float64) for _ in range(4)]
     expected = lars_in_loops(w.detach(), grads, lr=0.3, momentum=0.9, decay=0.01, adapt=len(shape) > 1)
@@ -45,28 +40,21 @@ def test_lars_is_its_formula(shape: tuple[int, ...], start: float) -> None:
     assert torch.equal(unused, torch.ones(2, 2)), "it has no gradient"
 
 
-@pytest.mark.parametrize(
-    ("name", "kind"), [("adam", "Adam"), ("adamw", "AdamW"), ("sgd", "SGD"), ("lars", "LARS")]
-)
-def test_optimisers_by_name_follow_the_rate_that_is_set(name: str, kind: str) -> None:
-    net = nn.Linear(3, 2)
-    config = OptimizerConfig(optimizer=name, lr=0.1, weight_decay=0.01, momentum=0.8)
+OPTIMIZERS = {"adam": "Adam", "adamw": "AdamW", "sgd": "SGD", "lars": "LARS"}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_optimisers_by_name_follow_the_rate_that_is_set(name):
+    net, config = nn.Linear(3, 2), OptimizerConfig(optimizer=name, lr=0.1, weight_decay=0.01, momentum=0.8)
     optimizer = build_optimizer(net, config, CPU)
-    assert type(optimizer).__name__ == kind
-    group = optimizer.param_groups[0]
-    assert group["weight_decay"] == 0.01
-    assert group.get("momentum", 0.8) == 0.8
-    set_rate(optimizer, 0.0)
-    before = net.weight.detach().clone()
+    assert type(optimizer).__name__ == OPTIMIZERS[name]
+    group, before = optimizer.param_groups[0], net.weight.detach().clone()
+    assert (group["weight_decay"], group.get("momentum", 0.8)) == (0.01, 0.8)
     net(torch.rand(4, 3)).sum().backward()
-    optimizer.step()
-    assert torch.equal(net.weight, before)
-    set_rate(optimizer, 0.1)
-    optimizer.step()
-    assert not torch.equal(net.weight, before)
-
-
-OPTIMIZERS = ("adam", "adamw", "sgd", "lars")
+    for rate in (0.0, 0.1):
+        set_rate(optimizer, rate)
+        optimizer.step()
+        assert torch.equal(net.weight, before) == (rate == 0.0)
 
 
 def moved_by_decay(name: str, **settings: Any) -> list[bool]:
@@ -81,16 +69,12 @@ def moved_by_decay(name: str, **settings: Any) -> list[bool]:
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_weight_decay_spares_biases_and_norms(name: str) -> None:
+def test_weight_decay_spares_biases_and_norms_and_without_it_no_parameter_is_told_from_another(name):
+    """Recorded runs have none: their checkpoints number the parameters in the order of the model."""
     matrices = [True, False, False, False, True, False]
     assert moved_by_decay(name, weight_decay=0.1) == matrices
     every = matrices if name == "lars" else [True] * 6
     assert moved_by_decay(name, weight_decay=0.1, decay_vectors=True) == every
-
-
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_without_decay_no_parameter_is_told_from_another(name: str) -> None:
-    """Recorded runs have none: their checkpoints number the parameters in the order of the model."""
     assert moved_by_decay(name) == [False] * 6
     net = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
     (group,) = build_optimizer(net, OptimizerConfig(optimizer=name, lr=0.1), CPU).param_groups
@@ -98,7 +82,7 @@ def test_without_decay_no_parameter_is_told_from_another(name: str) -> None:
     assert group["weight_decay"] == OptimizerConfig().weight_decay == 0
 
 
-def test_adam_is_the_default_with_the_papers_rate_and_leaves_out_frozen_parameters() -> None:
+def test_adam_is_the_default_with_the_papers_rate_and_leaves_out_frozen_parameters():
     net = nn.Linear(2, 2)
     net.bias.requires_grad_(False)
     optimizer = build_optimizer(net, OptimizerConfig(), CPU)
@@ -109,7 +93,7 @@ def test_adam_is_the_default_with_the_papers_rate_and_leaves_out_frozen_paramete
     assert [id(p) for p in group["params"]] == [id(net.weight)]
 
 
-def test_rates() -> None:
+def test_rates():
     constant = OptimizerConfig(lr=0.8)
     assert [rate_at(constant, s, 8, 0) for s in (0, 3, 7)] == [0.8] * 3
     assert [rate_at(constant, s, 8, 4) for s in range(6)] == pytest.approx([0.2, 0.4, 0.6, 0.8, 0.8, 0.8])

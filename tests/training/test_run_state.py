@@ -9,40 +9,34 @@ import pytest
 from intnacl.training.run_state import RunState
 
 
-def test_an_epochs_means_are_over_all_its_updates_and_the_next_begins_at_zero() -> None:
+def test_an_epochs_means_are_over_its_updates_and_seconds_add_up_by_what_they_were_spent_on():
     made = RunState()
     made.add({"loss": 3.0, "robust": 1.0})
     made.add({"loss": 5.0, "robust": 0.0})
     assert made.end_epoch(4) == {"loss": 2.0, "robust": 0.25}
-    made.add({"loss": 1.0})
-    assert made.end_epoch(2) == {"loss": 0.5}
-
-
-@pytest.mark.parametrize("worse", [None, math.nan, math.inf, 1.0, 2.0], ids=str)
-def test_the_best_step_is_the_first_of_the_highest_score(worse: float | None) -> None:
-    made = RunState(step=1)
-    made.judge(math.nan)
-    assert not made.is_best
-    made.judge(1.0)
-    made.step = 2
-    assert not made.is_best
-    made.judge(2.0)
-    assert made.is_best
-    made.step = 3
-    made.judge(worse)
-    assert made.best == (2.0, 2)
-
-
-def test_seconds_add_up_by_what_they_were_spent_on() -> None:
-    made = RunState()
     for _ in range(2):
         with made.spending("pausing"):
             time.sleep(0.02)
+    made.add({"loss": 1.0})
+    assert made.end_epoch(2) == {"loss": 0.5}
     assert made.spent["pausing"] >= 0.04
     assert made.spent["seconds"] == made.spent["compiling"] == 0
 
 
-def test_it_comes_back_from_a_checkpoints_json() -> None:
+@pytest.mark.parametrize("worse", [None, math.nan, math.inf, 1.0, 2.0], ids=str)
+def test_the_best_step_is_the_first_of_the_highest_score(worse):
+    made = RunState()
+    for step, score in ((1, math.nan), (2, 1.0), (3, 2.0)):
+        made.step = step
+        assert not made.is_best
+        made.judge(score)
+        assert made.is_best == (score in (1.0, 2.0))
+    made.step = 4
+    made.judge(worse)
+    assert made.best == (2.0, 3)
+
+
+def test_it_comes_back_from_a_checkpoints_json():
     made = RunState(step=7, sums={"loss": 1.5}, best=(0.25, 4))
     made.spent["seconds"] = 12.5
     assert RunState.at(7, json.loads(json.dumps(made.info()))) == made

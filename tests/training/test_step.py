@@ -3,11 +3,12 @@
 import copy
 import functools
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from pieces import contrastive, labelled_images, train_step
+from pieces import ALONE, contrastive, labelled_images, train_step
 from torch import Tensor
 
 from intnacl.errors import InputError
@@ -34,7 +35,7 @@ def gradient(made: TrainStep, index_B: Tensor, step: int) -> Tensor:
 
 
 @pytest.mark.parametrize("k", [1, 3])
-def test_an_update_is_a_step_down_the_mean_gradient_of_its_batches(k: int) -> None:
+def test_an_update_is_a_step_down_the_mean_gradient_of_its_batches(k):
     made, same = train_step(accumulate=k, precision="fp64"), train_step(precision="fp64")
     index_kB = torch.randperm(64)[: k * B].view(k, B)
     before = weights(made)
@@ -49,19 +50,24 @@ def test_an_update_is_a_step_down_the_mean_gradient_of_its_batches(k: int) -> No
     assert all(p.grad is None for p in made.objective.model.parameters())
 
 
-def test_clipping_bounds_the_norm_of_the_gradient() -> None:
+def test_clipping_bounds_the_norm_of_the_gradient():
     made, same = train_step(clip=0.5, precision="fp64"), train_step(precision="fp64")
-    before, grad = weights(made), gradient(same, torch.arange(B), 0)
+    before, grad, index = weights(made), gradient(same, torch.arange(B), 0), torch.arange(B)[None]
     assert grad.norm() > 0.5
-    made(torch.arange(B)[None], 0)
+    made(index, 0)
     torch.testing.assert_close(weights(made), before - 0.1 * 0.5 * grad / grad.norm(), rtol=1e-4, atol=1e-7)
     free, bound = train_step(clip=1e9), train_step()
-    free(torch.arange(B)[None], 0), bound(torch.arange(B)[None], 0)
+    free(index, 0), bound(index, 0)
     torch.testing.assert_close(weights(free), weights(bound))
+    scaled = train_step(contrastive(dtype=torch.float16), precision="fp16", clip=0.5)
+    before = weights(scaled)
+    scaled(index, 0)
+    moved = (weights(scaled) - before).norm().item()
+    assert moved == pytest.approx(0.1 * 0.5, rel=1e-2) or moved == 0  # a first scale too large skips the step
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
-def test_half_precision_runs_on_a_cpu_and_stays_near(precision: str) -> None:
+def test_half_precision_runs_on_a_cpu_and_stays_near(precision):
     dtype = DTYPES[precision]
     half, full = train_step(contrastive(dtype=dtype), precision=precision), train_step()
     seen = []
@@ -78,29 +84,14 @@ def test_half_precision_runs_on_a_cpu_and_stays_near(precision: str) -> None:
     assert half.scaler.is_enabled() == (precision == "fp16")
 
 
-def test_clipping_sees_gradients_without_the_scale_of_fp16() -> None:
-    scaled = train_step(contrastive(dtype=torch.float16), precision="fp16", clip=0.5)
-    before = weights(scaled)
-    scaled(torch.arange(B)[None], 0)
-    moved = (weights(scaled) - before).norm().item()
-    assert moved == pytest.approx(0.1 * 0.5, rel=1e-2) or moved == 0  # a first scale too large skips the step
-
-
-def test_images_that_do_not_fit_on_the_device_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    to = Tensor.to
-
-    def no_room(tensor: Tensor, *given: Any, **named: Any) -> Tensor:
-        if tensor.dtype == torch.uint8:
+def test_images_that_do_not_fit_on_the_device_are_named():
+    class Images(Tensor):
+        def to(self, device: torch.device) -> Tensor:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 200.00 GiB")
-        return to(tensor, *given, **named)
 
-    images, here = torch.zeros(4096, 3, 96, 96, dtype=torch.uint8), Ranks(0, 1, torch.device("cpu"))
-    monkeypatch.setattr(Tensor, "to", no_room)
+    images = torch.zeros(4096, 3, 96, 96, dtype=torch.uint8).as_subclass(Images)
     with pytest.raises(InputError, match=r"the 4,096 images take 0\.1 GiB on cpu.*smaller ones"):
-        TrainStep(contrastive(), images, None, TrainConfig(), here)
-
-
-# ---- modes -----------------------------------------------------------------------------------------------
+        TrainStep(contrastive(), images, None, TrainConfig(), ALONE)
 
 
 def after_three_updates(made: TrainStep) -> tuple[Tensor, Tensor]:
@@ -109,14 +100,9 @@ def after_three_updates(made: TrainStep) -> tuple[Tensor, Tensor]:
     return torch.stack(terms), weights(made)
 
 
-def same_part(**_: object) -> Any:
-    """In the place of `torch.compile`."""
-    return lambda part: part
-
-
 @pytest.mark.filterwarnings("default")  # the compiler has its own
 @pytest.mark.parametrize("preset", ["simclr", pytest.param("intnacl", marks=pytest.mark.slow)])
-def test_eager_and_compiled_updates_agree(preset: str) -> None:
+def test_eager_and_compiled_updates_agree(preset):
     """In float64, where nothing but a wrong derivative makes a difference.
 
     The compiled backward pass recomputes parts of the forward pass when batch norm's buffers have moved.
@@ -131,7 +117,7 @@ def test_eager_and_compiled_updates_agree(preset: str) -> None:
 
 
 @pytest.mark.filterwarnings("default")  # the compiler has its own
-def test_later_runs_of_a_process_are_compiled_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_later_runs_of_a_process_are_compiled_too(monkeypatch):
     """Torch compiles a function so many times for other settings (eight, here one), then no more."""
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))
     limits = {"cache_size_limit": 1, "fail_on_cache_limit_hit": True}
@@ -145,7 +131,7 @@ def test_later_runs_of_a_process_are_compiled_too(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.filterwarnings("default")  # the compiler has its own
 @pytest.mark.parametrize("number", range(max(1, min(2, torch.cuda.device_count()))))
 @pytest.mark.parametrize(("preset", "tolerance", "turned"), [("simclr", 1e-4, 0.1), ("intnacl", 5e-3, 0.4)])
-def test_the_gpus_mode_is_the_eager_one(preset: str, tolerance: float, turned: float, number: int) -> None:
+def test_the_gpus_mode_is_the_eager_one(preset, tolerance, turned, number):
     """Kernels of our own, compiled parts and one graph, against plain torch, both in float32.
 
     At the rate of training, six steps of Adam turn a rounding of 1e-7 into 1e-2 of the loss, in eager torch
@@ -172,50 +158,41 @@ def test_the_gpus_mode_is_the_eager_one(preset: str, tolerance: float, turned: f
     assert (moves[0] - moves[1]).norm() < turned * moves[0].norm()
 
 
+TRIED: dict[str, dict[str, Any]] = {
+    **{name: {"optimizer": name, "lr": 1e-3, "momentum": 0.9} for name in ("adam", "adamw", "lars")},
+    "sgd": {},
+    "sgd, fp16": {"precision": "fp16"},
+}
+
+
 @pytest.mark.parametrize("begun", [True, False], ids=["begun", "fresh"])
-@pytest.mark.parametrize(
-    "settings",
-    [{"optimizer": name, "lr": 1e-3, "momentum": 0.9} for name in ("adam", "adamw", "lars")]
-    + [{}, {"precision": "fp16"}],
-    ids=["adam", "adamw", "lars", "sgd", "sgd, fp16"],
-)
-def test_the_trial_leaves_no_trace(
-    settings: dict[str, Any], begun: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(torch, "compile", same_part)
-    eager, tried = (
-        train_step(contrastive(dtype=DTYPES[settings.get("precision", "fp32")]), compile=True, **settings)
-        for _ in range(2)
-    )
+@pytest.mark.parametrize("settings", TRIED.values(), ids=TRIED)
+def test_the_trial_leaves_no_trace(settings, begun, monkeypatch):
+    monkeypatch.setattr(torch, "compile", lambda **_: lambda part: part)
+    dtype = DTYPES[settings.get("precision", "fp32")]
+    eager, tried = (train_step(contrastive(dtype=dtype), compile=True, **settings) for _ in range(2))
     for made in (eager, tried) if begun else ():
         made(torch.arange(B)[None], 0)
-    before = {name: t.clone() for name, t in tried.objective.model.state_dict().items()}
-    state = copy.deepcopy(tried.state())
+    model, state = (copy.deepcopy(one) for one in (tried.objective.model.state_dict(), tried.state()))
     assert str(tried.prepare(pytest.fail)) == "compiled"
-    after = tried.objective.model.state_dict()
-    assert all(torch.equal(after[name], before[name]) for name in before)
-    assert tried.state()["scaler"] == state["scaler"]
-    for key, values in state["state"].items():
-        now = tried.state()["state"][key]
-        assert all(torch.equal(now[name], values[name]) for name in values if values[name] is not None)
+    now = tried.state()
+    torch.testing.assert_close(tried.objective.model.state_dict(), model, rtol=0, atol=0)
+    assert now["scaler"] == state["scaler"]
+    found = {key: now["state"][key] for key in state["state"]}
+    torch.testing.assert_close(found, dict(state["state"]), rtol=0, atol=0)
     assert torch.equal(after_three_updates(eager)[1], after_three_updates(tried)[1])
 
 
-@pytest.mark.parametrize(
-    ("message", "cause", "early"),
-    [
-        ("no C++ compiler\nand more", "no C++ compiler", False),
-        ("an exception in a subprocess:\n\nTraceback:\n  File: x\nRuntimeError: the pass failed\n\nSet A=1",
-         "RuntimeError: the pass failed", False),
-        ("", "", False),
-        ("torch.compile is not supported on this platform", "torch.compile is not supported on this platform",
-         True),
-    ],
-    ids=["when called", "of a subprocess", "without words", "no compiler"],
-)  # fmt: skip
-def test_a_compiler_that_fails_is_named_and_passed_over(
-    message: str, cause: str, early: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+NAMED = {
+    "no C++ compiler\nand more": "no C++ compiler",
+    "in a subprocess:\n\nTraceback:\n  File: x\nRuntimeError: failed\n\nSet A=1": "RuntimeError: failed",
+    "": "",
+}
+
+
+@pytest.mark.parametrize("early", [False, True], ids=["when called", "at once"])
+@pytest.mark.parametrize(("message", "cause"), NAMED.items(), ids=["plain", "quoted", "without words"])
+def test_a_compiler_that_fails_is_named_and_passed_over(message, cause, early, monkeypatch):
     def fail(*_: object, **__: object) -> None:
         raise RuntimeError(message)
 
@@ -228,42 +205,35 @@ def test_a_compiler_that_fails_is_named_and_passed_over(
 
 @pytest.mark.parametrize("broken", ["criterion", "views", "model"])
 @pytest.mark.parametrize("late", [False, True], ids=["forward", "backward"])
-def test_a_part_that_fails_to_compile_stays_eager_alone(
-    broken: str, late: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_part_that_fails_to_compile_stays_eager_alone(broken, late, monkeypatch):
     """Where it fails, in its own call or in that of another, does not tell which part it is."""
-    made, eager = train_step(compile=True), train_step()
+    made, eager, lines, compiled = train_step(compile=True), train_step(), [], []
     parts = vars(made.objective.parts)
     bad = [parts[name] for name in (("embed", "attack") if broken == "model" else (broken,))]
-    compiled: list[Any] = []
-    lines: list[str] = []
 
-    def compiler(part: Any) -> Any:
-        compiled.append(part)
-        if part in bad and not late:
-            raise RuntimeError("no such kernel")
-        return part
-
-    def fail_later(*_: object) -> None:
+    def fail(*_: object) -> None:
         if any(part in bad for part in compiled):
             raise RuntimeError("no such kernel")
 
-    made.objective.register_forward_hook(fail_later)
+    def compiler(part: Any) -> Any:
+        compiled.append(part)
+        return part if late else fail() or part
+
+    made.objective.register_forward_hook(fail)
     monkeypatch.setattr(torch, "compile", lambda **_: (compiled.clear(), compiler)[1])
-    assert str(made.prepare(lines.append)) == f"compiled without {broken}"
-    assert lines == [
-        f'"compiled" fails here (RuntimeError: no such kernel): going on with "compiled without {broken}".'
-    ]
+    mode = f"compiled without {broken}"
+    assert str(made.prepare(lines.append)) == mode
+    assert lines == [f'"compiled" fails here (RuntimeError: no such kernel): going on with "{mode}".']
     assert {id(part) for part in (*compiled, *bad)} == {id(part) for part in parts.values()}
     assert not any(part in bad for part in compiled)
     assert torch.equal(after_three_updates(made)[1], after_three_updates(eager)[1])
 
 
-def test_the_compilers_advice_to_round_is_not_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_compilers_advice_to_round_is_not_passed_on(monkeypatch):
     def advise(part: Any) -> Any:
         def call(*args: object, **named: object) -> object:
-            warnings.warn("TensorFloat32 tensor cores … available but not enabled", stacklevel=1)
-            warnings.warn("something else", stacklevel=1)
+            for text in ("TensorFloat32 tensor cores … available but not enabled", "something else"):
+                warnings.warn(text, stacklevel=1)
             return part(*args, **named)
 
         return call
@@ -291,9 +261,7 @@ PARTS = ("criterion", "views", "model")
         ((), {"compiled", "eager"}, "eager"),
     ],
 )  # fmt: skip
-def test_a_gpu_takes_the_fastest_mode_that_works(
-    parts: tuple[str, ...], working: set[str], taken: str
-) -> None:
+def test_a_gpu_takes_the_fastest_mode_that_works(parts, working, taken):
     tried: list[str] = []
     lines: list[str] = []
 
@@ -311,49 +279,45 @@ def test_a_gpu_takes_the_fastest_mode_that_works(
     assert lines == ([] if taken == first else [message])
 
 
-def no_compiler(_: StepMode) -> None:
-    raise RuntimeError("no compiler on this machine")
+def raising(error: Exception) -> Callable[[StepMode], None]:
+    def attempt(_: StepMode) -> None:
+        raise error
+
+    return attempt
 
 
-def test_one_of_several_ranks_takes_no_mode_of_its_own() -> None:
+def test_one_of_several_ranks_takes_no_mode_of_its_own():
     """The others' trial updates would wait for messages that this one never sends."""
+    compiled, eager = (step_modes(parts, captured=False) for parts in (PARTS, ()))
+    attempt = raising(RuntimeError("no compiler on this machine"))
     with pytest.raises(InputError, match=r"no compiler on this machine.*--set train\.compile=false"):
-        first_that_works(step_modes(PARTS, captured=False), no_compiler, pytest.fail, alone=False)
-    eager = step_modes((), captured=False)
+        first_that_works(compiled, attempt, pytest.fail, alone=False)
     assert first_that_works(eager, lambda mode: None, pytest.fail, alone=False) == StepMode()
 
 
-def test_without_a_compiler_and_a_gpu_nothing_is_tried() -> None:
+def test_without_a_compiler_and_a_gpu_nothing_is_tried():
     made = train_step(compile=False, cuda_graph=True)
     assert str(made.prepare(pytest.fail)) == "eager"
     assert not made.optimizer.state
 
 
-# ---- memory ----------------------------------------------------------------------------------------------
+FULL = [
+    torch.OutOfMemoryError("CUDA out of memory"),
+    RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried"),
+    RuntimeError("CUDA error: out of memory"),
+    RuntimeError("Triton Error [CUDA]: out of memory"),
+    RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+    MemoryError(),
+]
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        torch.OutOfMemoryError("CUDA out of memory"),
-        RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried"),
-        RuntimeError("CUDA error: out of memory"),
-        RuntimeError("Triton Error [CUDA]: out of memory"),
-        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
-        MemoryError(),
-    ],
-)
-def test_out_of_memory_says_which_setting_to_lower_and_is_not_the_compilers_fault(error: Exception) -> None:
-    def full(_: StepMode) -> None:
-        raise error
-
-    with (
-        pytest.raises(InputError, match=r"lower --batch-size .* --num-positives.*Nothing is lost"),
-        memory_errors(),
-    ):
-        first_that_works(step_modes(PARTS, captured=True), full, pytest.fail)
+@pytest.mark.parametrize("error", FULL, ids=repr)
+def test_out_of_memory_says_which_setting_to_lower_and_is_not_the_compilers_fault(error):
+    remedy = r"lower --batch-size .* --num-positives.*Nothing is lost"
+    with pytest.raises(InputError, match=remedy), memory_errors():
+        first_that_works(step_modes(PARTS, captured=True), raising(error), pytest.fail)
 
 
-def test_other_errors_pass_through() -> None:
+def test_other_errors_pass_through():
     with pytest.raises(RuntimeError, match="shape"), memory_errors():
         raise RuntimeError("shape mismatch")

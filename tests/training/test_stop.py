@@ -1,10 +1,9 @@
 """Reasons to stop: signals, time, and the ranks' common decision."""
 
-import os
 import signal
 import sys
-import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from types import FrameType
 from typing import Any
@@ -14,89 +13,74 @@ import pytest
 from intnacl.errors import InputError
 from intnacl.training.stop import REASONS, Stop
 
+SIGNALS = {signal.SIGTERM: "terminate", signal.SIGINT: "interrupt"}
 
-@pytest.mark.parametrize(("number", "reason"), [(signal.SIGTERM, "terminate"), (signal.SIGINT, "interrupt")])
-def test_a_signal_is_noticed_and_the_former_handler_comes_back(number: int, reason: str) -> None:
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_is_noticed_and_the_former_handler_comes_back(number):
     former = signal.getsignal(number)
     with Stop() as stop:
         assert not stop.due()
-        os.kill(os.getpid(), number)
+        signal.raise_signal(number)
         assert stop.due()
-        assert stop.reason == reason
+        assert stop.reason == SIGNALS[number]
+        with pytest.raises(KeyboardInterrupt) if number == signal.SIGINT else nullcontext():
+            signal.raise_signal(number)  # a second Ctrl-C does not wait
+        signal.raise_signal(signal.SIGTERM)
+        assert stop.reason == "terminate"
     assert signal.getsignal(number) is former
 
 
-def test_a_second_interrupt_does_not_wait_but_sigterm_does() -> None:
-    with Stop() as stop:
-        os.kill(os.getpid(), signal.SIGINT)
-        assert stop.due()
-        with pytest.raises(KeyboardInterrupt):
-            os.kill(os.getpid(), signal.SIGINT)
-        os.kill(os.getpid(), signal.SIGTERM)
-        assert stop.reason == "terminate"
-
-
-@pytest.mark.parametrize(("number", "reason"), [(signal.SIGTERM, "terminate"), (signal.SIGINT, "interrupt")])
-def test_work_without_steps_ends_at_once(number: int, reason: str) -> None:
+@pytest.mark.parametrize("number", SIGNALS)
+def test_work_without_steps_ends_at_once(number):
+    """A second signal, which a worker gets after a Ctrl-C to all, leaves the cleaning up alone."""
+    cleaned = []
     with Stop() as stop:
         with stop.at_once():
-            os.kill(os.getpid(), number)
-            raise AssertionError("went on")
-        assert stop.reason == reason
+            try:
+                signal.raise_signal(number)
+                raise AssertionError("went on")
+            finally:
+                assert stop.reason == SIGNALS[number]
+                signal.raise_signal(signal.SIGTERM)
+                cleaned.append(True)
+        assert (cleaned, stop.reason) == ([True], "terminate")
     for error in (None, InputError("no")):
         with Stop() as stop:
             with pytest.raises(InputError) if error else nullcontext(), stop.at_once():
                 if error:
                     raise error
-            os.kill(os.getpid(), number)  # waits as ever
+            signal.raise_signal(number)  # waits as ever
             assert stop.due()
 
 
-def test_a_second_signal_leaves_the_first_ones_cleaning_up_alone() -> None:
-    """As a worker gets them: Ctrl-C goes to all, then whoever started it asks it to end."""
-    cleaned = []
-    with Stop() as stop:
-        with stop.at_once():
-            try:
-                os.kill(os.getpid(), signal.SIGINT)
-            finally:
-                os.kill(os.getpid(), signal.SIGTERM)
-                cleaned.append(True)
-        assert cleaned
-        assert stop.reason == "terminate"
-
-
 @pytest.mark.parametrize("place", range(3))
-def test_a_signal_as_such_work_ends_stays_inside(place: int) -> None:
+def test_a_signal_as_such_work_ends_stays_inside(place):
     """At the block's end, and at each line that follows it in `at_once`."""
-    ended, lines = [], []
+    ended, lines, former = [], [], sys.gettrace()
 
-    def at_a_line(frame: FrameType, event: str, _: object) -> Callable[..., Any]:
+    def look(frame: FrameType, event: str, _: object) -> Callable[..., Any] | None:
         if event == "line" and ended:
             lines.append(frame.f_lineno)
             if len(lines) == place:
-                os.kill(os.getpid(), signal.SIGTERM)
-        return at_a_line
+                signal.raise_signal(signal.SIGTERM)
+        return look if frame.f_code.co_name == "at_once" else None
 
-    def watched(frame: FrameType, event: str, _: object) -> Callable[..., Any] | None:
-        return at_a_line if frame.f_code.co_name == "at_once" else None
-
-    former = sys.gettrace()
     with Stop() as stop:
-        sys.settrace(watched)
+        sys.settrace(look)
         try:
             with stop.at_once():
                 ended.append(True)
                 if place == 0:
-                    os.kill(os.getpid(), signal.SIGTERM)
+                    signal.raise_signal(signal.SIGTERM)
         finally:
             sys.settrace(former)
-        os.kill(os.getpid(), signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)
         assert stop.due()
     assert len(lines) >= place, "the signal came"
 
 
-def test_minutes_are_a_reason_and_not_negative() -> None:
+def test_minutes_are_a_reason_and_not_negative():
     assert not Stop(60).due()
     stop = Stop(0)
     assert stop.due()
@@ -105,40 +89,29 @@ def test_minutes_are_a_reason_and_not_negative() -> None:
         Stop(-1)
 
 
-def test_in_another_thread_signals_are_left_to_the_main_one() -> None:
-    former, seen = signal.getsignal(signal.SIGTERM), []
-
-    def work() -> None:
+def test_in_another_thread_signals_are_left_to_the_main_one():
+    def work() -> tuple[bool, bool]:
         with Stop() as stop:
-            seen.append(stop.due())
+            return stop.due(), signal.getsignal(signal.SIGTERM) is former
 
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    assert seen == [False]
-    assert signal.getsignal(signal.SIGTERM) is former
+    former = signal.getsignal(signal.SIGTERM)
+    with ThreadPoolExecutor() as pool:
+        assert pool.submit(work).result() == (False, True)
 
 
-@pytest.mark.parametrize(
-    ("own", "others", "reason"),
-    [
-        (None, None, None),
-        ("time", None, "time"),
-        (None, "terminate", "terminate"),
-        ("time", "terminate", "terminate"),
-        ("terminate", "time", "terminate"),
-    ],
-)
-def test_ranks_share_the_gravest_reason(own: str, others: str, reason: str) -> None:
+@pytest.mark.parametrize("own", [None, "time", "terminate"])
+@pytest.mark.parametrize("others", [None, "time", "terminate"])
+def test_ranks_share_the_gravest_reason(own, others):
     stop = Stop()
     stop.reason = own
-    assert stop.shared(lambda number: max(number, REASONS.index(others))) == (reason is not None)
-    assert stop.reason == reason
+    shared = stop.shared(lambda number: max(number, REASONS.index(others)))
+    assert stop.reason == max(own, others, key=[None, "time", "terminate"].index)
+    assert shared == (stop.reason is not None)
 
 
-def test_a_signal_during_the_decision_counts_at_the_next_one() -> None:
+def test_a_signal_during_the_decision_counts_at_the_next_one():
     def decide(number: int) -> int:
-        os.kill(os.getpid(), signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)
         return number
 
     with Stop() as stop:

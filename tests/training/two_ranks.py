@@ -26,18 +26,10 @@ def main(rank: int, world: int, folder: Path, preset: str, norm: str, sync: bool
         dist.init_process_group("gloo", init_method=place, rank=rank, world_size=world)
     batches = 2 if updates == "long" else 1
     adversary = AdversaryConfig(steps=batches, random_start=updates == "long")
-    objective = contrastive(
-        preset, world=world, dtype=torch.float64, adversary=adversary, norm=norm, sync=sync
-    )
-    here = Ranks(rank, world, torch.device("cpu"))
-    made = trainer(
-        folder / "run",
-        objective,
-        here=here,
-        precision="fp64",
-        epochs=STEPS * batches // 4,
-        accumulate=batches,
-    )
+    options = {"dtype": torch.float64, "adversary": adversary, "norm": norm, "sync": sync}
+    objective, here = contrastive(preset, world=world, **options), Ranks(rank, world, torch.device("cpu"))
+    settings = {"precision": "fp64", "epochs": STEPS * batches // 4, "accumulate": batches}
+    made = trainer(folder / "run", objective, here=here, **settings)
     assert made.steps == STEPS
     exchanges: list[int] = []
     if world > 1:
