@@ -24,7 +24,7 @@ def saved(path: Path, *, adversarial: bool = False, seed: int = 0) -> torch.nn.M
 
 
 @pytest.mark.parametrize("adversarial", [False, True])
-def test_an_encoder_comes_back(tmp_path: Path, adversarial: bool) -> None:
+def test_an_encoder_comes_back(tmp_path, adversarial):
     encoder = saved(tmp_path / "encoder.safetensors", adversarial=adversarial)
     x = torch.rand(4, 3, 8, 8)
     for place in (tmp_path, str(tmp_path / "encoder.safetensors")):
@@ -33,7 +33,7 @@ def test_an_encoder_comes_back(tmp_path: Path, adversarial: bool) -> None:
         assert not loaded.training
 
 
-def test_equal_encoders_give_equal_bytes_without_the_adversarial_norms(tmp_path: Path) -> None:
+def test_equal_encoders_give_equal_bytes_without_the_adversarial_norms(tmp_path):
     cases = {"a": (0, False), "same": (0, False), "with": (0, True), "other": (1, False)}
     for name, (seed, adversarial) in cases.items():
         saved(tmp_path / name, seed=seed, adversarial=adversarial)
@@ -42,7 +42,7 @@ def test_equal_encoders_give_equal_bytes_without_the_adversarial_norms(tmp_path:
     assert (tmp_path / "a").stat().st_mode & 0o777 == 0o644  # others may read it
 
 
-def test_a_resnet_has_torchvisions_names(tmp_path: Path) -> None:
+def test_a_resnet_has_torchvisions_names(tmp_path):
     import torchvision
     from safetensors.torch import load_file
 
@@ -54,9 +54,8 @@ def test_a_resnet_has_torchvisions_names(tmp_path: Path) -> None:
     theirs.load_state_dict(load_file(tmp_path / "e"))
 
 
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="does not exist: give a finished run"):
-        from_pretrained(tmp_path)
+def one_tensor(header: object) -> bytes:
+    return save({"a": torch.zeros(2)}, {KEY: json.dumps(header)})
 
 
 RIGHT = {"encoder": {"name": "small", "mean": [0.5] * 3, "std": [0.5] * 3}, "image_size": 8}
@@ -64,28 +63,25 @@ DAMAGED = {
     "truncated": lambda whole: whole[:-100],
     "empty": lambda _: b"",
     "pickle": lambda _: pickle.dumps({"a": 1}),
-    "foreign": lambda _: one_tensor(None),
+    "foreign": lambda _: save({"a": torch.zeros(2)}),
     "header": lambda _: one_tensor([]),
     "fields": lambda _: one_tensor({"encoder": {"depth": 3}, "image_size": 8}),
     "shapes": lambda _: one_tensor(RIGHT),
 }
 
 
-def one_tensor(header: object) -> bytes:
-    return save({"a": torch.zeros(2)}, None if header is None else {KEY: json.dumps(header)})
-
-
 @pytest.mark.parametrize("name", DAMAGED)
-def test_a_file_that_is_no_encoder_is_refused_by_name(tmp_path: Path, name: str) -> None:
+def test_a_file_that_is_no_encoder_is_refused_by_name(tmp_path, name):
+    with pytest.raises(InputError, match="does not exist: give a finished run"):
+        from_pretrained(tmp_path)
     saved(tmp_path / "whole")
     (tmp_path / name).write_bytes(DAMAGED[name]((tmp_path / "whole").read_bytes()))
     with pytest.raises(InputError, match=f"{name} is no encoder of intnacl, or damaged"):
         from_pretrained(tmp_path / name)
 
 
-def test_flipped_bits_are_found_by_the_checksum_beside_the_file(tmp_path: Path) -> None:
-    file = tmp_path / "encoder.safetensors"
-    saved(file)
+def test_flipped_bits_are_found_by_the_checksum_beside_the_file(tmp_path):
+    saved(file := tmp_path / "encoder.safetensors")
     check = ["sha256sum", "--check", "encoder.sha256"]
     subprocess.run(check, cwd=tmp_path, check=True, capture_output=True)
     content = bytearray(file.read_bytes())

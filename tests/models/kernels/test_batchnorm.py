@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -44,7 +44,7 @@ TYPES = {
     not torch.cuda.is_available() and tuple(map(int, triton.__version__.split(".")[:2])) < (3, 9),
     reason="Triton's interpreter before 3.9 does not suit newer NumPy",
 )
-def test_kernels_do_what_torch_does() -> None:
+def test_kernels_do_what_torch_does():
     """On the GPU or in Triton's interpreter, which is chosen when Triton is imported: in a new process."""
     environment = os.environ | ({} if torch.cuda.is_available() else {"TRITON_INTERPRET": "1"})
     checks = str(Path(__file__).with_name("batchnorm_checks.py"))
@@ -57,7 +57,7 @@ def test_kernels_do_what_torch_does() -> None:
 @pytest.mark.filterwarnings("ignore:TRITON_DEFAULT_FP_FUSION:UserWarning")
 @pytest.mark.parametrize("ones", [(), ("together",)], ids=lambda ones: ",".join(ones))
 @pytest.mark.parametrize("name", CONSTANTS)
-def test_kernel_compiles_to_machine_code_of_current_gpus(name: str, ones: tuple[str, ...]) -> None:
+def test_kernel_compiles_to_machine_code_of_current_gpus(name, ones):
     """No GPU is needed. Triton takes a number that is 1 as a constant: such a call is another kernel."""
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -72,24 +72,23 @@ def test_kernel_compiles_to_machine_code_of_current_gpus(name: str, ones: tuple[
 
 
 @pytest.mark.parametrize("name", CONSTANTS)
-def test_no_kernel_is_compiled_again_for_another_count(name: str) -> None:
-    general = {p.name for p in getattr(triton_batchnorm, name).params if p.do_not_specialize}
-    assert general == set(triton_batchnorm.COUNTS) & set(getattr(triton_batchnorm, name).arg_names)
+def test_no_kernel_is_compiled_again_for_another_count(name):
+    kernel = getattr(triton_batchnorm, name)
+    general = {p.name for p in kernel.params if p.do_not_specialize}
+    assert general == set(triton_batchnorm.COUNTS) & set(kernel.arg_names)
     assert "V" in general or name == "sums"
 
 
-@pytest.mark.parametrize(
-    "layout",
-    [Layout(2, 2, 1), Layout(7, 6, 1), Layout(1, 0, 1), Layout(3, 2, 2), Layout(500, 500, 500)],
-    ids=["pair", "intnacl", "attack", "joint", "many"],
-)
-def test_all_layers_share_the_kernels_that_add_up_slots(layout: Layout) -> None:
+# A pair, IntNaCl, an attack, joint views, and many.
+LAYOUTS = [(2, 2, 1), (7, 6, 1), (1, 0, 1), (3, 2, 2), (500, 500, 500)]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+def test_all_layers_share_the_kernels_that_add_up_slots(layout):
     """Each further one would take a second of every first run. All slots of a group must fit into them."""
-    launches = [
-        Launch(torch.empty(layout.views * rows, channels, 8, 8, device="meta"), layout)
-        for channels in (16, 64, 128, 512)
-        for rows in (1, 256)
-    ]
+    layout = Layout(*layout)
+    shapes = [(layout.views * rows, channels, 8, 8) for channels in (16, 64, 128, 512) for rows in (1, 256)]
+    launches = [Launch(torch.empty(shape, device="meta"), layout) for shape in shapes]
     assert len({tuple(each.table.items()) for each in launches}) == 1
     assert all(layout.together * each.rows_columns_slots[2] <= each.table["SLOTS"] for each in launches)
 
@@ -110,19 +109,16 @@ def fake_gpu(dtype: torch.dtype) -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
-@pytest.mark.parametrize(
-    ("change", "dtype", "suited"),
-    [
-        (convert, torch.float32, True),
-        (convert, torch.float64, False),
-        (partial(convert, sync=True), torch.float32, False),
-        (remove_norms, torch.float32, False),
-    ],
-    ids=["float32", "float64", "synchronised", "no batch norm"],
-)
-def test_fuse_leaves_to_the_compiler_what_kernels_cannot_do(
-    change: Callable[[nn.Module], object], dtype: torch.dtype, suited: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+FUSED = [
+    (convert, torch.float32, True),
+    (convert, torch.float64, False),
+    (partial(convert, sync=True), torch.float32, False),
+    (remove_norms, torch.float32, False),
+]
+
+
+@pytest.mark.parametrize(("change", "dtype", "suited"), FUSED, ids=["float32", "float64", "sync", "none"])
+def test_fuse_leaves_to_the_compiler_what_kernels_cannot_do(change, dtype, suited, monkeypatch):
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
     with fake_gpu(dtype):
         change(net := ResNet(*RESNETS["resnet18"]))
@@ -135,29 +131,17 @@ def test_fuse_leaves_to_the_compiler_what_kernels_cannot_do(
 
 
 @pytest.mark.parametrize(
-    ("shape", "views", "suited"),
-    [
-        ((4, 3), 2, True),
-        ((2, 3, 2, 2), 2, True),
-        ((2, 3), 1, True),
-        ((2**15, 2**15, 2, 1), 2, False),
-    ],
+    ("shape", "views", "taken"),
+    [((4, 3), 2, 2), ((2, 3, 2, 2), 2, 2), ((2, 3), 1, 2), ((2**15, 2**15, 2, 1), 2, 0)],
 )
-def test_the_kernel_takes_training_batches_of_several_values_a_view_and_not_too_many(
-    shape: tuple[int, ...], views: int, suited: bool
-) -> None:
-    taken = []
-
-    def kernel(x: torch.Tensor, *_: object, **__: object) -> tuple[torch.Tensor, torch.Tensor]:
-        taken.append(x.shape)
-        return x, x
-
+def test_the_kernel_takes_training_batches_of_several_values_a_view_and_not_too_many(shape, views, taken):
+    calls = []
     with torch.device("meta"):  # sizes and types alone
         for dtype in (torch.float32, torch.float64):
-            norm = ViewBatchNorm(shape[1], adversarial=False, adversarial_momentum=0.01, sync=False)
-            norm.to(dtype).kernel, norm.groups = kernel, ((1, False),) * views
             x = torch.empty(shape, dtype=dtype)
+            norm = ViewBatchNorm(shape[1], adversarial=False, adversarial_momentum=0.01, sync=False).to(dtype)
+            norm.kernel, norm.groups = lambda x, *_, **__: calls.append(1) or (x, x), ((1, False),) * views
             norm(x)
             norm.relu(x, None)
             norm.eval()(x)
-    assert len(taken) == (2 if suited else 0)
+    assert len(calls) == taken

@@ -16,17 +16,14 @@ def results(model: nn.Module, x: torch.Tensor, enabled: bool) -> list[torch.Tens
 
 @pytest.mark.parametrize("enabled", [True, False], ids=["autocast", "plain"])
 @pytest.mark.parametrize("head", ["paper", "hcl"])
-def test_embeddings_and_gradients_are_autocasts(head: str, enabled: bool) -> None:
+def test_embeddings_and_gradients_are_autocasts(head, enabled):
     model = build_model(EncoderConfig(name="small", head=head), image_size=8, adversarial=False, seed=0)
     x = torch.rand(8, 3, 8, 8)
-    plain = results(model, x, enabled)
-    halves = results(HalfWeights(model), x, enabled)
-    for ours, torchs in zip(halves, plain, strict=True):
-        assert ours.dtype == torchs.dtype
-        torch.testing.assert_close(ours, torchs, rtol=0, atol=0)
+    plain, halves = results(model, x, enabled), results(HalfWeights(model), x, enabled)
+    torch.testing.assert_close(halves, plain, rtol=0, atol=0)
 
 
-def test_frozen_weights_stay_frozen_and_statistics_are_the_models_own() -> None:
+def test_frozen_weights_stay_frozen_and_statistics_are_the_models_own():
     model = build_model(EncoderConfig(name="small"), image_size=8, adversarial=False, seed=0)
     model.requires_grad_(False)
     x = torch.rand(4, 3, 8, 8, requires_grad=True)
@@ -39,7 +36,7 @@ def test_frozen_weights_stay_frozen_and_statistics_are_the_models_own() -> None:
     assert norm.running_mean.abs().sum() > 0
 
 
-def test_a_second_derivative_is_refused() -> None:
+def test_a_second_derivative_is_refused():
     layer = nn.Linear(3, 2)
     with torch.autocast("cpu", torch.bfloat16):
         z = HalfWeights(layer)(torch.rand(4, 3)).float()
