@@ -78,15 +78,10 @@ warnings.warn_explicit("2 are broken", InputWarning, "another.py", 1, registry={
 warnings.warn("3 are broken", InputWarning)
 warnings.warn_explicit("old", FutureWarning, "a.py", 3)
 warnings.warn("Glyph 22270 (CJK) missing from font(s) DejaVu Sans.")
-from PIL import Image
-warnings.warn(
-    "Image size (99000000 pixels) exceeds limit of 89478485 pixels, could be decompression bomb DOS attack.",
-    Image.DecompressionBombWarning,
-)
 """
 
 
-def test_each_warning_is_shown_once_and_none_of_fonts_or_large_images() -> None:
+def test_each_warning_is_shown_once_and_none_of_fonts() -> None:
     result = subprocess.run(
         [sys.executable, "-c", WARNINGS], capture_output=True, text=True, check=True, timeout=120
     )

@@ -6,10 +6,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO
 
-from intnacl.errors import InputWarning
+from intnacl.errors import InputWarning, printable
 
 if TYPE_CHECKING:
     from torch import nn
+
+
+def show(text: str) -> None:
+    """Print a line for the user at once, with whatever a terminal would act on escaped."""
+    print(printable(text), flush=True)
 
 
 @contextmanager
@@ -30,7 +35,7 @@ def progress(
     name = bars.TextColumn("{task.description}", markup=False)  # a path may hold brackets
     columns = (name, bars.BarColumn(), done, bars.TimeRemainingColumn())
     with bars.Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(description, total=total)
+        task = bar.add_task(printable(description), total=total)
         yield lambda amount: bar.advance(task, amount)
 
 
@@ -59,9 +64,9 @@ def print_table(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]],
         one_line = i == 0 and text > 1
         table.add_column(head, justify="left" if i < text else "right", overflow="fold", no_wrap=one_line)
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(printable, row))
     if title:
-        print(f"\n{title}")
+        print(f"\n{printable(title)}")
     Console(markup=False).print(table)  # a path may hold brackets
 
 
@@ -73,19 +78,17 @@ def two_decimals(value: float | None) -> str:
 def print_warnings(messages: Iterable[str]) -> None:
     """Print each message once."""
     for message in dict.fromkeys(messages):
-        print(f"warning: {message}")
+        show(f"warning: {message}")
 
 
 def show_warnings_once() -> None:
     """Show each warning once for the whole process, those for users without a place in the code.
 
-    Warnings about letters that a figure's font lacks, and about large images, which are read like any other,
-    are not shown.
+    Warnings about letters that a figure's font lacks are not shown.
     """
     # Python's own `once` forgets whenever a library enters `catch_warnings`, and counts each module apart.
     warnings.simplefilter("always", InputWarning, append=True)  # after those of -W and PYTHONWARNINGS
-    for needless in (r"Glyph \d+ .* missing from", r"Image size .* could be decompression bomb"):
-        warnings.filterwarnings("ignore", needless, append=True)
+    warnings.filterwarnings("ignore", r"Glyph \d+ .* missing from", append=True)
     printed: set[str] = set()
 
     def show(

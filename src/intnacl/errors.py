@@ -6,6 +6,7 @@ from difflib import get_close_matches
 from numbers import Integral, Rational, Real
 from types import NoneType
 from typing import TYPE_CHECKING, Any, ClassVar, TypeGuard, get_args
+from unicodedata import category
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -14,8 +15,28 @@ LISTED = 20  # the most choices that an error lists
 MOST = 2**31 - 1  # the largest count: of epochs, images, steps
 
 
+def printable(text: str) -> str:
+    """Return text that can be printed, drawn and written on one line.
+
+    Line breaks, terminal codes and bytes that are no UTF-8, which names of files may hold, are escaped.
+    """
+    return "".join(_escaped(c) if category(c) in ("Cc", "Cs", "Zl", "Zp") else c for c in text)
+
+
+def _escaped(character: str) -> str:
+    if "\udc80" <= character <= "\udcff":  # in which Python keeps a byte that is no UTF-8
+        return f"\\x{ord(character) - 0xDC00:02x}"
+    return character.encode("unicode_escape").decode()
+
+
 class InputError(ValueError):
-    """A mistake in the user's input, not in the program: the command line shows it without a traceback."""
+    """A mistake in the user's input, not in the program: the command line shows it without a traceback.
+
+    Its arguments are the lines of the message.
+    """
+
+    def __str__(self) -> str:
+        return "\n".join(printable(str(line)) for line in self.args)
 
 
 class LostRankError(RuntimeError):
@@ -24,6 +45,9 @@ class LostRankError(RuntimeError):
 
 class InputWarning(UserWarning):
     """A part of the user's input was ignored: the command line shows it in one line."""
+
+    def __str__(self) -> str:
+        return " ".join(printable(str(line)) for line in self.args)
 
 
 def check_choice(argument: str, value: str, choices: Iterable[str]) -> None:
@@ -57,11 +81,12 @@ def has_floats(x: "Tensor") -> bool:
     return x.is_floating_point() and x.dtype.itemsize > 1
 
 
-def check_number(argument: str, value: float, *, zero: bool = True) -> None:
-    """Raise unless `value` lies between 0 (excluded without `zero`) and 3e38, which float32 can hold."""
-    if not (is_number(value) and 0 <= value <= 3e38) or (value == 0 and not zero):
+def check_number(argument: str, value: float, *, zero: bool = True, high: float = 3e38) -> None:
+    """Raise unless `value` lies between 0 (excluded without `zero`) and `high`; 3e38 is float32's end."""
+    if not (is_number(value) and 0 <= value <= high) or (value == 0 and not zero):
+        limit = f"{high:g}".replace("+", "")
         raise InputError(
-            f"{argument}={value!r} must be a number {'from 0' if zero else 'above 0, up'} to 3e38."
+            f"{argument}={value!r} must be a number {'from 0' if zero else 'above 0, up'} to {limit}."
         )
 
 

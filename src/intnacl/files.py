@@ -12,6 +12,7 @@ import tempfile
 import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path
 from typing import IO, Any, Literal
 
@@ -58,6 +59,33 @@ def check_file(path: Path) -> None:
         raise InputError(f"{path.absolute()} is {kind}: give a file.")
 
 
+def open_file(path: Path) -> BufferedReader:
+    """Open a regular file to be read; for all else raise OSError, as a pipe may never begin or end."""
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "it is no regular file", str(path))
+    return path.open("rb")
+
+
+def read_file(path: Path) -> bytes:
+    """Return the content of a regular file; for all else raise OSError."""
+    with open_file(path) as file:
+        return file.read()
+
+
+def as_path(argument: str, value: object) -> Path:
+    """Return a caller's argument as a path, of a file that may be missing; raise if it cannot be any."""
+    try:
+        path = Path(value)  # type: ignore[arg-type]
+        os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    except (TypeError, ValueError, OSError) as error:
+        raise InputError(
+            f"{argument}={value!r} is no path ({error}): give that of a file or folder."
+        ) from error
+    return path
+
+
 def parse_json(content: str | bytes) -> Any:
     """Return what a JSON text holds; raise ValueError where it is none, or nested too deeply."""
     with _limited_depth():
@@ -72,6 +100,27 @@ def parse_toml(content: str) -> dict[str, Any]:
         value = tomllib.loads(content)
         _check_depth(value)
         return value
+
+
+def fits(value: object, shape: Any) -> bool:
+    """True if a value of JSON has a shape.
+
+    A shape is a type, or several in a tuple; [shape] for a list whose entries have it; {...: shape} for a
+    dict whose values have it; or {"key": shape, "other?": shape} for a dict with these keys, of which those
+    with a question mark may be missing, and any others.
+    """
+    if isinstance(shape, list):
+        return isinstance(value, list) and all(fits(one, shape[0]) for one in value)
+    if not isinstance(shape, dict):
+        return type(value) in (shape if isinstance(shape, tuple) else (shape,))
+    if not isinstance(value, dict):
+        return False
+    if ... in shape:
+        return all(fits(one, shape[...]) for one in value.values())
+    return all(
+        fits(value[name], inner) if (name := key.removesuffix("?")) in value else key.endswith("?")
+        for key, inner in shape.items()
+    )
 
 
 @contextmanager
@@ -123,7 +172,7 @@ def write_file(path: Path, content: bytes) -> None:
     A file that has this content already is left alone, so that it may lie where nothing can be written.
     """
     try:
-        if path.stat().st_size == len(content) and path.read_bytes() == content:
+        if path.stat().st_size == len(content) and read_file(path) == content:
             return
     except OSError:
         pass  # it is missing or unreadable, and is written
@@ -133,9 +182,14 @@ def write_file(path: Path, content: bytes) -> None:
             handle.write(content)
 
 
+def write_text(path: Path, content: str) -> None:
+    """Write text as `write_file` does; what is no character, as in odd names of files, is escaped."""
+    write_file(path, content.encode("utf-8", "backslashreplace"))
+
+
 def write_json(path: Path, content: Mapping[str, object]) -> None:
     """Write a file of JSON as `write_file` does."""
-    write_file(path, json.dumps(content, indent=1, ensure_ascii=False).encode())
+    write_text(path, json.dumps(content, indent=1, ensure_ascii=False))
 
 
 @contextmanager

@@ -149,5 +149,5 @@ def test_wrong_splits_are_named(tmp_path: Path, image: Encode) -> None:
 @pytest.mark.parametrize("target", ["/", "..", "."])
 def test_a_class_that_links_to_a_folder_around_the_set_is_refused(pets: Path, target: str) -> None:
     (pets / "all").symlink_to(target)
-    with pytest.raises(InputError, match=r"class folder .*all links to .*, which holds the data set itself"):
+    with pytest.raises(InputError, match=r"the folder .*all links to .*, which holds the data set itself"):
         get(pets)

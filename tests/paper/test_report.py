@@ -28,7 +28,6 @@ from intnacl.paper.report import (
     as_script,
     distinct,
     escape_latex,
-    escape_markdown,
     file_names,
     markdown_code,
     minutes_note,
@@ -37,6 +36,7 @@ from intnacl.paper.report import (
 )
 from intnacl.paper.run_names import canonical
 from intnacl.paper.tables import Table
+from intnacl.runs.page import escape_markdown
 from intnacl.runs.resolve import resolve
 
 HOSTILE = (

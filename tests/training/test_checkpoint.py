@@ -101,7 +101,7 @@ def test_a_hostile_one_runs_no_code_even_with_the_right_checksums(tmp_path, monk
     save(folder, example(1))
     monkeypatch.setattr(torch, "save", pack)
     save(folder, dataclasses.replace(example(2), optimizer={"state": Hostile(target), "scaler": {}}))
-    with pytest.warns(InputWarning, match=r"step-000000002 is damaged \(UnpicklingError"):
+    with pytest.warns(InputWarning, match=r"step-000000002 is damaged \(optimizer.pt holds more than"):
         assert found(folder).step == 1
     assert not target.exists()
     pickle.loads(pickle.dumps(Hostile(target)))

@@ -29,7 +29,7 @@ def list_datasets(*, root: Path | None = None) -> None:
     root
         Data folder; by default $INTNACL_DATA, else ~/.cache/intnacl.
     """
-    from intnacl.console import print_table
+    from intnacl.console import print_table, show
     from intnacl.data.cache import default_root
     from intnacl.data.datasets import DATASETS
 
@@ -38,7 +38,8 @@ def list_datasets(*, root: Path | None = None) -> None:
         for name, entry in DATASETS.items()
     ]
     print_table("", ["name", "train + test", "size", "classes", "files"], rows, text=5)
-    print(f"\nNamed sets are looked for in {root or default_root()} (--root, or the variable INTNACL_DATA).")
+    print()
+    show(f"Named sets are looked for in {root or default_root()} (--root, or the variable INTNACL_DATA).")
 
 
 @datasets.command(name="show")
@@ -102,6 +103,7 @@ def show_dataset(
     seed
         Seed of the views, and of that encoder.
     """
+    from intnacl.console import show
     from intnacl.data import load
     from intnacl.data.datasets import absolute_name
     from intnacl.errors import check_count
@@ -123,8 +125,8 @@ def show_dataset(
         network = trained_encoder(run, side) if run else untrained_model(name, side, seed)
         columns |= adversarial_columns(network, columns["anchor"], eps)
     save_gallery(draw_gallery(columns, dataset.captions(chosen)), out)
-    print(dataset.summary())
-    print(f"written: {out}")
+    show(dataset.summary())
+    show(f"written: {out}")
 
 
 def untrained_model(dataset: str, image_size: int, seed: int) -> "ContrastiveModel":
@@ -141,7 +143,7 @@ def trained_encoder(run: Path, image_size: int) -> "Encoder":
     from intnacl.errors import InputError
     from intnacl.models.weights import from_pretrained, read_header
 
-    encoder, wanted = from_pretrained(run), int(read_header(run)["image_size"])
+    encoder, wanted = from_pretrained(run), read_header(run)["image_size"]
     if wanted != image_size:
         raise InputError(
             f"{run} was trained on {wanted}×{wanted} images, but these have side {image_size}: take the "

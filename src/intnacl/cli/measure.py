@@ -207,6 +207,7 @@ def export(run: Path, *, format: str = "safetensors", out: Path | None = None) -
     out
         Folder to write to; by default RUN/export-FORMAT.
     """
+    from intnacl.console import show
     from intnacl.runs.export import export_run
 
-    print(f"written: {export_run(run, format, out)}")
+    show(f"written: {export_run(run, format, out)}")

@@ -125,7 +125,8 @@ def report(results: Path = OUT, *, out: Path | None = None) -> None:
     out
         Folder of the report; by default RESULTS/report.
     """
+    from intnacl.console import show
     from intnacl.paper.report import write_report
 
     for path in write_report(results, out or results / "report"):
-        print(path)
+        show(str(path))

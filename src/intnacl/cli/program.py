@@ -5,6 +5,7 @@ so that `--help` answers at once.
 """
 
 import errno
+import io
 import os
 import re
 import sys
@@ -42,6 +43,9 @@ def main() -> None:
     from intnacl.errors import InputError, LostRankError
 
     show_warnings_once()
+    for stream in (sys.stdout, sys.stderr):  # the name of a file may be no UTF-8
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     try:
         _check_words(sys.argv[1:])
         app(print_error=False, exit_on_error=False)
@@ -84,6 +88,8 @@ def _check_words(words: list[str]) -> None:
 
 def _explain(error: CycloptsError) -> str:
     """Say what is wrong with the words of the command line, and what to write instead."""
+    from intnacl.errors import printable
+
     text = str(error)
     if isinstance(error, UnusedCliTokensError):
         text = f"unexpected argument {' '.join(error.unused_tokens or ())!r}."
@@ -96,4 +102,5 @@ def _explain(error: CycloptsError) -> str:
         key = next((key for key in keys if key.rpartition(".")[2] == name), None)
         if key and any("--set" in argument.names for argument in error.argument_collection):
             return f"{error.token.keyword} is not a flag: write --set {key}=…"
+    text = "\n".join(map(printable, text.splitlines()))
     return f"{text} `intnacl {' '.join([*(error.command_chain or ()), '--help'])}` shows how."

@@ -52,6 +52,7 @@ def nca(
     out
         Folder for the results.
     """
+    from intnacl.console import show
     from intnacl.files import make_folder, write_json
     from intnacl.plots.theory import draw_spaces, save_theory
     from intnacl.theory.comparison import ComparisonConfig, learn_spaces, load_table, measure
@@ -71,7 +72,7 @@ def nca(
     _print_rows(f"{dataset}: {len(X)} points, leave-one-out", figures)
     save_theory(draw_spaces(spaces, figures, y), out / "nca.png")
     write_json(out / "nca.json", {"config": asdict(config), "spaces": figures})
-    print(f"written: {out / 'nca.json'}, {out / 'nca.png'}")
+    show(f"written: {out / 'nca.json'}, {out / 'nca.png'}")
 
 
 def bounds(
@@ -117,6 +118,7 @@ def bounds(
     out
         Folder for the results.
     """
+    from intnacl.console import show
     from intnacl.files import make_folder, write_json
     from intnacl.plots.theory import draw_bounds, save_theory
     from intnacl.theory.sweep import VARIED, SweepConfig, sweep
@@ -139,7 +141,7 @@ def bounds(
     _print_rows(title, _chosen(measured["order"], "M", ORDER), digits=4)
     save_theory(draw_bounds(measured), out / "bounds.png")
     write_json(out / "bounds.json", {"config": asdict(config), **measured})
-    print(f"written: {out / 'bounds.json'}, {out / 'bounds.png'}")
+    show(f"written: {out / 'bounds.json'}, {out / 'bounds.png'}")
 
 
 def _chosen(rows: list[dict[str, float]], name: str, columns: dict[str, str]) -> dict[str, dict[str, float]]:

@@ -33,6 +33,7 @@ def pretrain(flags: Flags = DEFAULTS) -> None:
     torchrun --nproc-per-node 8 -m intnacl pretrain --dataset cifar100
     ```
     """
+    from intnacl.console import show
     from intnacl.runs.folder import RunFolder, default_folder
     from intnacl.runs.pretrain import pretrain as train_encoder
     from intnacl.training.ranks import ranks
@@ -43,7 +44,7 @@ def pretrain(flags: Flags = DEFAULTS) -> None:
         folder = RunFolder(flags.out or default_folder(config))
         reason = train_encoder(config, folder, here, stop)
         if reason is None and here.main:
-            print(f"done: {folder.encoder}")
+            show(f"done: {folder.encoder}")
     _end(reason, here)
 
 
@@ -85,6 +86,7 @@ def run(
     if flags.names_a_run and not (compare or seeds):
         _run(flags, more)
 
+    from intnacl.console import show
     from intnacl.data.datasets import local_name
     from intnacl.runs.compare import compare as run_all
     from intnacl.runs.compare import write_comparison
@@ -99,7 +101,7 @@ def run(
         first = next(iter(configs.values()))
         seeds = tuple(dict.fromkeys(seeds or (first.seed,)))
         folder = flags.out or Path("runs") / file_name(local_name(first.dataset))
-        reason = run_all(configs, seeds, folder, here, stop, print)
+        reason = run_all(configs, seeds, folder, here, stop, show)
     if here.main and reason is None:
         write_comparison(folder, list(configs), seeds)
     _end(reason, here)
@@ -166,6 +168,7 @@ def bench(
 
 def _run(flags: Flags, more: Mapping[str, object]) -> NoReturn:
     """Train and measure the run that the flags name, over the settings `more`."""
+    from intnacl.console import show
     from intnacl.runs.folder import RunFolder, default_folder
     from intnacl.runs.page import print_result
     from intnacl.runs.stages import train_and_measure
@@ -175,7 +178,7 @@ def _run(flags: Flags, more: Mapping[str, object]) -> NoReturn:
     with ranks(flags.device) as here, Stop(flags.max_minutes) as stop:
         (config,) = _resolve(flags, more, here).values()
         folder = RunFolder(flags.out or default_folder(config))
-        reason = train_and_measure(config, folder, here, stop, print)
+        reason = train_and_measure(config, folder, here, stop, show)
         if reason is None and here.main:
             print_result(folder)
     _end(reason, here)
@@ -206,8 +209,11 @@ def _resolve(
 
 def _end(reason: str | None, here: "Ranks") -> NoReturn:
     """Exit; if the work was stopped early, for the `reason`, say so and how to go on."""
+    from intnacl.console import show
+
     if here.main and reason:
-        print(f"stopped ({reason})\ngo on with: {resume_command()}")
+        show(f"stopped ({reason})")
+        show(f"go on with: {resume_command()}")
     code = EXIT_CODES.get(reason or "", 0)  # 0 also for a run that stopped at its time limit
     if here.world > 1:
         # A thread of the process group occasionally aborts when the interpreter ends by itself.

@@ -127,7 +127,7 @@ def _write(entry: Path, fill: Fill, source: Source) -> None:
 def _open(entry: Path, source: Source) -> ImageSet | None:
     """Map the entry into memory; None where it is missing or one of its files is damaged."""
     try:
-        facts = files.parse_json((entry / "entry.json").read_bytes())
+        facts = files.parse_json(files.read_file(entry / "entry.json"))
         (count, *rest), labelled, skipped = facts["shape"], facts["labelled"], facts["skipped"]
         whole = type(count) is int and rest == [3, source.size, source.size] and type(labelled) is bool
         if not whole or facts["classes"] != list(source.classes):

@@ -23,11 +23,12 @@ from intnacl.data.cache import default_root
 from intnacl.data.cifar import load_cifar10, load_cifar100
 from intnacl.data.digits import load_digits
 from intnacl.data.folder import load_folder
-from intnacl.data.images import ImageSet, LoadRequest, printable
+from intnacl.data.images import ImageSet, LoadRequest
 from intnacl.data.npz import load_npz
 from intnacl.data.parquet import load_parquet
 from intnacl.data.tinyimagenet import load_tinyimagenet
-from intnacl.errors import InputError, InputWarning, check_choice
+from intnacl.errors import InputError, InputWarning, check_choice, printable
+from intnacl.files import as_path
 
 SPLITS = ("train", "test")
 SHOWN = 5  # broken images that a warning names
@@ -247,6 +248,8 @@ def _is_relative(path: str) -> bool:
 
 def check_name(name: str) -> None:
     """Raise unless `name` is a key of `DATASETS`, followed by `:PATH` for one's own images."""
+    if not isinstance(name, str):
+        raise InputError(f"dataset={name!r} is no text: give a name such as 'digits' or 'folder:PATH'.")
     kind, _, path = name.partition(":")
     if name and kind not in DATASETS and _at_home(name).exists():
         raise InputError(f"dataset={name!r} is a path: write 'folder:{name}', or parquet: or npz: before it.")
@@ -290,7 +293,7 @@ def load(
         raise InputError(f"size={size!r} is no image's side: give 1 or more, such as 32.")
     request = LoadRequest(
         split=split,
-        root=_at_home(root) if root is not None else default_root(),
+        root=_at_home(as_path("root", root)) if root is not None else default_root(),
         path=_at_home(path) if path else None,
         size=None if size is None else int(size),
         download=download,
@@ -316,4 +319,5 @@ def load(
             raise InputError(f"{message}. Repair or remove them, or load without strict, which skips them.")
         if loaded.decoded:
             warnings.warn(f"{message}; they are skipped", InputWarning, stacklevel=2)
+    loaded = replace(loaded, classes=tuple(map(printable, loaded.classes)))  # to be drawn and written
     return Dataset(name=name, split=split, **vars(loaded))

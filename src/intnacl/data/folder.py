@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from intnacl.data.cache import Source, cached
-from intnacl.data.images import SUFFIXES, ImageSet, Item, LoadRequest, decode_all, is_image, printable
-from intnacl.errors import InputError
+from intnacl.data.images import SUFFIXES, ImageSet, Item, LoadRequest, decode_all, is_image
+from intnacl.errors import InputError, printable
 
 DEFAULT_SIZE = 32
 READ = ", ".join(sorted(SUFFIXES))
@@ -50,11 +50,21 @@ def find_split(path: Path, split: str) -> tuple[Path, tuple[str, ...]]:
             raise InputError(f"{path} has no test split: put {places}. {TRAIN_ALONE}")
         return path, _class_names(path)
     found = {s: names[n] for s, choices in SPLITS.items() for n in reversed(choices) if n in names}
+    for sub in found.values():
+        _check_link(sub, path)
     if split not in found:
         rest = f" {TRAIN_ALONE}" if split == "test" else ""
         raise InputError(f"{path} has no {split} split: put images into {path / split}.{rest}")
     classes = [_class_names(found[s]) for s in ("train", "test") if s in found]
     return found[split], next((some for some in classes if some), ())
+
+
+def _check_link(sub: Path, folder: Path) -> None:
+    """Raise if a sub-folder is a link to a folder around it: all of a disk may be below that."""
+    if folder.resolve().is_relative_to(sub.resolve()):
+        raise InputError(
+            f"the folder {sub} links to {sub.resolve()}, which holds the data set itself: remove the link."
+        )
 
 
 def subfolders(path: Path) -> list[Path]:
@@ -88,11 +98,7 @@ def find_images(folder: Path, classes: tuple[str, ...]) -> list[tuple[Path, int]
         name = printable(sub.name)
         if name not in classes:
             raise InputError(f"{sub} is no class of the training folder, which has {', '.join(classes)}.")
-        if folder.resolve().is_relative_to(sub.resolve()):
-            raise InputError(
-                f"the class folder {sub} links to {sub.resolve()}, which holds the data set itself: "
-                "remove the link."
-            )
+        _check_link(sub, folder)
         below = ((path, path.relative_to(sub).parts[:-1]) for path in sub.rglob("*"))
         visible = (path for path, parents in below if not any(part.startswith(".") for part in parents))
         paths = sorted(path for path in visible if is_image(path) and path.is_file())

@@ -6,6 +6,7 @@ Shapes: N images, 3 channels, H rows, W columns, S = side of the square.
 import io
 import os
 import re
+import warnings
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -76,11 +77,6 @@ def numbered_classes(count: int, origin: Path) -> tuple[str, ...]:
     return tuple(map(str, range(count)))
 
 
-def printable(name: str) -> str:
-    """Return a file's name as text that can be drawn and written, even if its bytes are not UTF-8."""
-    return os.fsencode(name).decode("utf-8", "backslashreplace")
-
-
 def is_image(path: Path) -> bool:
     """True if the file is named like an image and not hidden (macOS writes `._cat.jpg`)."""
     return path.suffix.lower() in SUFFIXES and not path.name.startswith(".")
@@ -121,7 +117,13 @@ def decode_all(
     labels: list[int] = []
     skipped: dict[str, str] = {}
     workers = min(16, os.cpu_count() or 1)
-    with ThreadPoolExecutor(workers) as pool, progress("decoding images", total) as advance:
+    with (
+        warnings.catch_warnings(),
+        ThreadPoolExecutor(workers) as pool,
+        progress("decoding images", total) as advance,
+    ):
+        # Of large images, and of damaged notes beside the pixels, which nobody reads here.
+        warnings.filterwarnings("ignore", module=r"PIL\.")
         rest = iter(items)
         while chunk := list(islice(rest, CHUNK)):
             for item, pixels in zip(chunk, pool.map(lambda i: _attempt(i, size, exact), chunk), strict=True):

@@ -13,7 +13,7 @@ from typing import Any
 from intnacl.data.cache import Source, cached
 from intnacl.data.images import ImageSet, Item, LoadRequest, decode_all, numbered_classes
 from intnacl.errors import InputError, missing_extra
-from intnacl.files import check_file, parse_json
+from intnacl.files import check_file, fits, parse_json
 
 DEFAULT_SIZE = 32
 IMAGE_COLUMNS = ("image", "img")
@@ -97,8 +97,9 @@ def _classes(files: list[Path]) -> tuple[str, ...]:
         column, metadata = _column(file, LABEL_COLUMNS), _open(file).schema_arrow.metadata or {}
         with suppress(ValueError, KeyError, TypeError):  # of a file without such metadata
             features = parse_json(metadata.get(b"huggingface", b"{}"))["info"]["features"]
-            if names := tuple(features[column]["names"]):
-                return names
+            names = features[column]["names"]
+            if names and fits(names, [str]):
+                return tuple(names)
     largest = max((max(_labels(file), default=-1) for file in files), default=-1)
     return numbered_classes(largest + 1, files[0].parent)
 

@@ -22,6 +22,7 @@ from intnacl.evaluation.logistic import Problem, adam, count_correct, lbfgs, pad
 from intnacl.evaluation.precision import exact_matmul
 
 FORMAT = 1  # raise it when the same settings give other figures: stored ones are then measured again
+LARGEST = 1e20  # rate and decay: their products with features and numbers of steps fit into float32
 
 
 class EpochFigures(TypedDict, total=False):
@@ -53,9 +54,9 @@ class ProbeConfig(Settings):
     """Passes over the features (adam)."""
     batch_size: int = setting(256, check_count)
     """Samples per batch (adam)."""
-    lr: float = setting(3e-4, partial(check_number, zero=False))
+    lr: float = setting(3e-4, partial(check_number, zero=False, high=LARGEST))
     """Learning rate (adam)."""
-    l2: float = setting(0.0, check_number)
+    l2: float = setting(0.0, partial(check_number, high=LARGEST))
     """Adam: weight decay on weights and bias; L-BFGS spares the bias."""
     normalize: bool = False
     """Scale each sample's features to length 1."""

@@ -2,20 +2,32 @@
 
 import hashlib
 import json
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
+from types import NoneType
 from typing import Any, NotRequired, TypedDict
 
 from torch import Tensor
 
 from intnacl.errors import InputError, check_choice
-from intnacl.files import parse_json, write_file
+from intnacl.files import as_path, check_file, fits, parse_json, read_file, write_file
 from intnacl.models.encoders import Encoder, EncoderConfig, build_model
 
 ENCODER, BEST_ENCODER = "encoder.safetensors", "encoder-best.safetensors"  # in a run's folder
 KEY = "intnacl"
+NUMBER = (int, float)
+HEADER = {
+    "encoder": {
+        "name?": str, "head?": str, "init?": str, "norm?": str, "sync?": bool,
+        "adversarial_momentum?": NUMBER, "mean": [NUMBER], "std": [NUMBER],
+    },
+    "image_size": int,
+    "data?": (str, NoneType),
+}  # fmt: skip
+"""The form of a header, as `fits` takes it."""
 
 
 class EncoderHeader(TypedDict):
@@ -52,8 +64,8 @@ def checksum_file(path: Path) -> Path:
 
 def checked_sha256(path: Path) -> str:
     """Return the SHA-256 of an encoder's file; raise if another one was noted when it was written."""
-    found, noted = hashlib.sha256(path.read_bytes()).hexdigest(), checksum_file(path)
-    if noted.exists() and found not in noted.read_text(errors="replace").split():
+    found, noted = hashlib.sha256(read_file(path)).hexdigest(), checksum_file(path)
+    if noted.is_file() and found not in noted.read_text(errors="replace").split():
         raise InputError(
             f"{path} is damaged: its SHA-256 is not the one in {noted.name}. Bring it back from a copy, or "
             "delete it and repeat the run's command, which goes on from the last checkpoint."
@@ -96,16 +108,29 @@ def from_pretrained(path: str | Path, which: str = "last") -> Encoder:
 def read_header(path: str | Path) -> EncoderHeader:
     """Read the header of the encoder of a run folder or a file."""
     with _reading(path) as file:
-        return _read(file, tensors=False)[0]
+        return _read(file)[0]
 
 
-def _read(file: Path, *, tensors: bool = True) -> tuple[EncoderHeader, dict[str, Tensor]]:
-    from safetensors import safe_open
+def read_tensors(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Return the metadata and the tensors of a safetensors file.
 
-    with safe_open(file, framework="pt") as handle:
-        header: EncoderHeader = parse_json((handle.metadata() or {})[KEY])
-        names = handle.keys() if tensors else ()
-        return header, {name: handle.get_tensor(name) for name in names}
+    Raises OSError, ValueError or SafetensorError. The package's own functions wait for a pipe, and open no
+    path that has bytes other than UTF-8.
+    """
+    from safetensors.torch import load
+
+    content = read_file(path)
+    tensors = load(content)  # which checks all of the header
+    header = parse_json(content[8 : 8 + int.from_bytes(content[:8], "little")])
+    return header.get("__metadata__", {}), tensors
+
+
+def _read(file: Path) -> tuple[EncoderHeader, dict[str, Tensor]]:
+    metadata, tensors = read_tensors(file)
+    header: EncoderHeader = parse_json(metadata[KEY])
+    if not fits(header, HEADER):
+        raise ValueError("its header")
+    return header, tensors
 
 
 @contextmanager
@@ -113,10 +138,11 @@ def _reading(path: str | Path) -> Iterator[Path]:
     """Give the encoder's file of a run folder, or the file itself; any error inside the block names it."""
     from safetensors import SafetensorError
 
-    path = Path(path)
+    path = as_path("path", path)
     file = path / ENCODER if path.is_dir() else path
-    if not file.exists():
+    if not os.path.lexists(file):
         raise InputError(f"{file} does not exist: give a finished run's folder or an {ENCODER}.")
+    check_file(file)
     try:
         yield file
     except InputError:  # such as a missing timm

@@ -16,7 +16,7 @@ from typing import Literal, TypedDict
 import torch
 
 from intnacl.errors import InputError
-from intnacl.files import make_folder, parse_json, write_file
+from intnacl.files import make_folder, parse_json, read_file, write_file
 from intnacl.paper.plan import Job
 from intnacl.paper.reuse import inherit, take_training
 from intnacl.runs.folder import RunFolder
@@ -54,7 +54,7 @@ def finished(results: Path, name: str) -> bool:
 def failure(folder: RunFolder) -> Failure | None:
     """Return what is noted about a run's failures; None where nothing is, or the note is damaged."""
     try:
-        noted = parse_json(folder.failure.read_bytes())
+        noted = parse_json(read_file(folder.failure))
         return Failure(
             error=str(noted["error"]), tries=dict(noted["tries"]), given_up=list(noted["given_up"])
         )

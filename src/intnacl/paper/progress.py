@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Union
 
+from intnacl.console import show
+from intnacl.errors import printable
 from intnacl.paper.attempts import failure, run_folder
 from intnacl.paper.plan import Job
 from intnacl.training.journal import last_record
@@ -101,7 +103,7 @@ class Progress:
             news = run.status in ("running", "failed", "finished") and run.status != former
             if news and (former is not None or run.status == "running"):  # else of an earlier session
                 detail = f": {run.detail}" if run.status == "failed" else ""
-                print(f"[{done}/{len(runs)}] {run.status} {run.name}{detail}", flush=True)
+                show(f"[{done}/{len(runs)}] {run.status} {run.name}{detail}")
 
     def _table(self, runs: Sequence[RunStatus]) -> Union["Table", str]:
         from rich.markup import escape
@@ -120,7 +122,9 @@ class Progress:
         table = Table("run", "", "", title=title, expand=True)
         shown = [run for status in COLORS for run in runs if run.status == status]
         for run in shown[:SHOWN]:
-            table.add_row(escape(run.name), f"[{COLORS[run.status]}]{run.status}", escape(run.detail))
+            table.add_row(
+                escape(run.name), f"[{COLORS[run.status]}]{run.status}", escape(printable(run.detail))
+            )
         if len(shown) > SHOWN:
             table.add_row(f"… and {len(shown) - SHOWN} more", "", "")
         return table

@@ -8,19 +8,35 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
+from types import NoneType
 from typing import Any, TypedDict, cast
 
 from intnacl.errors import InputError
-from intnacl.files import disk_errors, lock, parse_json, write_file
+from intnacl.files import disk_errors, fits, lock, parse_json, read_file, write_text
 from intnacl.paper.attempts import finished
 from intnacl.paper.plan import Plan
 from intnacl.paper.run_names import training_key
+from intnacl.paper.tables import Column, Row, Table
 from intnacl.runs.config import FREE, RunConfig, from_dict, to_dict
 from intnacl.runs.folder import RunFolder
 from intnacl.training.settings import TrainConfig
 
 NAME = "plan.json"
 VERSION = 1
+TEXT, NUMBER = (str, NoneType), (int, float, NoneType)
+COLUMN = {
+    "label": str, "metric": str, "dataset": TEXT, "eps": NUMBER, "settings": {}, "x": NUMBER, "panel": str,
+    "optional?": bool, "preset?": TEXT,
+}  # fmt: skip
+ROW = {"label": str, "group": str, "settings": {}, "preset?": TEXT}
+RECORD = {
+    "tables": {...: {
+        "name": str, "title": str, "rows": [ROW], "columns": [COLUMN], "settings": [str], "figure": TEXT,
+        "x_label": str, "cells": [[{...: str}]],
+    }},
+    "jobs": {...: {"config": {}, "parent": TEXT}},
+}  # fmt: skip
+"""The parts of plan.json, in the form that `fits` takes."""
 UNMARKED = FREE - {"recipe"}  # a run's recipe is only its name; as an override it stands for settings
 Cells = list[list[dict[str, str]]]
 """In each row and column, the run of each seed."""
@@ -76,14 +92,14 @@ def write(results: Path, plan: Plan, *, scale: str, overrides: Mapping[str, Any]
                     cells = _with_former_seeds(cells, record["tables"][key]["cells"], record, results)
                 entry = {**asdict(table), "settings": marks, "cells": cells}
                 record["tables"][key] = cast(TableRecord, entry)
-            write_file(path, json.dumps(record, ensure_ascii=False).encode())
+            write_text(path, json.dumps(record, ensure_ascii=False))
 
 
 def read(results: Path) -> Record:
     """Return the record of a results folder."""
     path = results / NAME
     try:
-        record = parse_json(path.read_bytes())
+        record = parse_json(read_file(path))
     except OSError as error:
         remedy = f"`intnacl reproduce --out {results} …` makes one"
         if RunFolder(results).config.exists():
@@ -98,7 +114,34 @@ def read(results: Path) -> Record:
         raise InputError(
             f"{path} has version {version!r}, this program writes {VERSION}: take another results folder."
         )
+    try:
+        _check(record)
+    except (ValueError, TypeError) as error:
+        remedy = "move it away and repeat the commands of `intnacl reproduce`, which skip finished runs"
+        raise InputError(f"{path} is damaged: {error} To make it again, {remedy}.") from error
     return cast(Record, record)
+
+
+def _check(record: Any) -> None:
+    """Raise unless every part of a record is as `write` leaves it."""
+    if not fits(record, RECORD):
+        raise ValueError("a part of it is missing or of the wrong kind.")
+    for job in record["jobs"].values():
+        from_dict(job["config"])
+    for table in record["tables"].values():
+        rows, columns = (
+            tuple(Row(**row) for row in table["rows"]),
+            tuple(Column(**c) for c in table["columns"]),
+        )
+        facts = {key: table[key] for key in ("name", "title", "figure", "x_label")}
+        Table(rows=rows, columns=columns, **facts)
+        if [len(row) for row in table["cells"]] != [len(columns)] * len(rows):
+            raise ValueError(f"the cells of {table['name']!r} are not its rows times its columns.")
+        cells = [cell for row in table["cells"] for cell in row]
+        if not all(cells) or not all(seed.lstrip("-").isdecimal() for cell in cells for seed in cell):
+            raise ValueError(f"a cell of {table['name']!r} has no seeds.")
+        if unknown := {name for cell in cells for name in cell.values()} - record["jobs"].keys():
+            raise ValueError(f"it has no run {min(unknown)!r}.")
 
 
 def _with_former_seeds(new: Cells, former: Cells, record: Record, results: Path) -> Cells:

@@ -16,7 +16,7 @@ from intnacl.paper.cells import Cell, FilledTable, RecordedRun, read_cells
 from intnacl.paper.claims import Judgement, measured_claims
 from intnacl.paper.run_names import training_key
 from intnacl.paper.tables import Column
-from intnacl.runs.page import template_environment
+from intnacl.runs.page import escape_markdown, template_environment
 
 LONGEST_NAME = 50  # characters of a file's name, which may take four bytes each
 STAGES = {
@@ -67,12 +67,15 @@ def write_report(results: Path, out: Path) -> list[Path]:
         if table.figure:
             svg, png = figures.draw(table)
             drawings[table.key] = svg
-            content |= {f"{names[table.key]}.svg": svg.encode(), f"{names[table.key]}.png": png}
+            content |= {
+                f"{names[table.key]}.svg": svg.encode("utf-8", "backslashreplace"),
+                f"{names[table.key]}.png": png,
+            }
     claims = measured_claims(runs)
     report = Report(tables=tables, runs=runs, claims=claims, drawings=drawings, names=names)
     for name, escape in (("report.md", escape_markdown), ("report.tex", escape_latex), ("report.html", None)):
-        content[name] = render(name, report, escape).encode()
-    content["results.csv"] = tidy(tables).encode()
+        content[name] = render(name, report, escape).encode("utf-8", "backslashreplace")
+    content["results.csv"] = tidy(tables).encode("utf-8", "backslashreplace")
     for name, text in content.items():
         write_file(out / name, text)
     return [out / name for name in content]
@@ -182,14 +185,6 @@ def minutes_note(table: FilledTable) -> str:
         return ""
     paper = f" The paper's own training times, on its machine: {published.training_times()}."
     return f"{MINUTES}{'' if table.departures else paper}"
-
-
-def escape_markdown(text: str) -> str:
-    """Return text that Markdown shows as it is, also inside tables, and that is no HTML."""
-    text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("\n", " ")
-    for character in "\\`*_[]|#":
-        text = text.replace(character, f"\\{character}")
-    return text
 
 
 def markdown_code(text: str) -> str:

@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from intnacl.errors import InputError, check_count
+from intnacl.console import show
+from intnacl.errors import InputError, check_count, printable
 from intnacl.paper import record
 from intnacl.paper.attempts import failure, finished, run_folder
 from intnacl.paper.grid import SCALES, pick, tables_of
@@ -137,7 +138,13 @@ def list_tables(selection: Selection) -> None:
     for name, title, runs in [*lines, ("", "all, shared runs once", listed)]:
         known = [seconds[run] for run in runs if run in seconds]
         hours = f"{sum(known) / 3600:.1f}" if len(known) == len(runs) else "?"
-        grid.add_row(name, title, str(len(runs)), str(sum(finished(out, run) for run in runs)), hours)
+        grid.add_row(
+            printable(name),
+            printable(title),
+            str(len(runs)),
+            str(sum(finished(out, run) for run in runs)),
+            hours,
+        )
     Console(markup=False).print(grid)  # titles of a grid of one's own may hold brackets
     print(
         f"\nFor {len(selection.seeds)} seed(s). Hours are estimates from step times measured on one NVIDIA "
@@ -146,7 +153,7 @@ def list_tables(selection: Selection) -> None:
     there = {path.name for path in (out / "runs").iterdir()} if (out / "runs").is_dir() else set()
     others = sum(finished(out, name) for name in there - {job.name for job in plan.jobs})
     if others:
-        print(
+        show(
             f"{out / 'runs'} holds {others} more finished runs, of other seeds or settings, or made "
             "where training has another precision (newer GPUs: bf16, else fp32); `intnacl report` shows them."
         )
@@ -185,7 +192,7 @@ def print_summary(session: Session, stop: Stop) -> int:
     """Say how a session ended; return how many runs failed, or were left though nothing told it to stop."""
     names = [job.name for job in session.jobs]
     done = {name for name in names if finished(session.results, name)}
-    print(f"{len(done)} of {len(names)} runs are finished in {session.results}.")
+    show(f"{len(done)} of {len(names)} runs are finished in {session.results}.")
     failed: dict[str, str] = {}
     for name in names:
         noted = failure(run_folder(session.results, name))
@@ -193,9 +200,9 @@ def print_summary(session: Session, stop: Stop) -> int:
             failed[name] = last_line(noted["error"])
     for error in dict.fromkeys(failed.values()):  # a missing data set fails all runs alike
         first, *more = (name for name in failed if failed[name] == error)
-        print(f"failed: {first}{f' and {len(more)} more' if more else ''}: {error}")
+        show(f"failed: {first}{f' and {len(more)} more' if more else ''}: {error}")
     if failed:
-        print(
+        show(
             f"{len(failed)} failed; their output is in {session.results / 'runs'}/NAME/output.txt, and the "
             "same command tries them again."
         )
@@ -203,5 +210,5 @@ def print_summary(session: Session, stop: Stop) -> int:
     if left:
         print(f"stopped ({stop.reason or 'its workers died'}); the same command goes on.")
     else:
-        print(f"report: intnacl report {session.results}")
+        show(f"report: intnacl report {session.results}")
     return len(failed) + (left if stop.reason is None else 0)

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from intnacl.attacks.named import ATTACK_NAMES, eps_text
+from intnacl.errors import printable
 from intnacl.plots.style import COLORS, MARKERS, end_labels, font_families, open_axes
 from intnacl.training.journal import NO_CURVE, figure_text, informative
 
@@ -55,8 +56,7 @@ def draw_learning(records: Sequence[Mapping[str, Any]], only: str | None = None)
         open_axes(axes)
         axes.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)  # whole epochs
         if axes.lines:  # below, where no line can run through it
-            place = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.18), "ncols": len(axes.lines)}
-            axes.legend(frameon=False, **place)
+            _legend(axes, loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=len(axes.lines))
     return figure
 
 
@@ -77,7 +77,7 @@ def draw_probe(curves: Mapping[str, Sequence[float]]) -> "Figure":
         axes.plot(best, accuracies[best - 1], "o", color=color, markersize=8, fillstyle="none")
     axes.locator_params(axis="x", integer=True, min_n_ticks=1)  # whole epochs
     open_axes(axes)
-    _legend(axes)
+    _legend(axes, fontsize=8)
     return figure
 
 
@@ -106,7 +106,7 @@ def draw_robustness(attacks: Sequence[Mapping[str, Any]]) -> "Figure":
     axes.set_ylim(bottom=0)
     _radius_axis(axes, {row["eps"] for row in attacks})
     open_axes(axes)
-    _legend(axes)
+    _legend(axes, fontsize=8)
     return figure
 
 
@@ -134,7 +134,7 @@ def draw_comparison(panels: Mapping[str, Mapping[str, Curve]], title: str) -> "F
         end_labels(axes, ends)
         open_axes(axes)
     grid[0].set_ylabel("accuracy (%)")
-    figure.suptitle(title, parse_math=False)
+    figure.suptitle(printable(title), parse_math=False)
     return figure
 
 
@@ -154,8 +154,9 @@ def shortened(name: str) -> str:
     return name if len(name) <= LONGEST else f"…{name[1 - LONGEST :]}"
 
 
-def _legend(axes: "Axes") -> None:
+def _legend(axes: "Axes", **options: Any) -> None:
     """Add a legend whose names may hold dollars and letters of any script."""
-    for text in axes.legend(fontsize=8, frameon=False).get_texts():
+    for text in axes.legend(frameon=False, **options).get_texts():
         text.set_parse_math(False)
+        text.set_text(printable(text.get_text()))
         text.set_fontfamily(font_families([text.get_text()]))

@@ -11,7 +11,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from intnacl.errors import InputError
+from intnacl.errors import InputError, printable
 from intnacl.files import disk_errors
 
 if TYPE_CHECKING:
@@ -56,9 +56,13 @@ def inline_svg(draw: Callable[[], "Figure"], title: str, key: str | None = None)
     """
     import matplotlib
 
-    buffer = io.BytesIO()
+    buffer, title = io.BytesIO(), printable(title)
     # The salt keeps the ids of two figures in one page apart, and equal figures equal.
-    settings: Any = {"svg.fonttype": "none", "svg.hashsalt": key or title, **dict.fromkeys(INKED, PAGE_INK)}
+    settings: Any = {
+        "svg.fonttype": "none",
+        "svg.hashsalt": printable(key or title),
+        **dict.fromkeys(INKED, PAGE_INK),
+    }
     no_metadata: Any = dict.fromkeys(("Date", "Creator", "Format", "Type"))
     with matplotlib.rc_context(settings):
         draw().savefig(buffer, format="svg", transparent=True, metadata=no_metadata)

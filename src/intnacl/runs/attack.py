@@ -12,8 +12,10 @@ from torch import Tensor
 from intnacl.attacks.named import Attack, AttackRow, AttackSettings, eps_text, named_attack
 from intnacl.attacks.sanity import accuracy_warnings
 from intnacl.console import watched
+from intnacl.errors import printable
 from intnacl.evaluation import robustness
-from intnacl.files import parse_json, write_file
+from intnacl.files import fits, parse_json, write_file
+from intnacl.models.weights import read_tensors
 from intnacl.runs.config import EvaluationConfig
 from intnacl.runs.folder import digest
 from intnacl.runs.images import pair
@@ -224,6 +226,9 @@ class Examples(NamedTuple):
     """As from `robustness.examples`."""
 
 
+FACTS = {"of": str, "attack": {"name": str, "eps": (int, float)}, "classes": [str]}
+
+
 def store_examples(run: "Run", dataset: str, attacks: Sequence[Attack]) -> None:
     """Store some test images under the strongest gradient attack at the largest radius, for pictures.
 
@@ -252,18 +257,35 @@ def store_examples(run: "Run", dataset: str, attacks: Sequence[Attack]) -> None:
 
 def load_examples(run: "Run", dataset: str) -> Examples | None:
     """Return the stored images; None where there are none, or only those of other images or weights."""
-    from safetensors import SafetensorError, safe_open
+    from safetensors import SafetensorError
 
     try:
-        with safe_open(run.folder.examples(dataset), framework="pt") as file:
-            facts = parse_json((file.metadata() or {})["intnacl"])
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (no mapping)
+        metadata, tensors = read_tensors(run.folder.examples(dataset))
+        facts = parse_json(metadata["intnacl"])
+        if not fits(facts, FACTS) or facts["of"] != _examples_key(run, dataset):
+            return None
+        found = Examples(facts["attack"], tuple(map(printable, facts["classes"])), tensors)
+        if not _is_whole(found):
+            return None
     except (OSError, SafetensorError, KeyError, ValueError):
         return None
-    if facts["of"] != _examples_key(run, dataset):
-        return None
     tensors["clean"] = tensors["clean"].float() / 255
-    return Examples(facts["attack"], tuple(facts["classes"]), tensors)
+    return found
+
+
+def _is_whole(found: Examples) -> bool:
+    """True if every part of stored images fits the others; a damaged header may claim anything."""
+    attack, tensors = found.attack, found.tensors
+    clean = tensors["clean"]
+    classes = [tensors[name] for name in ("labels", "predicted", "predicted_adversarial")]
+    return (
+        attack["name"] in STRENGTH
+        and clean.ndim == 4
+        and (clean.dtype, tensors["adversarial"].dtype) == (torch.uint8, torch.float32)
+        and clean.shape == tensors["adversarial"].shape
+        and all(one.dtype == torch.int64 and one.shape == clean.shape[:1] for one in classes)
+        and 0 <= int(torch.stack(classes).min()) <= int(torch.stack(classes).max()) < len(found.classes)
+    )
 
 
 def _examples_key(run: "Run", dataset: str) -> str:

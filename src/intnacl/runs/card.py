@@ -8,10 +8,10 @@ from typing import Any
 from intnacl.attacks.named import ATTACK_NAMES, eps_text
 from intnacl.console import two_decimals
 from intnacl.data.datasets import is_at_path
-from intnacl.data.images import printable
+from intnacl.errors import printable
 from intnacl.runs.config import RunConfig
 from intnacl.runs.folder import loss_name
-from intnacl.runs.page import accuracy_rows
+from intnacl.runs.page import accuracy_rows, escape_markdown
 from intnacl.runs.result import Result, best_rows, images_measured_on, radius_text
 
 CARD_MARK = "An encoder trained by intnacl"  # a README.md with these words is a card of ours
@@ -40,8 +40,8 @@ def model_card(config: RunConfig, result: Result, usage: str, *, library: str = 
     labels = "with labels" if config.objective == "supervised" else "without labels"
     parts = [
         f"---{_yaml(_header(config, result, library))}\n---",
-        f"# {encoder}, {loss_name(config)}, {shown(config.dataset)}",
-        f"{CARD_MARK}, {labels}, for {config.train.epochs} epochs on {shown(config.dataset)}{count}. It "
+        f"# {encoder}, {loss_name(config)}, {escape_markdown(shown(config.dataset))}",
+        f"{CARD_MARK}, {labels}, for {config.train.epochs} epochs on {escape_markdown(shown(config.dataset))}{count}. It "
         "turns images into features: for a linear classifier, nearest neighbours, or search.",
         f"## Use\n\nIn the folder of this file:\n\n```python\n{usage}\n```",
         f"## Figures\n\n{_figures(result)}",
@@ -58,9 +58,10 @@ def shown(dataset: str) -> str:
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, text: int = 1) -> str:
-    """Write a table in Markdown, its first `text` columns flush left; a | inside a cell becomes a /."""
-    lines = [heads, ["---"] * text + ["---:"] * (len(heads) - text), *rows]
-    return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines)
+    """Write a table of plain texts in Markdown, its first `text` columns flush left."""
+    ruler = ["---"] * text + ["---:"] * (len(heads) - text)
+    lines = [map(escape_markdown, heads), ruler, *(map(escape_markdown, row) for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def _figures(result: Result) -> str:
@@ -80,7 +81,7 @@ def _figures(result: Result) -> str:
     if attacks:
         heads = ["data set", "attack", "eps", "images", "accuracy, %", "clean, same images"]
         parts.append(table(heads, attacks, text=2))
-    parts += ["\n".join(_protocol(result)), *(f"Warning: {warning}" for warning in result["warnings"])]
+    parts += ["\n".join(_protocol(result)), *(f"Warning: {escape_markdown(warning)}" for warning in result["warnings"])]
     return "\n\n".join(parts)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from intnacl.attacks.autoattack import require_autoattack
-from intnacl.console import print_table, print_warnings, two_decimals
+from intnacl.console import print_table, print_warnings, show, two_decimals
 from intnacl.errors import InputError, check_choice
 from intnacl.evaluation.probe import ProbeConfig
 from intnacl.plots.curves import draw_probe, draw_robustness
@@ -97,7 +97,7 @@ def attack_command(
     for name in run.named(datasets):
         measured = []
         for together in planned:
-            print(f"{describe(name, together)} …", flush=True)
+            show(f"{describe(name, together)} …")
             measured += measure_attacks(run, name, together)
         groups = group_attacks(measured, wanted)
         print_attacks(name, [row for group in groups for row in group_rows(group)])
@@ -122,12 +122,12 @@ def embed_command(
     images = run.images.split(name, split)
     features_NF = run.embed(images)
     write_features(features_NF, images, out)
-    print(f"{len(images):,} images of {name}, {split}: features {tuple(features_NF.shape)}, float32")
-    print(f"written: {out}")
+    show(f"{len(images):,} images of {name}, {split}: features {tuple(features_NF.shape)}, float32")
+    show(f"written: {out}")
     if len(images) > 1:
         picture = out.with_suffix(".png")
         save_gallery(draw_neighbours(features_NF, images), picture)
-        print(f"written: {picture}")
+        show(f"written: {picture}")
 
 
 def _finish(run: Run) -> None:
@@ -140,7 +140,7 @@ def _finish(run: Run) -> None:
 
 def _announce(stage: str) -> None:
     """Say what is about to be done: on a CPU it may take hours."""
-    print(f"{stage} …", flush=True)
+    show(f"{stage} …")
 
 
 def _probe(run: Run, name: str, protocol: str, changes: Mapping[str, object]) -> Measurement:
@@ -166,4 +166,4 @@ def _probe(run: Run, name: str, protocol: str, changes: Mapping[str, object]) ->
 
 def _save(figure: "Figure", path: Path) -> None:
     save_figure(figure, path)
-    print(f"written: {path}")
+    show(f"written: {path}")

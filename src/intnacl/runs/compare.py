@@ -8,7 +8,7 @@ from statistics import fmean, stdev
 from typing import Any, TypedDict
 
 from intnacl.attacks.named import ATTACK_NAMES, eps_text
-from intnacl.console import print_table, print_warnings
+from intnacl.console import print_table, print_warnings, show
 from intnacl.files import write_json
 from intnacl.plots.curves import Curve, draw_comparison
 from intnacl.plots.style import save_figure
@@ -114,7 +114,7 @@ def write_comparison(folder: Path, labels: Sequence[str], seeds: Sequence[int]) 
     print_table(f"{summary['dataset']}: accuracy in percent, {over}", ["attack", *columns], rows)
     print_warnings(summary["warnings"])
     pages = RunFolder(folder / f"{_braces(labels)}-seed{_braces(seeds)}").page
-    print(f"written: {drawing}, {figures}, {pages}")
+    show(f"written: {drawing}, {figures}, {pages}")
 
 
 def _braces(items: Sequence[object]) -> str:

@@ -117,7 +117,7 @@ def differences(old: RunConfig, new: RunConfig) -> list[str]:
 def flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield nested values with dotted keys."""
     for key, value in values.items():
-        if isinstance(value, Mapping):
+        if isinstance(value, Mapping) and value:
             yield from flatten(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
@@ -127,6 +127,10 @@ def override(config: RunConfig, changes: Mapping[str, Any]) -> RunConfig:
     """Return the configuration with dotted keys changed; each part is built, and so checked, once."""
     parts: dict[str, dict[str, Any]] = {}
     for key, value in changes.items():
+        if value == {} and any(
+            name.startswith(f"{key}.") for name in SETTINGS
+        ):  # a part of which nothing is said
+            continue
         if key == "augment" and isinstance(value, str):  # a named augmentation
             check_choice("augment", value, AUGMENTATIONS)
             config = replace(config, augment=AUGMENTATIONS[value])

@@ -1,6 +1,7 @@
 """A run's encoder for other programs, beside its model card, configuration and figures."""
 
 import io
+import os
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from intnacl.errors import InputError, check_choice, missing_extra
-from intnacl.files import write_file, write_json
+from intnacl.files import read_file, write_file, write_json, write_text
 from intnacl.models.encoders import SMALL, build_model, timm_options
 from intnacl.models.resnets import RESNETS
 from intnacl.models.weights import ENCODER, clean_state
@@ -33,7 +34,7 @@ def export_run(path: Path, format: str, out: Path | None = None) -> Path:
     if out.exists() and not out.is_dir():
         raise InputError(f"--out {out} is a file: give a folder.")
     readme = out / "README.md"
-    if readme.exists() and CARD_MARK not in readme.read_text(encoding="utf-8", errors="replace"):
+    if os.path.lexists(readme) and not _is_card(readme):
         raise InputError(f"{readme} is no model card and would be lost: give --out a folder of its own.")
     elsewhere = out.resolve() != Path(path).resolve()
     if elsewhere and (out / "config.json").exists() and not readme.exists():
@@ -46,8 +47,15 @@ def export_run(path: Path, format: str, out: Path | None = None) -> Path:
     if elsewhere:  # the run's own files stay, and an unfinished run gets no result
         write_json(out / "config.json", to_dict(run.config))
         write_json(out / "result.json", result)
-    write_file(readme, card.encode())
+    write_text(readme, card)
     return out / name
+
+
+def _is_card(readme: Path) -> bool:
+    try:
+        return CARD_MARK.encode() in read_file(readme)
+    except OSError:  # a folder, a pipe, a link to nowhere
+        return False
 
 
 def _safetensors(run: Run) -> Exported:

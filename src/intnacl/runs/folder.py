@@ -15,11 +15,12 @@ from dataclasses import replace
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
+from types import NoneType
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast
 
 from intnacl.data.datasets import local_name
 from intnacl.errors import InputError, InputWarning
-from intnacl.files import disk_errors, lock, make_folder, parse_json, write_file
+from intnacl.files import disk_errors, fits, lock, make_folder, parse_json, read_file, write_file
 from intnacl.losses.config import PRESETS, LossConfig
 from intnacl.models.weights import BEST_ENCODER, ENCODER, checksum_file
 from intnacl.runs.config import RunConfig, differences, from_dict, to_dict
@@ -30,7 +31,19 @@ if TYPE_CHECKING:
 
 State = Literal["empty", "begun", "trained", "finished", "record"]
 MOMENT_S = 0.1  # of patience: to see whether a lock is free, others take it for less than that
-RESULT_KEYS = {"accuracy": dict, "attacks": list, "time_s": dict, "protocol": dict, "config": dict}
+NUMBER = (int, float)
+RESULT = {
+    "accuracy": {...: {"clean": NUMBER, "fgsm?": (*NUMBER, NoneType), "pgd?": (*NUMBER, NoneType)}},
+    "attacks": [{
+        "dataset": str, "name": str, "eps": NUMBER, "images": int, "accuracy": NUMBER, "clean?": NUMBER,
+        "of?": [str],
+    }],
+    "time_s": {...: NUMBER},
+    "warnings?": [str],
+    "protocol": {"images?": {...: {"test": int}}, "hardware?": {...: (str, int, bool)}},
+    "config": {"dataset?": str, "evaluation?": {"eps": [NUMBER], "images": (int, NoneType)}},
+}  # fmt: skip
+"""What is read of `result.json`, in the form that `fits` takes."""
 
 
 class Holder(TypedDict, total=False):
@@ -149,8 +162,8 @@ class RunFolder:
                 f"`intnacl pretrain --out {self.path}` makes one."
             )
         try:
-            return from_dict(parse_json(self.config.read_bytes()))
-        except (ValueError, AttributeError) as error:
+            return from_dict(parse_json(read_file(self.config)))
+        except (OSError, ValueError, AttributeError) as error:
             raise InputError(f"{self.config} is damaged, or of another version: {error}") from error
 
     def require_encoder(self) -> None:
@@ -193,8 +206,8 @@ class RunFolder:
                     f"To measure more on its encoder: `intnacl probe {self.path} …`, "
                     f"`intnacl attack {self.path} …`. For a run of its own, take another --out."
                 )
-            listed = "".join(f"\n  {line}" for line in changed)
-            raise InputError(f"{self.path} holds a run with another configuration:{listed}\n{remedy}")
+            listed = (f"  {line}" for line in changed)
+            raise InputError(f"{self.path} holds a run with another configuration:", *listed, remedy)
         if self.encoder.exists():
             raise InputError(
                 f"{self.path} has an {ENCODER} but no {self.config.name}: nothing tells how it came about. "
@@ -284,13 +297,10 @@ def _is_whole(path: Path, changed_ns: int, size: int) -> bool:
 
 def _read_result(path: Path) -> "Result | None":
     try:
-        result = parse_json(path.read_bytes())
+        result = parse_json(read_file(path))
     except (OSError, ValueError):
         return None
-    whole = isinstance(result, dict) and all(
-        isinstance(result.get(key), kind) for key, kind in RESULT_KEYS.items()
-    )
-    return cast("Result", result) if whole else None
+    return cast("Result", result) if fits(result, RESULT) else None
 
 
 def default_folder(config: RunConfig) -> Path:

@@ -17,6 +17,7 @@ from intnacl.evaluation import hcl_probe, knn, probe
 from intnacl.evaluation.precision import exact_float32
 from intnacl.evaluation.probe import Classifier, ProbeConfig, as_linear
 from intnacl.files import parse_json, write_file
+from intnacl.models.weights import read_tensors
 from intnacl.runs.attack import describe, measure_attacks, planned_attacks
 from intnacl.runs.folder import digest
 from intnacl.runs.images import LabelledPair, pair
@@ -129,8 +130,6 @@ def load_classifier(run: "Run", dataset: str) -> Classifier:
     Where the images are loaded they must be those that it was fitted on: another root may hold another data
     set of the same name.
     """
-    from safetensors.torch import load_file
-
     found, config = measure_probe(run, dataset), run.config.probe
     path = _classifier_path(run, dataset, config)
     if run.images.is_loaded(dataset) and found.figures["checksums"] != run.images.checksums(dataset):
@@ -144,8 +143,8 @@ def load_classifier(run: "Run", dataset: str) -> Classifier:
             f"{path} is damaged: its SHA-256 is not the one noted when the probe was fitted. Bring it back "
             "from a copy, or delete it, and the probe is fitted again."
         )
-    state = load_file(path, device=str(run.device))
-    linear = as_linear(state["weight"], state["bias"]).requires_grad_(False)
+    _, state = read_tensors(path)
+    linear = as_linear(state["weight"], state["bias"]).requires_grad_(False).to(run.device)
     return Classifier(run.encoder, linear, normalize=config.normalize).eval()
 
 
@@ -155,11 +154,13 @@ def _classifier_path(run: "Run", dataset: str, config: ProbeConfig) -> Path:
 
 def _is_stored(path: Path, settings: Settings) -> bool:
     """True if a whole classifier of these settings is stored."""
-    from safetensors import SafetensorError, safe_open
+    from safetensors import SafetensorError
 
     try:
-        with safe_open(path, framework="pt") as handle:
-            return bool(parse_json((handle.metadata() or {})["intnacl"]) == plain(settings))
+        metadata, tensors = read_tensors(path)
+        layer = tensors["weight"].ndim, tensors["bias"].shape
+        same = bool(parse_json(metadata["intnacl"]) == plain(settings))
+        return same and layer == (2, tensors["weight"].shape[:1])
     except (OSError, SafetensorError, KeyError, ValueError):
         return False
 

@@ -25,7 +25,7 @@ from intnacl.data.datasets import is_at_path
 from intnacl.errors import InputWarning
 from intnacl.evaluation import hcl_probe, knn, probe, robustness
 from intnacl.evaluation.probe import ProbeConfig
-from intnacl.files import lock, make_folder, parse_json, write_json
+from intnacl.files import lock, make_folder, parse_json, read_file, write_json
 from intnacl.runs.folder import RunFolder, digest, file_name
 from intnacl.runs.images import Checksums, MeasuredSplit, RunImages
 
@@ -217,7 +217,7 @@ class Measurements:
     def _read(self, path: Path) -> Measurement | None:
         """Return the measurement of a file; None where it is missing or damaged, to be measured again."""
         try:
-            content = parse_json(path.read_bytes())
+            content = parse_json(read_file(path))
             checksum = content.pop("checksum", None)  # earlier versions wrote none
             if checksum not in (None, _checksum(content)):
                 raise ValueError

@@ -22,6 +22,7 @@ from intnacl.evaluation.features import check_pair, extract
 from intnacl.evaluation.knn import KnnConfig
 from intnacl.evaluation.precision import exact_float32
 from intnacl.evaluation.probe import Classifier, ProbeConfig
+from intnacl.files import as_path
 from intnacl.models.encoders import Encoder
 from intnacl.models.weights import checked_sha256, from_pretrained, read_header
 from intnacl.runs.attack import measure_attacks
@@ -156,15 +157,17 @@ def open_run(
         root: where data sets are now, if not where the run was trained.
         images: those that are loaded already, by whoever trained the run.
     """
-    folder = path if isinstance(path, RunFolder) else RunFolder(path)
+    folder = path if isinstance(path, RunFolder) else RunFolder(as_path("path", path))
     config = folder.read_config()
     folder.require_encoder()
     header, encoder_sha256 = read_header(folder.encoder), checked_sha256(folder.encoder)
     folder.check_measured_encoder(encoder_sha256)
-    placed = pick_device(device) if isinstance(device, str) else device
+    placed = device if isinstance(device, torch.device) else pick_device(device)
     if images is None:
-        images = RunImages(config if root is None else replace(config, root=absolute_root(str(root))))
-    images.side = int(header["image_size"])
+        images = RunImages(
+            config if root is None else replace(config, root=absolute_root(str(as_path("root", root))))
+        )
+    images.side = header["image_size"]
     return Run(
         folder=folder,
         config=config,

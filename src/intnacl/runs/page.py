@@ -7,9 +7,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from intnacl.attacks.named import ATTACK_NAMES, AttackRow, eps_text
-from intnacl.console import print_table, print_warnings, two_decimals
+from intnacl.console import print_table, print_warnings, show, two_decimals
+from intnacl.errors import printable
 from intnacl.evaluation.hcl_probe import HCL
-from intnacl.files import write_file
+from intnacl.files import write_text
 from intnacl.plots.curves import draw_learning, draw_probe, draw_robustness, learning_panels
 from intnacl.plots.gallery import draw_examples
 from intnacl.plots.style import inline_svg
@@ -46,6 +47,14 @@ def template_environment(package: str, *, autoescape: bool = True, **options: An
     )  # fmt: skip
 
 
+def escape_markdown(text: str) -> str:
+    """Return text that Markdown shows as it is, also inside tables, and that is no HTML."""
+    text = printable(text.replace("\n", " ")).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    for character in "\\`*_[]|#":
+        text = text.replace(character, f"\\{character}")
+    return text
+
+
 def write_result_and_page(run: Run) -> Overview:
     """Write result and page if everything that the configuration asks for is measured.
 
@@ -55,7 +64,7 @@ def write_result_and_page(run: Run) -> Overview:
         found = Overview(run)
         result = write_result(found)
         if result is not None:
-            write_file(run.folder.page, render(found, result).encode())
+            write_text(run.folder.page, render(found, result))
     return found
 
 
@@ -141,7 +150,7 @@ def print_result(folder: RunFolder) -> None:
         for name in result["accuracy"]:
             print_attacks(name, [row for row in attacks if row["dataset"] == name])
     print_warnings(result["warnings"])
-    print(f"written: {folder.result}, {folder.page}")
+    show(f"written: {folder.result}, {folder.page}")
 
 
 def accuracy_rows(result: Result) -> list[list[str]]:

@@ -14,7 +14,7 @@ import torch
 
 from intnacl.data.datasets import absolute_name, absolute_root, check_name
 from intnacl.errors import InputError, InputWarning, check_choice
-from intnacl.files import parse_toml
+from intnacl.files import parse_toml, read_file
 from intnacl.losses.config import PRESETS
 from intnacl.runs.config import RunConfig, flatten, override, unused
 from intnacl.training.optimizers import OptimizerConfig
@@ -71,9 +71,10 @@ def resolve(
     given_recipe = given.pop("recipe", None)
     if preset is not None:  # it replaces all that presets decide in the file
         from_file = {key: value for key, value in from_file.items() if key not in DECIDED}
-    preset = preset or file_preset or "simclr"
+    preset = next((name for name in (preset, file_preset) if name is not None), "simclr")
     dataset = given.get("dataset", from_file.get("dataset", RunConfig.dataset))
-    recipe = recipe or given_recipe or file_recipe or RECIPE_OF.get(str(dataset), "paper")
+    usual = RECIPE_OF.get(str(dataset), "paper")
+    recipe = next((name for name in (recipe, given_recipe, file_recipe) if name is not None), usual)
     check_choice("recipe", recipe, RECIPES)
     check_choice("preset", preset, PRESETS)
     loss = {f"loss.{k}": v for k, v in PRESETS[preset].items()}
@@ -98,7 +99,7 @@ def resolve(
 def read_toml(path: Path, what: str) -> dict[str, Any]:
     """Return the content of a TOML file; `what` is its name in errors."""
     try:
-        return parse_toml(path.read_text(encoding="utf-8-sig"))  # Windows marks the text's beginning
+        return parse_toml(read_file(path).decode("utf-8-sig"))  # Windows marks the text's beginning
     except OSError as error:
         raise InputError(f"{what} {path}: {error.strerror}.") from error
     except ValueError as error:  # bad syntax, nested too deeply, or no text at all

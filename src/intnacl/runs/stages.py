@@ -5,7 +5,9 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from intnacl.attacks.autoattack import check_targets, require_autoattack
+from intnacl.console import show
 from intnacl.errors import InputError
+from intnacl.files import as_path
 from intnacl.runs.attack import planned_attacks
 from intnacl.runs.config import RunConfig
 from intnacl.runs.folder import RunFolder, default_folder
@@ -29,7 +31,7 @@ def run(
     out: str | Path | None = None,
     device: str = "auto",
     max_minutes: float | None = None,
-    say: Say = print,
+    say: Say = show,
 ) -> Run:
     """Pretrain and measure, as `intnacl run` does, and return the run, opened. The same call resumes.
 
@@ -44,13 +46,18 @@ def run(
         max_minutes: save and stop after this time; an error then says that the run is not finished.
         say: takes the lines that the command prints.
     """
+    if not isinstance(settings, Mapping | None):
+        raise InputError(
+            f"settings={settings!r} is no dict: give settings by name, as {{'train.epochs': 100}}."
+        )
     given = dict(settings or {})
+    toml = None if file is None else as_path("file", file)
+    folder = None if out is None else RunFolder(as_path("out", out))
     with ranks(device) as here, Stop(max_minutes) as stop:
-        toml = None if file is None else Path(file)
         config = resolve(given, file=toml, preset=preset, recipe=recipe)
         if here.main:
             warn_of_unused(given, [config])
-        folder = RunFolder(out or default_folder(config))
+        folder = folder or RunFolder(default_folder(config))
         images = RunImages(config)
         tell = say if here.main else lambda text: None
         reason = train_and_measure(config, folder, here, stop, tell, images)

@@ -18,11 +18,12 @@ from typing import Any, TypedDict
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 
 from intnacl.errors import InputWarning
-from intnacl.files import disk_errors, make_folder, new_folder, parse_json
+from intnacl.files import disk_errors, make_folder, new_folder, open_file, parse_json, read_file
+from intnacl.models.weights import read_tensors
 from intnacl.training.run_state import RunInfo
 
 CHECKPOINTS = "checkpoints"  # their folder in a run's
@@ -157,10 +158,10 @@ def newest(folder: Path, device: torch.device | str = "cpu") -> Checkpoint | Non
 
 def load(path: Path, device: torch.device | str = "cpu") -> Checkpoint:
     """Read a checkpoint. Only tensors and plain values are built from its bytes: no code in it can run."""
-    state = parse_json((path / STATE).read_bytes())
+    state = parse_json(read_file(path / STATE))
     return Checkpoint(
         step=state["step"],
-        model=load_file(path / MODEL, device=str(device)),
+        model={name: value.to(device) for name, value in read_tensors(path / MODEL)[1].items()},
         optimizer=torch.load(path / OPTIMIZER, map_location=device, weights_only=True),
         info=state["info"],
     )
@@ -186,7 +187,7 @@ def _step(path: Path) -> int:
 
 
 def _checksum(path: Path) -> str:
-    with path.open("rb") as handle:
+    with open_file(path) as handle:
         return hashlib.file_digest(handle, "blake2b").hexdigest()
 
 
@@ -199,7 +200,7 @@ def _seal(state: dict[str, Any]) -> str:
 def _damage(path: Path) -> str | None:
     """Return the reason why a checkpoint cannot be used, or None."""
     try:
-        state = parse_json((path / STATE).read_bytes())
+        state = parse_json(read_file(path / STATE))
         if state["seal"] != _seal(state) or state["step"] != _step(path):
             return f"{STATE} does not match its checksum"
         for name in (MODEL, OPTIMIZER):
@@ -211,4 +212,6 @@ def _damage(path: Path) -> str | None:
 
 
 def _describe(error: Exception) -> str:
+    if isinstance(error, UnpicklingError):  # torch's own words advise to run the code in it
+        return f"{OPTIMIZER} holds more than tensors and plain values"
     return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"

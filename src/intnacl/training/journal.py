@@ -7,8 +7,9 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from intnacl.errors import missing_extra
-from intnacl.files import disk_errors, parse_json, write_file
+from intnacl.console import show
+from intnacl.errors import missing_extra, printable
+from intnacl.files import disk_errors, parse_json, read_file, write_file
 
 LOG, TENSORBOARD = "log.jsonl", "tensorboard"  # in a run's folder
 SPENT = ("seconds", "compiling", "pausing")
@@ -101,20 +102,20 @@ class Journal:
     def say(self, text: str) -> None:
         """Print a sentence for the user."""
         if self._bar:
-            self._bar.console.print(text, markup=False, highlight=False)
+            self._bar.console.print(printable(text), markup=False, highlight=False)
         elif self.active:
-            print(text, flush=True)
+            show(text)
 
 
 def records(path: Path) -> list[Record]:
     """Read the records of a log; a line that is none, such as one that a kill cut short, is passed over."""
-    lines = path.read_bytes().splitlines() if path.exists() else []
+    lines = read_file(path).splitlines() if path.is_file() else []
     return [record for line in lines if (record := _record(line)) is not None]
 
 
 def last_record(path: Path) -> Record | None:
     """Read the last record from the log's end; None if there is none."""
-    if not path.exists():
+    if not path.is_file():
         return None
     with path.open("rb") as log:
         log.seek(max(0, path.stat().st_size - TAIL))

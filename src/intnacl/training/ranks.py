@@ -142,9 +142,12 @@ def pick_device(name: str, local_rank: int = 0) -> torch.device:
 def read_device(name: str) -> torch.device:
     """Return torch's device of this name, even if this machine does not have it."""
     try:
-        return torch.device(name)
-    except RuntimeError:
+        device = torch.device(name)
+    except (RuntimeError, TypeError):
         raise InputError(f"device={name!r} is unknown: take auto, cpu, cuda, cuda:1 …") from None
+    if device.type == "cpu" and device.index:
+        raise InputError(f"device={name!r}: there is one device for all cores: take cpu.")
+    return torch.device("cpu") if device.type == "cpu" else device
 
 
 def wrap_ddp(module: nn.Module, device: torch.device) -> nn.Module:

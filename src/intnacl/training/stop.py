@@ -20,8 +20,8 @@ class Stop:
     """Turns signals and a time limit into a reason to stop; the trainer asks for it between steps."""
 
     def __init__(self, max_minutes: float | None = None) -> None:
-        if max_minutes is not None and not max_minutes >= 0:
-            raise InputError(f"max_minutes={max_minutes} must be 0 or more; 0 does a single update.")
+        if max_minutes is not None and not (isinstance(max_minutes, int | float) and max_minutes >= 0):
+            raise InputError(f"max_minutes={max_minutes!r} must be 0 or more; 0 does a single update.")
         self.reason: str | None = None
         self._end = time.monotonic() + 60 * max_minutes if max_minutes is not None else None
         self._former: dict[int, Any] = {}
