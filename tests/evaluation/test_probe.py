@@ -143,8 +143,10 @@ def test_bad_data_are_errors(encoder, data, features):
         evaluate(encoder, (images, torch.full_like(labels, -1)), test)
     with pytest.raises(InputError, match=r"\(3, 8, 8\) and \(3, 4, 4\)"):
         evaluate(encoder, (images, labels), (test[0][..., :4, :4], test[1]))
-    with pytest.raises(InputError, match=r"diverged at lr=1e\+37: lower it"):
-        fit(*features, ProbeConfig(epochs=2, lr=1e37))
+    with pytest.raises(InputError, match=r"diverged at lr=1e\+20: lower it"):
+        fit(features[0] * 1e25, labels, features[2] * 1e25, test[1], ProbeConfig(epochs=2, lr=1e20))
+    with pytest.raises(InputError, match=r"lr=1e\+37 must be a number above 0, up to 1e20"):
+        ProbeConfig(lr=1e37)  # before any training
     features[0][5, 5] = torch.nan
     with pytest.raises(InputError, match="nan"):
         fit(*features)

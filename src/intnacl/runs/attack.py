@@ -54,6 +54,7 @@ def measure_attacks(run: "Run", dataset: str, attacks: Sequence[Attack]) -> list
     What attacks share is computed once for all of them. Each one's measurement is stored after every portion
     of the images, and goes on from there after a stop.
     """
+    attacks = list(dict.fromkeys(attacks))
     settings = {attack: run.measurements.attack_settings(dataset, attack.settings()) for attack in attacks}
 
     def stored() -> dict[Attack, Measurement]:

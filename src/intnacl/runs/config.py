@@ -40,10 +40,9 @@ class EvaluationConfig:
     @property
     def rounds(self) -> tuple[tuple[float, tuple[str, ...]], ...]:
         """Every radius with the attacks there."""
-        curve = [
-            (eps, ("fgsm",)) for eps in self.fgsm_eps if eps not in self.eps or "fgsm" not in self.attacks
-        ]
-        return (*((eps, self.attacks) for eps in self.eps if self.attacks), *curve)
+        radii, more = dict.fromkeys(self.eps), dict.fromkeys(self.fgsm_eps)
+        curve = [(eps, ("fgsm",)) for eps in more if eps not in radii or "fgsm" not in self.attacks]
+        return (*((eps, self.attacks) for eps in radii if self.attacks), *curve)
 
 
 @dataclass(frozen=True, kw_only=True)
