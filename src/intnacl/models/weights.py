@@ -89,7 +89,8 @@ def from_pretrained(path: str | Path, which: str = "last") -> Encoder:
     """
     check_choice("which", which, ("last", "best"))
     if which == "best":
-        folder, path = Path(path), Path(path) / BEST_ENCODER
+        folder = as_path("path", path)
+        path = folder / BEST_ENCODER
         if not path.exists():
             raise InputError(
                 f"which='best': {folder} has no {BEST_ENCODER}. Runs that hold images out (--holdout) and "
