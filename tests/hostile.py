@@ -220,10 +220,10 @@ def damaged_json(draw: random.Random, data: bytes) -> bytes:
         return draw.choice(DEEP).encode()
     try:
         return json.dumps(altered(draw, json.loads(data))).encode()
-    except ValueError:  # lines of JSON, or damaged before
+    except (ValueError, RecursionError):  # lines of JSON, or damaged before
         lines = data.splitlines() or [b"{}"]
         place = draw.randrange(len(lines))
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(ValueError, RecursionError):
             lines[place] = json.dumps(altered(draw, json.loads(lines[place]))).encode()
         return b"\n".join(lines) + b"\n"
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+import pickle
 import re
 import shutil
 import subprocess
@@ -11,7 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from intnacl.errors import InputError, check_choice, check_count, check_number, missing_extra
+from intnacl.errors import (
+    InputError,
+    InputWarning,
+    check_choice,
+    check_count,
+    check_number,
+    missing_extra,
+    printable,
+)
 
 ROOT = Path(__file__).parents[1]
 
@@ -109,3 +118,18 @@ def test_the_version_stands_in_one_place() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     assert "version" not in project["project"]
     assert project["tool"]["setuptools"]["dynamic"]["version"] == {"attr": "intnacl.__version__"}
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("a\x1b[31mb\n.png", r"a\x1b[31mb\n.png"),
+        ("\udcff.png", r"\xff.png"),
+        ("\ud800\0\x9b", r"\ud800\x00\x9b"),
+        ("é 猫 \U0001f408", "é 猫 \U0001f408"),
+    ],
+)
+def test_messages_show_names_without_what_a_terminal_would_act_on(name: str, shown: str) -> None:
+    assert printable(name) == str(InputError(name)) == str(InputWarning(name)) == shown
+    several = pickle.loads(pickle.dumps(InputError(f"{name}:", "  second")))
+    assert str(several) == f"{shown}:\n  second"

@@ -2,6 +2,8 @@
 
 import errno
 import fcntl
+import os
+import sys
 import threading
 import time
 from pathlib import Path
@@ -104,6 +106,38 @@ def test_locks_that_the_system_lacks_are_reported(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(fcntl, "flock", refuse)
     with files.lock(tmp_path / "lock") as state:
         assert state == "unsupported"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="pipes and links")
+@pytest.mark.parametrize("kind", ["folder", "pipe", "loop", "device", "missing"])
+def test_only_regular_files_are_read(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "file"
+    if kind == "folder":
+        path.mkdir()
+    elif kind == "pipe":
+        os.mkfifo(path)  # to be read for ever, as nobody writes
+    elif kind != "missing":
+        path.symlink_to("/dev/zero" if kind == "device" else path.name)
+    with pytest.raises(OSError, match="file"):
+        files.read_file(path)
+
+
+@pytest.mark.parametrize(
+    ("value", "shape", "fit"),
+    [
+        (1, (int, float), True),
+        (True, int, False),
+        ([1, "x"], [int], False),
+        ({"a": 1, "c": 2}, {"a": int, "b?": str}, True),
+        ({"a": 1, "b": 2}, {"a": int, "b?": str}, False),
+        ({"b": ""}, {"a": int, "b?": str}, False),
+        ({"a": [{"b": 1}]}, {...: [{"b": int}]}, True),
+        ({"a": [{"b": None}]}, {...: [{"b": int}]}, False),
+        ([], {...: int}, False),
+    ],
+)
+def test_values_fit_shapes(value: object, shape: object, fit: bool) -> None:
+    assert files.fits(value, shape) is fit
 
 
 @pytest.mark.parametrize("text", ["[" * 70 + "]" * 70, "[" * 100_000, '{"a":' * 2000 + "1" + "}" * 2000])

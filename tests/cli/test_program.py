@@ -4,12 +4,14 @@ import errno
 import shlex
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from command_line import intnacl
 from intnacl.cli import app, main, program
 from intnacl.errors import InputError, LostRankError
+from tiny_run import write_images
 
 FULL = "out of memory: ask for less, or take a machine with more."
 COMMANDS = [name for name in app if not name.startswith("-")]
@@ -161,3 +163,18 @@ def test_the_loss_and_its_views_need_none_of_the_larger_packages() -> None:
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names of files are bytes")
+def test_any_name_of_a_folder_is_trained_on_and_shown_without_terminal_codes(tmp_path: Path) -> None:
+    place = tmp_path / "we\x1b[31m<b>\n$\udcff"
+    name = write_images(place, classes=("c\x1bat", "d\n\udcfe"))
+    (place / "train" / "c\x1bat" / "br\x1b[7m\n.png").write_bytes(b"junk")
+    settings = ("probe.solver=lbfgs", "encoder.name=small", "evaluation.eps=0.1", "size=8", "recipe=paper")
+    out, short = f"{place}-run", ("--epochs", 1, "--batch-size", 4, "--set", *settings)
+    for words in (("run", "--dataset", name, *short, "--out", out), ("embed", out), ("export", out)):
+        result = intnacl(*words, "--root", tmp_path / "root") if words[0] != "export" else intnacl(*words)
+        shown = result.stdout + result.stderr
+        assert result.returncode == 0, shown
+        assert not [c for c in shown if not c.isprintable() and c != "\n"]
+    assert (Path(out) / "report.html").exists()

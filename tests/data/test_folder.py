@@ -146,6 +146,19 @@ def test_wrong_splits_are_named(tmp_path: Path, image: Encode) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="links")
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_a_split_that_links_to_a_folder_around_the_set_is_refused(pets: Path, split: str) -> None:
+    (pets.parent / "set").mkdir()
+    (pets.parent / "set" / "train").symlink_to(pets)
+    (pets.parent / "set" / split).unlink(missing_ok=True)
+    (pets.parent / "set" / split).symlink_to("/")
+    with pytest.raises(
+        InputError, match=rf"the folder .*{split} links to /, which holds the data set itself"
+    ):
+        get(pets.parent / "set", split)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="links")
 @pytest.mark.parametrize("target", ["/", "..", "."])
 def test_a_class_that_links_to_a_folder_around_the_set_is_refused(pets: Path, target: str) -> None:
     (pets / "all").symlink_to(target)

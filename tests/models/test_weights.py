@@ -1,8 +1,11 @@
 """Encoders on disk: they come back as they were, equal ones have equal bytes, nothing else is accepted."""
 
 import json
+import os
 import pickle
 import subprocess
+import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -11,7 +14,7 @@ from safetensors.torch import save
 
 from intnacl.errors import InputError
 from intnacl.models.encoders import EncoderConfig, build_model
-from intnacl.models.weights import KEY, from_pretrained, save_encoder
+from intnacl.models.weights import KEY, clean_state, from_pretrained, read_header, save_encoder
 
 CONFIG = EncoderConfig(name="small", mean=(0.4, 0.5, 0.6))
 
@@ -89,3 +92,28 @@ def test_flipped_bits_are_found_by_the_checksum_beside_the_file(tmp_path):
     file.write_bytes(content)
     with pytest.raises(InputError, match=r"encoder.safetensors is damaged: .* delete it and repeat the run"):
         from_pretrained(tmp_path)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names of files are bytes")
+def test_any_name_of_a_file_is_read_and_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    encoder = saved(tmp_path / "\udcff\n.safetensors")
+    loaded = from_pretrained(tmp_path / "\udcff\n.safetensors")
+    assert all(a.equal(b) for a, b in zip(encoder.parameters(), loaded.parameters(), strict=False))
+    os.mkfifo(tmp_path / "encoder.safetensors")
+    with pytest.raises(InputError, match=r"encoder\.safetensors is no regular file, but a pipe"):
+        from_pretrained(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "change", [{"image_size": []}, {"image_size": "8"}, {"encoder": {"name": 5}}, {"data": 1}]
+)
+def test_headers_of_wrong_types_are_named(tmp_path: Path, change: dict[str, object]) -> None:
+    net = build_model(CONFIG, image_size=8, adversarial=False, seed=0)
+    header = {"encoder": asdict(CONFIG), "image_size": 8, "data": None}
+    header |= {
+        key: {**header[key], **value} if isinstance(value, dict) else value for key, value in change.items()
+    }
+    (tmp_path / "x.safetensors").write_bytes(save(clean_state(net.encoder), {KEY: json.dumps(header)}))
+    for read in (from_pretrained, read_header):
+        with pytest.raises(InputError, match=r"x\.safetensors is no encoder of intnacl, or damaged"):
+            read(tmp_path / "x.safetensors")

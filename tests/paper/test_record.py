@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -163,3 +164,18 @@ def test_a_table_with_greek_letters_is_read_in_any_locale(tmp_path: Path) -> Non
     command = [sys.executable, "-X", "utf8=0", "-c", code, str(tmp_path)]
     done = subprocess.run(command, env=os.environ | locale, capture_output=True, text=True)
     assert done.stdout.strip() == r"['\u03bb']", done.stderr
+
+
+@pytest.mark.parametrize("key", ["rows", "columns", "cells", "label", "metric", "figure", "jobs", "config"])
+@pytest.mark.parametrize("flipped", ["", "x", None])
+def test_a_record_with_a_flipped_key_or_value_is_named(tmp_path: Path, key: str, flipped: str | None) -> None:
+    write(tmp_path, table(2), [0])
+    text = (tmp_path / "plan.json").read_text()
+    found = re.search(rf'"{key}": ("[^"]*"|null|.)', text)
+    assert found
+    changed = f'"{key}": 7' if flipped is None else f'"{flipped}{key[1:]}": {found[1]}'
+    if found[1] in "[{" and flipped is None:
+        changed = f'"{key}": 7, "other": {found[1]}'
+    (tmp_path / "plan.json").write_text(text.replace(found[0], changed, 1))
+    with pytest.raises(InputError, match=r"plan\.json is damaged: .* To make it again, move it away"):
+        record.read(tmp_path)

@@ -317,3 +317,22 @@ def test_intnacl_uses_nearly_everything() -> None:
 def test_one_hard_estimator_is_enough(name: str) -> None:
     config = resolve({"loss.negatives": "g0", "loss.alpha": 1.0, name: "g2"})
     assert not {"loss.tau_plus", "loss.beta"} & unused(config).keys()
+
+
+@pytest.mark.parametrize("value", ['""', "[]", "{}", "3", "false"])
+@pytest.mark.parametrize("key", ["preset", "recipe"])
+def test_an_empty_preset_or_recipe_is_no_default(tmp_path: Path, key: str, value: str) -> None:
+    with pytest.raises(InputError, match=rf"{key}=.* is unknown.*Choose one of: .*(simclr|paper)"):
+        resolve(file=toml(tmp_path, f"{key} = {value}"))
+
+
+def test_an_empty_part_of_a_file_is_no_mistake_but_an_empty_setting_is(tmp_path: Path) -> None:
+    assert resolve(file=toml(tmp_path, "[loss]")) == resolve()
+    with pytest.raises(InputError, match=r"train\.lr=\{\} is not a number"):
+        resolve(file=toml(tmp_path, "[train]\nlr = {}"))
+
+
+@pytest.mark.parametrize("name", ["lr", "l2"])
+def test_probes_that_must_overflow_are_refused_before_training(name: str) -> None:
+    with pytest.raises(InputError, match=rf"{name}=1e\+38 must be a number .* to 1e20"):
+        resolve({f"probe.{name}": "1e38"})

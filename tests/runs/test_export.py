@@ -222,3 +222,13 @@ def test_mistakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InputError, match=r"pip install '/.*\[onnx\]'"):
         export_run(folder, "onnx")
     assert not list(folder.path.glob("export-*")), "a refused export leaves no folder"
+
+
+def test_names_of_data_sets_are_no_html_and_no_markdown_in_the_card(tmp_path: Path) -> None:
+    run = measured(tmp_path)
+    text = json.dumps(Overview(run).result()).replace('"digits"', '"folder:<b>`_|x"')
+    config = replace(run.config, dataset="folder:<b>`_|x\n#")
+    prose = model_card(config, json.loads(text), "").replace("\n```json", "```json").split("```json")[0]
+    assert "<b>" not in prose
+    assert r"| folder:&lt;b&gt;\`\_\|x |" in prose
+    assert r" epochs on folder:&lt;b&gt;\`\_\|x \# (batch" in prose

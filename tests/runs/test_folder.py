@@ -152,6 +152,16 @@ def test_a_damaged_config_is_named(tmp_path: Path, text: str) -> None:
         RunFolder(tmp_path).read_config()
 
 
+@pytest.mark.parametrize("kind", ["folder", "pipe"])
+def test_a_config_that_is_no_file_is_named(tmp_path: Path, kind: str) -> None:
+    config = RunFolder(tmp_path).config
+    config.mkdir() if kind == "folder" else os.mkfifo(config)
+    with pytest.raises(
+        InputError, match=r"config\.json is damaged, or of another version: .*no regular file"
+    ):
+        RunFolder(tmp_path).read_config()
+
+
 def test_a_folder_without_a_run_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"is no run folder: it has no config\.json"):
         RunFolder(tmp_path).read_config()
@@ -201,7 +211,16 @@ def test_states_of_a_run(tmp_path: Path) -> None:
         folder.require_encoder()
 
 
-@pytest.mark.parametrize("damage", ["", "{", "[]", '{"accuracy": {}}'])
+WHOLE = {"accuracy": {}, "attacks": [], "time_s": {}, "protocol": {}, "config": {}}
+DAMAGES = (
+    {"accuracy": {"digits": {"claen": 1.0}}}, {"attacks": [{}]}, {"time_s": {"total": "1"}},
+    {"warnings": [1]}, {"protocol": {"images": {"digits": {}}}}, {"config": {"evaluation": {"eps": None}}},
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "damage", ["", "{", "[]", '{"accuracy": {}}', *(json.dumps(WHOLE | damage) for damage in DAMAGES)]
+)
 def test_a_damaged_result_is_none(tmp_path: Path, damage: str) -> None:
     folder = RunFolder(tmp_path)
     assert not folder.is_finished()

@@ -13,10 +13,11 @@ from intnacl.errors import InputError
 from intnacl.evaluation import knn, probe
 from intnacl.runs.attack import attacks_at, measure_attacks
 from intnacl.runs.images import pair
-from intnacl.runs.measure import measure_hcl_probe, measure_knn, measure_probe
+from intnacl.runs.measure import measure_all, measure_hcl_probe, measure_knn, measure_probe
 from intnacl.runs.measurements import Measurement
 from intnacl.runs.opened import open_run
 from intnacl.runs.result import Overview
+from intnacl.training.stop import Stop
 from tiny_run import CPU, forbid_evaluation, trained, write_images
 
 
@@ -164,3 +165,14 @@ def test_bars_on_a_terminal(
     assert f"{epochs}/{epochs}" in shown
     measure_attacks(run, "digits", attacks_at(["fgsm"], 0.05, 50))
     assert "attacks on digits" in capsys.readouterr().err
+
+
+def test_a_radius_that_is_given_twice_is_attacked_once(tmp_path: Path) -> None:
+    settings = {
+        "evaluation.eps": (0.1, 0.1),
+        "evaluation.fgsm_eps": (0.2, 0.2),
+        "evaluation.attacks": ("fgsm",),
+    }
+    run = trained(tmp_path, **settings, **{"evaluation.images": 8})
+    assert measure_all(run, Stop()) is None
+    assert [row["eps"] for row in run.result["attacks"] if row["name"] == "fgsm"] == [0.1, 0.2]

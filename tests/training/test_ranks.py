@@ -70,10 +70,11 @@ def test_one_process_needs_no_group(monkeypatch):
 
 def test_devices_by_name(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert pick_device("auto") == torch.device("cpu")
+    assert pick_device("auto") == pick_device("cpu:0") == torch.device("cpu")
     for name, message in (
         ("cuda", "'cuda': this machine has no GPU that torch can use"),
         ("gpu", "'gpu' is unknown: take auto, cpu, cuda"),
+        ("cpu:7", "'cpu:7': there is one device for all cores: take cpu"),
         ("meta", "'meta' cannot be trained on here: take auto, cpu"),
         ("xla", "'xla' cannot be trained on here: take auto, cpu"),
     ):

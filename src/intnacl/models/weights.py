@@ -53,7 +53,7 @@ def save_encoder(
 
     header: EncoderHeader = {"encoder": asdict(config), "image_size": image_size, "data": data}
     content = save(clean_state(encoder), {KEY: json.dumps(header, sort_keys=True)})
-    write_file(checksum_file(path), f"{hashlib.sha256(content).hexdigest()}  {path.name}\n".encode())
+    write_file(checksum_file(path), os.fsencode(f"{hashlib.sha256(content).hexdigest()}  {path.name}\n"))
     write_file(path, content)
 
 

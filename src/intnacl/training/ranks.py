@@ -143,7 +143,7 @@ def read_device(name: str) -> torch.device:
     """Return torch's device of this name, even if this machine does not have it."""
     try:
         device = torch.device(name)
-    except (RuntimeError, TypeError):
+    except (RuntimeError, TypeError, ValueError):
         raise InputError(f"device={name!r} is unknown: take auto, cpu, cuda, cuda:1 …") from None
     if device.type == "cpu" and device.index:
         raise InputError(f"device={name!r}: there is one device for all cores: take cpu.")
