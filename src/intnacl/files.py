@@ -123,6 +123,15 @@ def fits(value: object, shape: Any) -> bool:
     )
 
 
+def read_json(path: Path, shape: Any) -> Any:
+    """Return what a file of JSON holds; None where it is missing or damaged, or does not have the shape."""
+    try:
+        value = parse_json(read_file(path))
+    except (OSError, ValueError):
+        return None
+    return value if fits(value, shape) else None
+
+
 @contextmanager
 def _limited_depth() -> Iterator[None]:
     try:

@@ -228,7 +228,7 @@ def test_names_of_data_sets_are_no_html_and_no_markdown_in_the_card(tmp_path: Pa
     run = measured(tmp_path)
     text = json.dumps(Overview(run).result()).replace('"digits"', '"folder:<b>`_|x"')
     config = replace(run.config, dataset="folder:<b>`_|x\n#")
-    prose = model_card(config, json.loads(text), "").replace("\n```json", "```json").split("```json")[0]
+    prose = model_card(config, json.loads(text), "").split("\n---\n", 1)[1]  # below the header of YAML
     assert "<b>" not in prose
     assert r"| folder:&lt;b&gt;\`\_\|x |" in prose
-    assert r" epochs on folder:&lt;b&gt;\`\_\|x \# (batch" in prose
+    assert r" epochs on folder:&lt;b&gt;\`\_\|x\\n\#" in prose

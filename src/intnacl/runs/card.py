@@ -35,13 +35,14 @@ def model_card(config: RunConfig, result: Result, usage: str, *, library: str = 
         usage: code that loads the encoder and computes features.
         library: the one whose model that code makes.
     """
+    dataset = escape_markdown(shown(config.dataset))
     encoder, images = config.encoder.name, result["protocol"]["images"].get(config.dataset)
     count = f", {images['train']:,} images" if images else ""
     labels = "with labels" if config.objective == "supervised" else "without labels"
     parts = [
         f"---{_yaml(_header(config, result, library))}\n---",
-        f"# {encoder}, {loss_name(config)}, {escape_markdown(shown(config.dataset))}",
-        f"{CARD_MARK}, {labels}, for {config.train.epochs} epochs on {escape_markdown(shown(config.dataset))}{count}. It "
+        f"# {encoder}, {loss_name(config)}, {dataset}",
+        f"{CARD_MARK}, {labels}, for {config.train.epochs} epochs on {dataset}{count}. It "
         "turns images into features: for a linear classifier, nearest neighbours, or search.",
         f"## Use\n\nIn the folder of this file:\n\n```python\n{usage}\n```",
         f"## Figures\n\n{_figures(result)}",
@@ -81,7 +82,10 @@ def _figures(result: Result) -> str:
     if attacks:
         heads = ["data set", "attack", "eps", "images", "accuracy, %", "clean, same images"]
         parts.append(table(heads, attacks, text=2))
-    parts += ["\n".join(_protocol(result)), *(f"Warning: {escape_markdown(warning)}" for warning in result["warnings"])]
+    parts += [
+        "\n".join(_protocol(result)),
+        *(f"Warning: {escape_markdown(warning)}" for warning in result["warnings"]),
+    ]
     return "\n\n".join(parts)
 
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast
 
 from intnacl.data.datasets import local_name
 from intnacl.errors import InputError, InputWarning
-from intnacl.files import disk_errors, fits, lock, make_folder, parse_json, read_file, write_file
+from intnacl.files import disk_errors, lock, make_folder, parse_json, read_file, read_json, write_file
 from intnacl.losses.config import PRESETS, LossConfig
 from intnacl.models.weights import BEST_ENCODER, ENCODER, checksum_file
 from intnacl.runs.config import RunConfig, differences, from_dict, to_dict
@@ -38,8 +38,7 @@ RESULT = {
         "dataset": str, "name": str, "eps": NUMBER, "images": int, "accuracy": NUMBER, "clean?": NUMBER,
         "of?": [str],
     }],
-    "time_s": {...: NUMBER},
-    "warnings?": [str],
+    "time_s": {...: NUMBER}, "warnings?": [str],
     "protocol": {"images?": {...: {"test": int}}, "hardware?": {...: (str, int, bool)}},
     "config": {"dataset?": str, "evaluation?": {"eps": [NUMBER], "images": (int, NoneType)}},
 }  # fmt: skip
@@ -150,7 +149,7 @@ class RunFolder:
 
     def read_result(self) -> "Result | None":
         """Return what `result.json` holds; None where it is missing or damaged."""
-        return _read_result(self.result)
+        return cast("Result | None", read_json(self.result, RESULT))
 
     def read_config(self) -> RunConfig:
         """Return the run's configuration."""
@@ -292,15 +291,7 @@ class RunFolder:
 @cache
 def _is_whole(path: Path, changed_ns: int, size: int) -> bool:
     """True if the result can be read; cached on (path, mtime, size), because it is polled every second."""
-    return _read_result(path) is not None
-
-
-def _read_result(path: Path) -> "Result | None":
-    try:
-        result = parse_json(read_file(path))
-    except (OSError, ValueError):
-        return None
-    return cast("Result", result) if fits(result, RESULT) else None
+    return read_json(path, RESULT) is not None
 
 
 def default_folder(config: RunConfig) -> Path:
