@@ -25,6 +25,7 @@ from unittest.mock import patch
 
 from intnacl.cli import main
 from intnacl.errors import InputError, InputWarning
+from intnacl.runs import stages  # noqa: F401  (processes that are forked have it loaded)
 
 LIMIT_S = 30  # for one input
 MEMORY = 12 * 2**30  # of addresses, which torch takes many of

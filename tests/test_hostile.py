@@ -49,11 +49,11 @@ def test_malformed_input_is_refused_in_clear_words_or_does_no_harm(
     campaign.end(kind.__name__)
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("kills", [2, pytest.param(100, marks=pytest.mark.slow)])
 def test_a_run_that_is_killed_at_any_moment_ends_in_the_same_bytes(kills: int, tmp_path: Path) -> None:
     processes = multiprocessing.get_context("forkserver")
-    processes.set_forkserver_preload(["hostile", "intnacl.runs.pretrain"])
+    processes.set_forkserver_preload(["hostile", "sklearn.datasets", "matplotlib.backends.backend_agg"])
     draw = random.Random(kills)
 
     def begin(out: Path) -> Any:

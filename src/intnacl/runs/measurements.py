@@ -160,7 +160,7 @@ class Measurements:
 
     def all(self, kind: Kind) -> Iterator[Measurement]:
         """Yield the complete measurements of a kind on this encoder, the oldest first."""
-        paths = self.folder.measurements.glob(f"{kind}-*.json")
+        paths = [path for path in self.folder.measurements.glob(f"{kind}-*.json") if path.is_file()]
         for path in sorted(paths, key=lambda path: (path.stat().st_mtime_ns, path.name)):
             found = self._read(path)
             if found and found.is_complete and found.settings["encoder"] == self.encoder_sha256:
