@@ -159,6 +159,20 @@ def test_run_goes_on_and_a_finished_run_ends_in_0(tmp_path: Path, capsys: Output
     assert "going on" not in capsys.readouterr().out
 
 
+def test_weights_of_the_hub_without_a_network_are_one_line(tmp_path: Path, monkeypatch: Patch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")  # otherwise it tries for a minute
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    timms = ("encoder.name=timm:resnet10t", "encoder.pretrained=true")
+    done = intnacl("pretrain", "--device", "cpu", "--out", tmp_path / "run", "--set", *timms)
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert (
+        "encoder.pretrained=true: the weights of 'timm:resnet10t' on the Hugging Face hub cannot be" in line
+    )
+    assert line.endswith("Without a network, copy them to a file, and give encoder.pretrained=PATH.")
+    assert not (tmp_path / "run").exists()
+
+
 def test_supervised_is_trained_and_attacked_like_others(tmp_path: Path) -> None:
     assert exit_code("supervised", "--device", "cpu", "--out", tmp_path, "--set", *TINY) == 0
     result = json.loads((tmp_path / "result.json").read_text())

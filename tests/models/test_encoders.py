@@ -2,14 +2,17 @@
 
 import math
 import sys
+from pathlib import Path
 
 import pytest
 import torch
+from timm.layers.patch_embed import resample_patch_embed
 from torch import nn
 
 from intnacl.errors import InputError
 from intnacl.models.batchnorm import ViewBatchNorm, stacked
-from intnacl.models.encoders import ContrastiveModel, EncoderConfig, build_model
+from intnacl.models.encoders import ContrastiveModel, EncoderConfig, build_model, own_normalisation
+from intnacl.models.weights import from_pretrained, save_encoder
 from mistakes import refused
 
 
@@ -107,6 +110,68 @@ def test_timms_networks_are_its_own_with_the_stem_adapted_to_small_images():
     assert large.conv1.stride == (2, 2)
 
 
+def weights_of(name: str, path: Path) -> nn.Module:
+    """A random model of timm's, its weights written to a file as a training of timm's leaves them."""
+    import timm
+
+    made: nn.Module = timm.create_model(name)
+    torch.save({"state_dict": made.state_dict()}, path)
+    made.reset_classifier(0)  # type: ignore[operator]
+    return made.eval()
+
+
+def test_pretrained_weights_come_from_a_file(tmp_path: Path) -> None:
+    theirs = weights_of("resnet10t", tmp_path / "weights.pth")
+    mean, std = own_normalisation("timm:resnet10t")
+    assert mean == (0.485, 0.456, 0.406)
+    settings = {"name": "timm:resnet10t", "mean": mean, "std": std, "seed": 5}
+    encoder = model(pretrained=str(tmp_path / "weights.pth"), image_size=96, **settings).encoder.eval()
+    x = torch.rand(2, 3, 96, 96)
+    by_hand = (x - torch.tensor(mean).view(3, 1, 1)) / torch.tensor(std).view(3, 1, 1)
+    torch.testing.assert_close(encoder(x), theirs(by_hand))
+
+
+def test_a_pretrained_transformer_is_timms_and_is_read_without_its_file(tmp_path: Path) -> None:
+    theirs = weights_of("vit_tiny_patch16_224", tmp_path / "weights.pth")
+    config = EncoderConfig(name="timm:vit_tiny_patch16_224", pretrained=str(tmp_path / "weights.pth"))
+    encoder = build_model(config, image_size=224, adversarial=False, seed=0).encoder.eval()
+    save_encoder(encoder, config, 224, tmp_path / "encoder.safetensors")
+    (tmp_path / "weights.pth").unlink()
+    x = torch.rand(1, 3, 224, 224)
+    torch.testing.assert_close(encoder(x), theirs(2 * x - 1))
+    torch.testing.assert_close(from_pretrained(tmp_path / "encoder.safetensors")(x), encoder(x))
+
+
+@pytest.mark.parametrize(
+    ("name", "stem", "kept"),
+    [
+        ("resnet18", "conv1", "layer4.1.conv2.weight"),
+        ("vit_tiny_patch16_224", "patch_embed.proj", "blocks.11.mlp.fc2.weight"),
+    ],
+)
+def test_pretrained_weights_fit_small_images(name: str, stem: str, kept: str, tmp_path: Path) -> None:
+    theirs = weights_of(name, tmp_path / "weights.pth")
+    settings = {"name": f"timm:{name}", "image_size": 32, "pretrained": str(tmp_path / "weights.pth")}
+    ours = model(**settings).encoder.backbone
+    assert torch.equal(ours.get_parameter(kept), theirs.get_parameter(kept))
+    small, large = (net.get_parameter(f"{stem}.weight") for net in (ours, theirs))
+    assert small.shape[2] < large.shape[2]
+    torch.testing.assert_close(small, resample_patch_embed(large, list(small.shape[2:])))
+
+
+def test_weights_that_cannot_be_had_are_named(tmp_path: Path) -> None:
+    settings = {"name": "timm:resnet10t", "image_size": 96}
+    path = tmp_path / "weights.pth"
+    with pytest.raises(InputError, match=f"encoder.pretrained='{path}' is no file"):
+        model(pretrained=str(path), **settings)
+    weights_of("resnet18", path)
+    with pytest.raises(InputError, match=r"does not hold weights that fit 'timm:resnet10t' .*state_dict"):
+        model(pretrained=str(path), **settings)
+    torch.save({}, path)
+    with pytest.raises(InputError, match=r"that fit 'timm:resnet10t' \(it holds none\)"):
+        model(pretrained=str(path), **settings)
+
+
 def test_without_timm_the_message_tells_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "timm", None)  # importing it then fails
     with pytest.raises(InputError, match=r"pip install '/.*\[timm\]'"):
@@ -127,6 +192,8 @@ test_bad_settings_are_named = refused(
     ({"head": "papr"}, "did you mean 'paper'"),
     ({"init": "xavier"}, "default, he"),
     ({"norm": "batch"}, "joint, none, per_view"),
+    ({"pretrained": True}, "is for encoders of timm, not for 'resnet18'"),
+    ({"name": "timm:resnet18", "pretrained": True, "init": "he"}, "would draw anew what"),
     ({"std": (0.5, 0.0, 0.5)}, "must be three numbers above 0"),
     ({"std": (0.5, math.nan, 0.5)}, "must be three numbers above 0"),
     ({"adversarial_momentum": 10.0}, "adversarial_momentum=10.0 must be from 0 to 1"),

@@ -150,6 +150,11 @@ def test_text_is_read_as_the_settings_type(key: str, text: object, value: object
         ({"train.epochs": 1.5}, "is not a whole number"),
         ({"train.epochs": float("inf")}, "is not a whole number"),
         ({"train.epochs": True}, "is not a whole number"),
+        ({"encoder.pretrained": 5}, "is not true, false or a text"),
+        (
+            {"encoder.pretrained": True},
+            "is for encoders of timm, not for 'small': take encoder.name=timm:NAME",
+        ),
         ({"train.lr": "fast"}, "is not a number"),
         ({"adversary.eps": "8/0"}, "is not a number"),
         ({"adversary.eps": "8/2/255"}, "is not a number"),

@@ -122,6 +122,23 @@ def test_a_finished_run_with_more_to_measure_names_the_commands_for_it(finished:
         run(finished, evaluation__eps=(0.3,))
 
 
+def test_pretrained_weights_are_trained_on_and_a_stopped_run_ends_in_the_same_bytes(tmp_path: Path) -> None:
+    import timm
+
+    weights = tmp_path / "theirs.pth"
+    torch.save(timm.create_model("resnet10t", num_classes=7).state_dict(), weights)
+    timms = {"encoder__name": "timm:resnet10t", "encoder__pretrained": str(weights), "train__epochs": 1}
+    timms |= {"dataset": write_images(tmp_path / "images"), "size": 8, "train__batch_size": 6}
+    assert run(tmp_path / "whole", **timms) is None
+    assert [run(tmp_path / "run", Stop(0), **timms) for _ in range(2)] == ["time", None]
+    whole, pieces = (tmp_path / name / "encoder.safetensors" for name in ("whole", "run"))
+    assert pieces.read_bytes() == whole.read_bytes()
+    encoder = RunFolder(tmp_path / "run").read_config().encoder
+    assert encoder.mean == (0.485, 0.456, 0.406)
+    weights.unlink()
+    assert from_pretrained(tmp_path / "run").mean.flatten().tolist() == pytest.approx(encoder.mean)
+
+
 def test_a_record_without_weights_is_not_trained_over(tmp_path: Path) -> None:
     """As it is where weights are not kept: the same command would replace the figures."""
     folder = tmp_path / "run"

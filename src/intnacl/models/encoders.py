@@ -8,6 +8,7 @@ Shapes: B images, V views of them, F features, D embedding size.
 
 import math
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -40,6 +41,9 @@ class EncoderConfig(Settings):
 
     name: str = setting("resnet18", _check_name, called="encoder name")
     """resnet18, resnet34, resnet50 (CIFAR stem), small (8×8 digits), or timm:NAME."""
+    pretrained: bool | str = False
+    """For timm:NAME. false: random weights; true: timm's, fetched from the Hugging Face hub; PATH: those in a
+    file of timm's model. `mean` and `std` are then the network's own unless they are given."""
     head: str = setting("paper", one_of("paper", "hcl"))
     """"paper": F–F–64 without batch norm, CLAE's; "hcl": F–512–128 with, which the recipe `paper` takes."""
     init: str = setting("default", one_of("default", "he"))
@@ -56,6 +60,18 @@ class EncoderConfig(Settings):
         (0.5, 0.5, 0.5), must(lambda std: all(0 < v < math.inf for v in std), "three numbers above 0")
     )
     """See `encoder.mean`."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.pretrained and not self.name.startswith("timm:"):
+            raise InputError(
+                f"encoder.pretrained={self.pretrained!r} is for encoders of timm, not for {self.name!r}: "
+                "take encoder.name=timm:NAME, such as timm:resnet18."
+            )
+        if self.pretrained and self.init == "he":
+            raise InputError(
+                "encoder.init='he' would draw anew what encoder.pretrained loads: leave one of them out."
+            )
 
 
 class Encoder(nn.Module):
@@ -85,10 +101,12 @@ class Encoder(nn.Module):
 class ContrastiveModel(nn.Module):
     """An encoder under a projection head: V·B stacked images -> embeddings (V·B, D)."""
 
-    def __init__(self, config: EncoderConfig, *, image_size: int = 32, adversarial: bool = False) -> None:
+    def __init__(
+        self, config: EncoderConfig, *, image_size: int = 32, adversarial: bool = False, load: bool = True
+    ) -> None:
         super().__init__()
         self.config = config
-        self.encoder = Encoder(_backbone(config, image_size), config)
+        self.encoder = Encoder(_backbone(config, image_size, load), config)
         self.head = HEADS[config.head](self.encoder.feature_dim)
         if config.init == "he":
             self.apply(_he_normal)
@@ -108,11 +126,16 @@ class ContrastiveModel(nn.Module):
         return ([(clean, False)] if joint else [(1, False)] * clean) + [(1, True)] * adversarial
 
 
-def build_model(config: EncoderConfig, *, image_size: int, adversarial: bool, seed: int) -> ContrastiveModel:
-    """Build a model whose weights are a function of the seed; the caller's random state stays as it was."""
+def build_model(
+    config: EncoderConfig, *, image_size: int, adversarial: bool, seed: int, load: bool = True
+) -> ContrastiveModel:
+    """Build a model whose weights are a function of the seed; the caller's random state stays as it was.
+
+    Pretrained weights are loaded unless others are going to be (`load` is false).
+    """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return ContrastiveModel(config, image_size=image_size, adversarial=adversarial)
+        return ContrastiveModel(config, image_size=image_size, adversarial=adversarial, load=load)
 
 
 def _paper_head(features: int) -> nn.Sequential:
@@ -129,24 +152,42 @@ def _he_normal(module: nn.Module) -> None:
         nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
 
-def _backbone(config: EncoderConfig, image_size: int) -> nn.Module:
+def _backbone(config: EncoderConfig, image_size: int, load: bool) -> nn.Module:
     if config.name.startswith("timm:"):
-        return _timm_backbone(config.name.removeprefix("timm:"), image_size)
+        return _timm_backbone(config, image_size, load)
     if config.name == "small":
         return SmallNet()
     block, depths = RESNETS[config.name]
     return ResNet(block, depths)
 
 
-def _timm_backbone(name: str, image_size: int) -> nn.Module:
-    """Return any timm model without its classifier, its stem adapted to images of up to 64 pixels."""
+def _check_timm_name(name: str) -> None:
     try:
         import timm
     except ImportError:
         raise missing_extra("timm", "timm", f"encoder 'timm:{name}'") from None
     if name not in timm.list_models():
         check_choice("timm model", name, timm.list_models(f"*{name[:3]}*") or timm.list_models("resnet*"))
-    options = timm_options(name, image_size)
+
+
+def own_normalisation(name: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return the mean and std with which the weights of an encoder timm:NAME were trained."""
+    name = name.removeprefix("timm:")
+    _check_timm_name(name)
+    import timm
+
+    found = timm.get_pretrained_cfg(name)
+    assert found is not None
+    return tuple(found.mean), tuple(found.std)
+
+
+def _timm_backbone(config: EncoderConfig, image_size: int, load: bool) -> nn.Module:
+    """Return any timm model without its classifier, its stem adapted to images of up to 64 pixels."""
+    name = config.name.removeprefix("timm:")
+    _check_timm_name(name)
+    import timm
+
+    options = timm_options(config, image_size)
     try:
         model: nn.Module = timm.create_model(name, pretrained=False, num_classes=0, **options)
         if image_size <= SMALL and not options:
@@ -164,17 +205,72 @@ def _timm_backbone(name: str, image_size: int) -> nn.Module:
             "model, such as timm:resnet18."
         )
     vars(model)["num_features"] = features.shape[1]
+    if load and config.pretrained:
+        _load_pretrained(model, _pretrained_twin(name, options, config.pretrained))
     return model.train()
 
 
-def timm_options(name: str, image_size: int) -> dict[str, Any]:
+def _pretrained_twin(name: str, options: dict[str, Any], pretrained: bool | str) -> nn.Module:
+    """Return timm's own model with weights of the hub, or with exactly those of a file."""
+    import timm
+    from timm.models import load_state_dict
+
+    config = timm.get_pretrained_cfg(name)
+    assert config is not None
+    if isinstance(pretrained, bool):
+        try:
+            return timm.create_model(name, pretrained=True, num_classes=0, **options)
+        except Exception as error:  # of the network, of the hub, or of a model without weights
+            raise InputError(
+                f"encoder.pretrained=true: the weights of 'timm:{name}' on the Hugging Face hub cannot be "
+                f"loaded ({(str(error).splitlines() or [''])[0]}). Without a network, copy them to a file, "
+                "and give encoder.pretrained=PATH."
+            ) from error
+    file = Path(pretrained).expanduser()
+    if not file.is_file():
+        raise InputError(f"encoder.pretrained={pretrained!r} is no file: give the weights of a timm model.")
+    try:
+        state = load_state_dict(str(file), weights_only=True)
+        heads = config.classifier or ()
+        for head in [heads] if isinstance(heads, str) else heads:
+            state = {key: value for key, value in state.items() if not key.startswith(f"{head}.")}
+        if not state:  # for which timm would turn to the hub
+            raise ValueError("it holds none")
+        # Without a classifier in its configuration, timm loads strictly: no weight stays random unnoticed.
+        source = {"state_dict": state, "classifier": None, "source": None}
+        return timm.create_model(
+            name, pretrained=True, num_classes=0, pretrained_cfg_overlay=source, **options
+        )
+    except Exception as error:
+        reason = "; ".join(line.strip() for line in str(error).splitlines()[:2])
+        raise InputError(
+            f"encoder.pretrained={pretrained!r} does not hold weights that fit 'timm:{name}' ({reason})."
+        ) from error
+
+
+def _load_pretrained(model: nn.Module, twin: nn.Module) -> None:
+    """Copy the twin's weights to the model, whose adapted stem gets the twin's kernels in its own size."""
+    from timm.layers.patch_embed import resample_patch_embed
+
+    wanted, state = model.state_dict(), dict(twin.state_dict())
+    for name, value in state.items():
+        if value.shape != wanted[name].shape:
+            state[name] = resample_patch_embed(value, list(wanted[name].shape[2:]))
+    model.load_state_dict(state)
+
+
+def timm_options(config: EncoderConfig, image_size: int) -> dict[str, Any]:
     """Return the keywords with which timm builds a model for small images; most need none.
 
     Vision transformers and models of a fixed size get the image size; convolutional ones get another stem.
+    Pretrained transformers keep their patches on images above 64 pixels, others have eight a side.
     """
     import timm
 
+    name = config.name.removeprefix("timm:")
     if name.startswith(("vit_", "deit", "beit", "eva")):
+        if config.pretrained and image_size > SMALL:
+            return {"img_size": image_size}
         return {"img_size": image_size, "patch_size": max(2, image_size // 8)}
     fixed = getattr(timm.get_pretrained_cfg(name), "fixed_input_size", False)
     return {"img_size": image_size} if fixed else {}

@@ -34,7 +34,7 @@ class EncoderHeader(TypedDict):
     """The header of an encoder's file: everything that builds the encoder again, except for its weights."""
 
     encoder: dict[str, Any]
-    """The fields of `EncoderConfig`."""
+    """The fields of `EncoderConfig`; `pretrained` is true or missing."""
     image_size: int
     data: NotRequired[str | None]
     """The checksum of the images it was trained on; older files have none."""
@@ -51,7 +51,10 @@ def save_encoder(
     """
     from safetensors.torch import save
 
-    header: EncoderHeader = {"encoder": asdict(config), "image_size": image_size, "data": data}
+    settings = asdict(config)
+    if pretrained := bool(settings.pop("pretrained")):  # from where is no matter: the weights are here
+        settings["pretrained"] = pretrained
+    header: EncoderHeader = {"encoder": settings, "image_size": image_size, "data": data}
     content = save(clean_state(encoder), {KEY: json.dumps(header, sort_keys=True)})
     write_file(checksum_file(path), os.fsencode(f"{hashlib.sha256(content).hexdigest()}  {path.name}\n"))
     write_file(path, content)
@@ -101,7 +104,8 @@ def from_pretrained(path: str | Path, which: str = "last") -> Encoder:
         header, state = _read(file)
         options = header["encoder"]
         config = EncoderConfig(**options | {name: tuple(options[name]) for name in ("mean", "std")})
-        encoder = build_model(config, image_size=header["image_size"], adversarial=False, seed=0).encoder
+        side = header["image_size"]
+        encoder = build_model(config, image_size=side, adversarial=False, seed=0, load=False).encoder
         encoder.backbone.load_state_dict(state)
     return encoder.eval()
 

@@ -172,7 +172,8 @@ def typed(value: Any, wanted: Any, key: str) -> Any:
             raise ValueError
         return tuple(_scalar(item, kinds[0]) for item in items)
     except (ValueError, TypeError, OverflowError):
-        noun = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}[kinds[0]]
+        nouns = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
+        noun = nouns.get(kinds[0], "true, false or a text")
         if several:
             count = "a list" if any_number else f"a list of {len(kinds)}"
             form = "with commas between and no brackets" if isinstance(value, str) else "in brackets"
@@ -180,8 +181,10 @@ def typed(value: Any, wanted: Any, key: str) -> Any:
         raise InputError(f"{key}={value!r} is not {noun}.") from None
 
 
-def _scalar(value: Any, kind: type) -> Any:
-    """Convert one value to bool, int, float or str; raise an error that `typed` words."""
+def _scalar(value: Any, kind: Any) -> Any:
+    """Convert one value to bool, int, float, str, or bool | str; raise an error that `typed` words."""
+    if kind == bool | str:
+        kind = str if isinstance(value, str) and value.lower() not in ("true", "false") else bool
     if kind is bool:
         truths = {"true": True, "1": True, "false": False, "0": False}
         if str(value).lower() not in truths:

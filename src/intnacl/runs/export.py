@@ -87,7 +87,7 @@ def _timm(run: Run) -> Exported:
     content, file, options = save(_state(run)), "timm.safetensors", ""
     if name.startswith("timm:"):
         name = name.removeprefix("timm:")
-        options = "".join(f", {k}={v}" for k, v in timm_options(name, run.image_size).items())
+        options = "".join(f", {k}={v}" for k, v in timm_options(run.config.encoder, run.image_size).items())
     made = f'timm.create_model("{name}", num_classes=0{options})'
     return file, content, _usage("timm", made, f'load_file("{file}")', run)
 
@@ -96,7 +96,7 @@ def _state(run: Run) -> dict[str, Tensor]:
     """Return the weights for the other package's model, which has batch norms wherever one is built."""
     config, state = run.config.encoder, clean_state(run.encoder)
     usual = build_model(
-        replace(config, norm="joint"), image_size=run.image_size, adversarial=False, seed=0
+        replace(config, norm="joint"), image_size=run.image_size, adversarial=False, seed=0, load=False
     ).encoder
     if clean_state(usual).keys() != state.keys():
         raise InputError(

@@ -82,7 +82,7 @@ def faster_precision(encoder: EncoderConfig, side: int) -> str:
     The least time of three passes forward and back decides. bf16 must be a quarter faster, so that runs on
     one machine do not differ by chance. CPUs without instructions for bf16 emulate it slowly.
     """
-    model = build_model(encoder, image_size=side, adversarial=False, seed=0).encoder
+    model = build_model(encoder, image_size=side, adversarial=False, seed=0, load=False).encoder
     model.train().to(memory_format=torch.channels_last)
     images = torch.zeros(16, 3, side, side)
     least = {"fp32": math.inf, "bf16": math.inf}

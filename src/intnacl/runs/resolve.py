@@ -16,6 +16,7 @@ from intnacl.data.datasets import absolute_name, absolute_root, check_name
 from intnacl.errors import InputError, InputWarning, check_choice
 from intnacl.files import parse_toml, read_file
 from intnacl.losses.config import PRESETS
+from intnacl.models.encoders import own_normalisation
 from intnacl.runs.config import RunConfig, flatten, override, unused
 from intnacl.training.optimizers import OptimizerConfig
 
@@ -86,6 +87,15 @@ def resolve(
         config = replace(config, recipe="custom")
     for name in (config.dataset, *config.evaluation.transfer):
         check_name(name)
+    if isinstance(config.encoder.pretrained, str):
+        path = absolute_root(config.encoder.pretrained)
+        config = override(config, {"encoder.pretrained": path})
+    if config.encoder.pretrained:
+        normalisation = zip(
+            ("encoder.mean", "encoder.std"), own_normalisation(config.encoder.name), strict=True
+        )
+        own_values = {key: value for key, value in normalisation if key not in from_file | given}
+        config = override(config, own_values)
     transfer = tuple(map(absolute_name, config.evaluation.transfer))
     config = replace(
         config,
