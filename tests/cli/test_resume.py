@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from intnacl.training.journal import records
 from processes import ENVIRONMENT, SMALL, encoder, finish, kill, log, newest_step, start, wait_until, workers
 
 REFERENCE: dict[int, Path] = {}
@@ -137,6 +138,33 @@ def test_with_max_restarts_the_run_resumes_by_itself(tmp_path: Path, whole_on_tw
     assert "going on from step" in text
     assert encoder(out) == encoder(whole_on_two)
     assert log(out) == log(whole_on_two)
+
+
+def test_a_run_goes_on_with_as_many_ranks_as_it_was_begun_with(tmp_path: Path, whole_on_two: Path) -> None:
+    out = tmp_path / "run"
+    code, text = finish(start(out, "--max-minutes", "0", ranks=2))
+    assert (code, newest_step(out)) == (0, 2), text
+    code, text = finish(start(out))
+    assert code == 2
+    assert f"{out} was trained on 2 ranks, and this command has 1. " in text
+    assert "go on with 2 (torchrun --nproc-per-node), or take another --out" in text
+    code, text = finish(start(out, ranks=2))
+    assert code == 0, text
+    assert encoder(out) == encoder(whole_on_two)
+    code, text = finish(start(out))
+    assert code == 0
+    assert f"{out} was trained on 2 ranks and stays as it is" in text
+    assert [row["ranks"] for row in records(out / "log.jsonl")] == [2, 2]
+
+
+def test_with_synchronised_norms_it_goes_on_with_any_number(tmp_path: Path) -> None:
+    out, sync = tmp_path / "run", "encoder.sync=true"
+    code, text = finish(start(out, sync, "--max-minutes", "0", ranks=2))
+    assert (code, newest_step(out)) == (0, 2), text
+    code, text = finish(start(out, sync))
+    assert code == 0, text
+    assert "was trained on 2 ranks, and this command has 1: the run goes on" in text
+    assert [row["ranks"] for row in records(out / "log.jsonl")] == [1, 1]
 
 
 @pytest.mark.slow

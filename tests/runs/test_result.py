@@ -14,6 +14,7 @@ from intnacl.runs.attack import attacks_at, measure_attacks
 from intnacl.runs.config import from_dict
 from intnacl.runs.measure import measure_knn, measure_probe
 from intnacl.runs.opened import Run, open_run
+from intnacl.runs.page import render
 from intnacl.runs.result import SLOW, Overview, Result, write_result
 from intnacl.training.journal import records
 from tiny_run import CPU, measured, trained, write_images
@@ -84,6 +85,17 @@ def test_the_protocol_is_whole(tmp_path: Path) -> None:
     }  # fmt: skip
     assert (protocol["seed"], protocol["epochs"], protocol["dataset"]) == (0, 2, "digits")
     assert {"versions", "hardware", "encoder_sha256"} <= protocol.keys()
+
+
+def test_the_protocol_and_the_page_tell_the_number_of_ranks(tmp_path: Path) -> None:
+    run = measured(tmp_path)
+    for ranks, said in ((1, "trained on 1 rank."), (2, "trained on 2 ranks."), (None, "recipe digits.")):
+        log(run, **{"ranks": ranks} if ranks else {})
+        found = Overview(run)
+        assert found.result()["protocol"]["ranks"] == ranks
+        assert said in render(found, found.result())
+        row = records(run.folder.log)[-1]
+        run.folder.log.write_text(json.dumps({k: v for k, v in row.items() if k != "ranks"}) + "\n")
 
 
 def test_times_are_by_stage_and_sum_up(tmp_path: Path) -> None:

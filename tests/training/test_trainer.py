@@ -131,9 +131,10 @@ def test_a_checkpoint_keeps_the_sums_of_its_epoch_and_names_its_images(tmp_path)
     assert made.resume() is None
     assert run(made, StopAfter(5)) == "terminate"
     info = newest(tmp_path / "checkpoints").info
-    assert info.keys() == {*SPENT, "sums", "best", "data"}
+    assert info.keys() == {*SPENT, "sums", "best", "data", "ranks"}
     assert info["sums"]["loss"] > 0
-    assert trainer(tmp_path).resume() == "a"
+    assert trainer(tmp_path).resume() == info
+    assert (info["data"], info["ranks"]) == ("a", 1)
 
 
 def test_epochs_after_the_checkpoint_that_is_left_are_logged_once(tmp_path):

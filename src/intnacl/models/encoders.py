@@ -73,6 +73,11 @@ class EncoderConfig(Settings):
                 "encoder.init='he' would draw anew what encoder.pretrained loads: leave one of them out."
             )
 
+    @property
+    def same_on_any_ranks(self) -> bool:
+        """True if W ranks train as one process does, up to rounding: no statistics are those of one rank."""
+        return self.sync or self.norm == "none"
+
 
 class Encoder(nn.Module):
     """Pixels (B, 3, H, W) in [0, 1] -> features (B, F)."""

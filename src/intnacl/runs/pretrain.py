@@ -3,6 +3,7 @@
 import gc
 import math
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
@@ -11,7 +12,7 @@ from functools import cache
 import torch
 
 from intnacl.data.datasets import Dataset, is_at_path
-from intnacl.errors import InputError
+from intnacl.errors import InputError, InputWarning
 from intnacl.evaluation.knn import KnnMonitor
 from intnacl.models.encoders import EncoderConfig, build_model
 from intnacl.models.weights import read_header, save_encoder
@@ -20,7 +21,7 @@ from intnacl.plots.style import save_figure
 from intnacl.runs.config import RunConfig
 from intnacl.runs.folder import RunFolder
 from intnacl.runs.images import RunImages, image_side
-from intnacl.training.journal import Journal, records
+from intnacl.training.journal import Journal, last_record, records
 from intnacl.training.objectives import Contrastive, Objective, Supervised
 from intnacl.training.ranks import Ranks, barrier
 from intnacl.training.settings import DTYPES
@@ -43,6 +44,10 @@ def pretrain(
         begun = here.main and folder.begin(config)
         if folder.encoder.exists():
             _check_trained(folder, images)
+            ranks = int((last_record(folder.log) or {}).get("ranks", here.world))
+            if here.main and ranks != here.world and not config.encoder.same_on_any_ranks:
+                text = f"{_on(folder, ranks)} and stays as it is: batch norm takes its statistics on each."
+                warnings.warn(text, InputWarning, stacklevel=2)
             return None
         if here.main and folder.state() == "record":
             raise InputError(
@@ -137,6 +142,26 @@ def check_data(folder: RunFolder, before: str | None, now: str | None, count: in
         )
 
 
+def check_ranks(folder: RunFolder, config: RunConfig, before: int | None, here: Ranks) -> None:
+    """Raise unless a run goes on with as many ranks as before, if known, or their number does not matter."""
+    if before in (None, here.world):
+        return
+    said = f"{_on(folder, before)}, and this command has {here.world}"
+    if not config.encoder.same_on_any_ranks:
+        raise InputError(
+            f"{said}. Batch norm takes its statistics on each rank, so their number is part of the run: "
+            f"go on with {before} (torchrun --nproc-per-node), or take another --out. "
+            "Runs with encoder.sync=true go on with any number."
+        )
+    if here.main:
+        text = f"{said}: the run goes on, with results that are equal up to rounding."
+        warnings.warn(text, InputWarning, stacklevel=2)
+
+
+def _on(folder: RunFolder, ranks: int) -> str:
+    return f"{folder} was trained on {ranks} rank{'s' if ranks > 1 else ''}"
+
+
 def _train(config: RunConfig, folder: RunFolder, here: Ranks, stop: Stop, images: RunImages) -> str | None:
     train = images.training()
     objective = build_objective(config, train, here)
@@ -151,7 +176,9 @@ def _train(config: RunConfig, folder: RunFolder, here: Ranks, stop: Stop, images
         constant=() if config.train.changes_rate else ("lr",),
     ) as journal:  # fmt: skip
         journal.say(train.facts)
-        check_data(folder, trainer.resume(), train.checksum, len(train))
+        if (begun := trainer.resume()) is not None:
+            check_data(folder, begun.get("data"), train.checksum, len(train))
+            check_ranks(folder, config, begun.get("ranks"), here)
         reason = trainer.run(stop, journal)
     if reason is None and here.main:
         save_figure(draw_learning(records(folder.log)), folder.curves)

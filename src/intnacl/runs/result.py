@@ -68,6 +68,7 @@ class Protocol(TypedDict):
     images: dict[str, dict[str, int]]
     encoder_sha256: str
     trained_on: str | None
+    ranks: int | None  # of training's last epoch; earlier versions did not note them
     seed: int
     epochs: int
     objective: str
@@ -234,6 +235,7 @@ class Overview:
             "images": {name: one.figures["images"] for name, one in self.probes.items()},
             "encoder_sha256": self.run.encoder_sha256,
             "trained_on": self.run.trained_on,
+            "ranks": int(self.trained.get("ranks", 0)) or None,
             "seed": config.seed,
             "epochs": config.train.epochs,
             "objective": config.objective,

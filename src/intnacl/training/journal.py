@@ -14,9 +14,9 @@ from intnacl.files import disk_errors, parse_json, read_file, write_file
 LOG, TENSORBOARD = "log.jsonl", "tensorboard"  # in a run's folder
 SPENT = ("seconds", "compiling", "pausing")
 """Seconds so far of updates, of compilations, and of measuring kNN accuracy and saving checkpoints."""
-TIMES = ("images_per_s", *SPENT, "compiled")
-"""The last epoch's images per second, the seconds spent, and whether updates are compiled."""
-NO_CURVE = ("epoch", "step", *SPENT, "compiled")  # of a record's numbers: they only count, or never change
+TIMES = ("images_per_s", *SPENT, "compiled", "ranks")
+"""The last epoch's images per second, the seconds spent, whether updates are compiled, and how many ranks."""
+NO_CURVE = ("epoch", "step", *SPENT, "compiled", "ranks")  # of a record: they only count, or never change
 ACCURACIES = ("knn", "knn_train", "accuracy")  # in percent
 LONG = 600.0  # seconds from which the time left is announced
 TAIL = 2**16  # bytes at the end of a log that are read for its last record, which has a few hundred

@@ -11,7 +11,7 @@ from intnacl.training.journal import SPENT
 
 
 class RunInfo(TypedDict):
-    """The state of a run as JSON; seconds that earlier versions did not count are missing."""
+    """The state of a run as JSON; what earlier versions did not keep is missing."""
 
     sums: dict[str, float]
     best: tuple[float, int] | None
@@ -20,6 +20,8 @@ class RunInfo(TypedDict):
     pausing: NotRequired[float]
     data: NotRequired[str | None]
     """The checksum of the data set."""
+    ranks: NotRequired[int]
+    """The number of ranks that trained up to here."""
 
 
 @dataclass
@@ -63,7 +65,7 @@ class RunState:
         """True if the best step is the current one."""
         return self.best is not None and self.best[1] == self.step
 
-    def info(self, data: str | None = None) -> RunInfo:
+    def info(self, data: str | None = None, ranks: int = 1) -> RunInfo:
         """Return what a checkpoint keeps beside its step, with the data set's checksum."""
         return {
             "seconds": self.spent["seconds"],
@@ -72,6 +74,7 @@ class RunState:
             "sums": self.sums,
             "best": self.best,
             "data": data,
+            "ranks": ranks,
         }
 
     @classmethod

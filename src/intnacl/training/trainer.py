@@ -22,7 +22,7 @@ from intnacl.training.journal import Journal, Record
 from intnacl.training.objectives import Objective
 from intnacl.training.optimizers import rate_at, set_rate
 from intnacl.training.ranks import Ranks, any_rank, largest, mean_over_ranks
-from intnacl.training.run_state import RunState
+from intnacl.training.run_state import RunInfo, RunState
 from intnacl.training.settings import TrainConfig
 from intnacl.training.step import TrainStep
 from intnacl.training.stop import Stop
@@ -71,11 +71,10 @@ class Trainer:
         self.writer = Writer(checkpoints, config.keep)
         self.state = RunState()
 
-    def resume(self) -> str | None:
+    def resume(self) -> RunInfo | None:
         """Go on from the newest checkpoint, if there is one.
 
-        Returns the checksum of the data set that it was trained on, or None if that is unknown: the caller
-        decides whether the run may go on with the one at hand.
+        Returns what it keeps of the run: the caller decides whether these images and ranks may go on with it.
         """
         found = newest(self.writer.folder, self.here.device)
         step = found.step if found else 0
@@ -89,7 +88,7 @@ class Trainer:
         self.objective.model.load_state_dict(found.model)
         self.train_step.load_state(found.optimizer)
         self.state = RunState.at(found.step, found.info)
-        return found.info.get("data")
+        return found.info
 
     def run(self, stop: Stop, journal: Journal) -> str | None:
         """Train to the end (None) or until told to stop (the reason), from where `resume` left off.
@@ -128,8 +127,10 @@ class Trainer:
                         "--set encoder.name=small, or smaller images (--set size)."
                     )
                 if state.step % self.updates == 0:
-                    speeds: Record = {"images_per_s": round(speed, 1), "compiled": compiled}
-                    record = self._end_epoch() | speeds
+                    machine: Record = {
+                        "images_per_s": round(speed, 1), "compiled": compiled, "ranks": self.here.world,
+                    }  # fmt: skip
+                    record = self._end_epoch() | machine
                     journal.epoch(record | {name: round(s, 2) for name, s in state.spent.items()})
                 self.writer.check()
                 due = (
@@ -221,7 +222,7 @@ class Trainer:
                 step=self.state.step,
                 model=model,
                 optimizer=self.train_step.state(),
-                info=self.state.info(self.checksum),
+                info=self.state.info(self.checksum, self.here.world),
             )
             self.writer.save(whole, self.state.best[1] if self.state.best else None)
 
