@@ -10,7 +10,7 @@ from grids import SMALL
 
 from intnacl.paper import run_names as naming
 from intnacl.paper.run_names import canonical, run_name, training_key
-from intnacl.runs.config import RunConfig, flatten, to_dict
+from intnacl.runs.config import to_dict
 from intnacl.runs.resolve import resolve
 
 
@@ -51,8 +51,16 @@ def test_names_know_when_a_default_changes() -> None:
     """If this fails: raise `naming.DEFAULTS`, and write defaults.json anew."""
     known = json.loads((Path(__file__).parent / "defaults.json").read_text())
     assert known["version"] == naming.DEFAULTS
-    now = dict(flatten(to_dict(RunConfig())))
+    now = naming._defaults()
     assert {key: now.get(key) for key in known["defaults"]} == known["defaults"]
+
+
+def test_the_papers_rate_is_in_no_name_and_that_of_another_optimiser_is() -> None:
+    cifar = {"dataset": "cifar100"}
+    assert run_name(resolve(cifar)) == run_name(resolve(cifar | {"train.lr": 3e-4}))
+    sgd = cifar | {"train.optimizer": "sgd"}
+    assert run_name(resolve(sgd)) == run_name(resolve(sgd | {"train.lr": 0.05}))
+    assert run_name(resolve(sgd)) != run_name(resolve(sgd | {"train.lr": 3e-4}))
 
 
 def test_the_hash_is_not_of_the_recipes_name() -> None:

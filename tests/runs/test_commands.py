@@ -8,8 +8,10 @@ import pytest
 
 from intnacl.errors import InputError
 from intnacl.evaluation import robustness
-from intnacl.runs.commands import attack_command, knn_command, probe_command
+from intnacl.runs.commands import EPS_CURVE, OWN_CURVE, attack_command, knn_command, probe_command
 from intnacl.runs.folder import RunFolder
+from intnacl.runs.opened import open_run
+from intnacl.runs.pretrain import pretrain
 from intnacl.runs.stages import train_and_measure
 from intnacl.training.stop import Stop
 from tiny_run import HERE, config, measured, trained, write_images
@@ -104,6 +106,19 @@ def test_attack_probes_first_draws_and_warns(tmp_path: Path, capsys: pytest.Capt
     assert len(list((folder / "parts").glob("attack-*"))) == 4
     attack_command(folder, (), (0.03, 0.04), ("fgsm",), 32, "cpu")
     assert len(list((folder / "parts").glob("attack-*"))) == 6
+
+
+def test_without_radii_ones_own_images_are_attacked_around_the_usual_one(tmp_path: Path) -> None:
+    own = {"dataset": write_images(tmp_path / "images"), "size": 8, "train.batch_size": 6}
+    for name, settings, radii in (("own", own, OWN_CURVE), ("digits", {}, EPS_CURVE)):
+        run = config(**settings | {"train.epochs": 1, "encoder.name": "small"})
+        assert pretrain(run, RunFolder(tmp_path / name), HERE, Stop()) is None
+        attack_command(tmp_path / name, (), (), ("fgsm",), 4, "cpu")
+        found = {
+            one.settings["attacks"][0]["eps"] for one in open_run(tmp_path / name).measurements.all("attack")
+        }
+        assert found == set(radii)
+    assert 8 / 255 in OWN_CURVE
 
 
 def test_a_rise_from_one_eps_to_another_is_warned_about(

@@ -102,6 +102,38 @@ def test_a_recipe_keeps_its_name_while_views_encoder_and_optimiser_are_its_own(
     assert resolve(change).recipe == recipe
 
 
+@pytest.mark.parametrize(
+    ("settings", "rate"),
+    [
+        ({"train.optimizer": "sgd", "train.batch_size": 128}, 0.025),
+        ({"train.optimizer": "lars", "objective": "supervised"}, 0.3),
+        ({"train.optimizer": "adamw", "dataset": "cifar100"}, 3e-4),
+        ({"train.optimizer": "adamw"}, 1e-3),  # the digits' own
+        ({"train.optimizer": "sgd", "train.lr": 1e-3}, 1e-3),
+        ({"train.optimizer": "sgd", "train.lr": "none"}, 0.05),
+        ({"train.batch_size": 512, "dataset": "cifar100"}, 3e-4),
+    ],
+)
+def test_the_rate_is_the_optimisers_and_is_written_as_a_number(settings: dict, rate: float) -> None:
+    for device in (None, torch.device("cpu")):
+        assert to_dict(resolve(settings, device=device))["train"]["lr"] == rate
+    assert resolve({"dataset": "cifar100", "train.lr": 3e-4}).recipe == "paper"
+
+
+@pytest.mark.parametrize("kind", ["folder", "parquet", "npz"])
+def test_ones_own_images_are_trained_on_as_the_papers_and_attacked_as_usual(kind: str) -> None:
+    own, paper = resolve({"dataset": f"{kind}:/x"}), resolve({"dataset": "cifar10"})
+    assert (own.recipe, own.evaluation.eps, own.evaluation.attacks) == (
+        "own", (8 / 255,), ("fgsm", "pgd_tuned"),
+    )  # fmt: skip
+    assert len(own.evaluation.fgsm_eps) == 5
+    assert own.evaluation.pgd == "pgd_tuned"
+    assert differences(own, replace(paper, dataset=own.dataset, evaluation=own.evaluation)) == []
+    assert (paper.recipe, paper.evaluation.eps) == ("paper", (0.002,))
+    assert (paper.evaluation.attacks, paper.evaluation.pgd) == (("fgsm", "pgd"), "pgd")
+    assert resolve({"dataset": f"{kind}:/x"}, recipe="paper").evaluation == paper.evaluation
+
+
 def test_a_recipe_among_the_settings_is_applied_not_only_named() -> None:
     given = resolve({"recipe": "tinyimagenet", "dataset": "cifar100"})
     assert given == resolve({"dataset": "cifar100"}, recipe="tinyimagenet")

@@ -23,6 +23,7 @@ from intnacl.runs.folder import RunFolder
 from intnacl.runs.images import RunImages
 from intnacl.runs.pretrain import build_objective, decided, faster_precision, pretrain, suited_threads
 from intnacl.runs.resolve import resolve
+from intnacl.runs.stages import train_and_measure
 from intnacl.training import checkpoint as checkpoints
 from intnacl.training.journal import Journal
 from intnacl.training.objectives import Contrastive, Objective, Supervised
@@ -120,6 +121,56 @@ def test_another_configuration_is_refused_with_the_difference(finished: Path) ->
 def test_a_finished_run_with_more_to_measure_names_the_commands_for_it(finished: Path) -> None:
     with pytest.raises(InputError, match=rf"eps.*\n.*`intnacl attack {finished} …`.*another --out"):
         run(finished, evaluation__eps=(0.3,))
+
+
+def begun_by_an_earlier_version(folder: Path) -> None:
+    written = json.loads((folder / "config.json").read_text())
+    del written["encoder"]["pretrained"]
+    (folder / "config.json").write_text(json.dumps(written))
+
+
+def test_a_run_of_an_earlier_version_keeps_its_optimisers_former_rate(tmp_path: Path) -> None:
+    run(tmp_path / "whole", train__optimizer="sgd", train__lr=1e-3)
+    run(tmp_path / "run", Stop(0), train__optimizer="sgd", train__lr=1e-3)
+    with pytest.raises(InputError, match=r"train\.lr: 0\.001 -> 0\.078125"):
+        run(tmp_path / "run", train__optimizer="sgd")
+    begun_by_an_earlier_version(tmp_path / "run")
+    with pytest.raises(InputError, match=r"train\.lr: 0\.001 -> 0\.1"):
+        run(tmp_path / "run", train__optimizer="sgd", train__lr=0.1)
+    with pytest.warns(InputWarning, match=r"keeps defaults .* began it, train\.lr=0\.001: another --out has"):
+        assert run(tmp_path / "run", train__optimizer="sgd") is None
+    whole, resumed = (tmp_path / name / "encoder.safetensors" for name in ("whole", "run"))
+    assert resumed.read_bytes() == whole.read_bytes()
+
+
+def test_a_run_of_an_earlier_version_on_ones_own_images_keeps_its_attacks(tmp_path: Path) -> None:
+    own = {"dataset": write_images(tmp_path / "images"), "size": 8, "train.batch_size": 6}
+    own |= {"encoder.name": "small", "train.epochs": 1, "probe.solver": "lbfgs"}
+    former = {"evaluation.eps": (0.002,), "evaluation.attacks": ("fgsm", "pgd"), "evaluation.fgsm_eps": ()}
+    folder = RunFolder(tmp_path / "run")
+    assert train_and_measure(resolve(own | former, device=CPU), folder, ALONE, Stop()) is None
+    before = folder.read_result()
+    begun_by_an_earlier_version(folder.path)
+    with pytest.warns(
+        InputWarning, match=r"evaluation\.eps=\(0\.002,\), evaluation\.attacks=\('fgsm', 'pgd'\)"
+    ):
+        assert train_and_measure(resolve(own, device=CPU), folder, ALONE, Stop()) is None
+    result = folder.read_result()
+    assert result is not None
+    assert before is not None
+    assert result["accuracy"] == before["accuracy"]
+    another = resolve(own | former | {"evaluation.eps": (0.1,)}, device=CPU)
+    with pytest.raises(InputError, match=r"evaluation\.eps: \[0\.002\] -> \[0\.1\]"):
+        train_and_measure(another, folder, ALONE, Stop())
+    new = RunFolder(tmp_path / "new")
+    assert train_and_measure(resolve(own, device=CPU), new, ALONE, Stop()) is None
+    result = new.read_result()
+    assert result is not None
+    rows = [
+        (row["name"], round(255 * row["eps"])) for row in result["attacks"] if row["name"] != "worst_case"
+    ]
+    assert sorted(rows) == [*(("fgsm", n) for n in (1, 2, 4, 8, 16)), ("pgd_tuned", 8)]
+    assert result["accuracy"][str(own["dataset"])]["pgd"] is not None
 
 
 def test_pretrained_weights_are_trained_on_and_a_stopped_run_ends_in_the_same_bytes(tmp_path: Path) -> None:

@@ -98,6 +98,19 @@ def test_the_protocol_and_the_page_tell_the_number_of_ranks(tmp_path: Path) -> N
         run.folder.log.write_text(json.dumps({k: v for k, v in row.items() if k != "ranks"}) + "\n")
 
 
+def test_pgd_is_the_one_that_was_asked_for_and_the_papers_of_two(tmp_path: Path) -> None:
+    for name, attacks in (("pgd_tuned", ("fgsm", "pgd_tuned")), ("pgd", ("pgd", "pgd_tuned"))):
+        changes = {"evaluation.attacks": attacks, "evaluation.eps": (0.1,), "evaluation.images": 20}
+        run = trained(tmp_path / name, **changes)
+        run.measure()
+        assert run.result is not None
+        rows = {row["name"]: row["accuracy"] for row in run.result["attacks"]}
+        assert run.result["accuracy"]["digits"]["pgd"] == rows[name]
+        assert run.result["protocol"]["accuracy"] == {"fgsm": "fgsm", "pgd": name}
+        head = {"pgd": "<th>PGD</th>", "pgd_tuned": "<th>PGD tuned</th>"}[name]
+        assert head in run.folder.page.read_text()
+
+
 def test_times_are_by_stage_and_sum_up(tmp_path: Path) -> None:
     run = measured(tmp_path)
     times = result_of(run)["time_s"]

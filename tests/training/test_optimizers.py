@@ -1,6 +1,7 @@
 """Optimisers: LARS against its formula in loops, torch's by name, rates by step."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from intnacl.training.optimizers import LARS, OptimizerConfig, build_optimizer, rate_at, set_rate
+from intnacl.training.settings import TrainConfig
 
 CPU = torch.device("cpu")
 
@@ -85,12 +87,21 @@ def test_weight_decay_spares_biases_and_norms_and_without_it_no_parameter_is_tol
 def test_adam_is_the_default_with_the_papers_rate_and_leaves_out_frozen_parameters():
     net = nn.Linear(2, 2)
     net.bias.requires_grad_(False)
-    optimizer = build_optimizer(net, OptimizerConfig(), CPU)
+    optimizer = build_optimizer(net, OptimizerConfig().with_rate(512), CPU)
     assert isinstance(optimizer, torch.optim.Adam)
     (group,) = optimizer.param_groups
     assert group["lr"].item() == pytest.approx(3e-4)
     assert (group["betas"], group["weight_decay"]) == ((0.9, 0.999), 0)
     assert [id(p) for p in group["params"]] == [id(net.weight)]
+
+
+@pytest.mark.parametrize(("name", "rate"), [("adam", 3e-4), ("adamw", 3e-4), ("sgd", 0.1), ("lars", 0.6)])
+def test_every_optimiser_has_a_rate_of_its_own(name, rate):
+    """By images an update: those of all its batches."""
+    for batches in ({"batch_size": 512}, {"batch_size": 256, "accumulate": 2}):
+        config = TrainConfig(optimizer=name, **batches)
+        assert config.on(CPU).lr == config.with_usual_rate().lr == pytest.approx(rate)
+        assert replace(config, lr=0.2).on(CPU).lr == 0.2
 
 
 def test_rates():

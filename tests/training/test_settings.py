@@ -35,5 +35,5 @@ def test_the_usual_precision_is_one_that_the_device_computes_in(device, capabili
     precision = "fp32" if (device, capability) in (("cpu", None), ("cuda", (7, 5))) else "bf16"
     decided = TrainConfig().on(torch.device(device))
     assert (decided.precision, decided.compile, decided.cuda_graph) == (precision, *[device == "cuda"] * 2)
-    given = TrainConfig(precision="fp16", compile=True, cuda_graph=False)
+    given = TrainConfig(lr=0.1, precision="fp16", compile=True, cuda_graph=False)
     assert given.on(torch.device(device)) == given

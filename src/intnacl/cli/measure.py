@@ -128,7 +128,8 @@ def attack(
     dataset
         Data sets with images of the run's size; by default the run's own.
     eps
-        Radii of the ball, in pixels of [0, 1], also as fractions; by default 0.002 … 0.032 and 8/255.
+        Radii of the ball, in pixels of [0, 1], also as fractions; by default 0.002 … 0.032 and 8/255, on
+        one's own images 1/255 … 16/255.
     attacks
         fgsm, pgd (the paper's), pgd_tuned (step eps/4, 40 steps) and autoattack; by default the first three.
     images

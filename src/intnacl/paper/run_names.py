@@ -67,4 +67,5 @@ def _text(config: RunConfig) -> str:
 
 @cache
 def _defaults() -> dict[str, Any]:
-    return dict(flatten(to_dict(RunConfig())))
+    usual = RunConfig()
+    return dict(flatten(to_dict(replace(usual, train=usual.train.with_usual_rate()))))

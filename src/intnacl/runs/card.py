@@ -11,7 +11,7 @@ from intnacl.data.datasets import is_at_path
 from intnacl.errors import printable
 from intnacl.runs.config import RunConfig
 from intnacl.runs.folder import loss_name
-from intnacl.runs.page import accuracy_rows, escape_markdown
+from intnacl.runs.page import accuracy_rows, attack_heads, escape_markdown
 from intnacl.runs.result import Result, best_rows, images_measured_on, radius_text
 
 CARD_MARK = "An encoder trained by intnacl"  # a README.md with these words is a card of ours
@@ -69,7 +69,7 @@ def _figures(result: Result) -> str:
     """Write the figures as tables, and what they were measured with as a list."""
     if not result["accuracy"]:
         return "Not measured yet: `intnacl probe RUN`, `intnacl attack RUN`, then export again."
-    heads = [f"{name}, {radius_text(result)}".removesuffix(", ") for name in ("FGSM", "PGD")]
+    heads = [f"{name}, {radius_text(result)}".removesuffix(", ") for name in attack_heads(result)]
     knn = {one["dataset"]: one["accuracy"] for one in reversed(result["knn"])}  # the first is the run's own
     accuracies = [[shown(name), *row, two_decimals(knn.get(name))] for name, *row in accuracy_rows(result)]
     parts = [table(["data set (accuracy, %)", "clean", *heads, "kNN, clean"], accuracies)]
@@ -137,7 +137,7 @@ def _training(config: RunConfig) -> str:
         "epochs": str(train.epochs),
         "batch size": str(train.batch_size * train.accumulate),
         "optimiser": f"{train.optimizer}, weight decay {train.weight_decay:g}",
-        "learning rate": f"{train.lr:g}, {schedule}",
+        "learning rate": f"{train.rate:g}, {schedule}",
         "precision": train.precision,
         "recipe": config.recipe,
         "seed": str(config.seed),

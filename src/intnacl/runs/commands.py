@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from intnacl.attacks.autoattack import require_autoattack
 from intnacl.console import print_table, print_warnings, show, two_decimals
+from intnacl.data.datasets import is_at_path
 from intnacl.errors import InputError, check_choice
 from intnacl.evaluation.probe import ProbeConfig
 from intnacl.plots.curves import draw_probe, draw_robustness
@@ -23,7 +24,7 @@ from intnacl.runs.attack import (
 )
 from intnacl.runs.config import SETTINGS, EvaluationConfig, override, typed
 from intnacl.runs.embed import write_features
-from intnacl.runs.folder import file_name
+from intnacl.runs.folder import RunFolder, file_name
 from intnacl.runs.measure import measure_hcl_probe, measure_knn, measure_probe
 from intnacl.runs.measurements import Measurement
 from intnacl.runs.opened import Run, open_run
@@ -39,7 +40,9 @@ STALE = (
     "result.json stays as it was: not all that the run asks for is measured on these images. The run's own "
     "`intnacl run` does that."
 )
-EPS_CURVE = (0.002, 0.004, 0.008, 0.016, 8 / 255, 0.032)  # where no eps is named
+# Radii where none is named: on the paper's data from its own, on one's own images around the usual 8/255.
+EPS_CURVE = (0.002, 0.004, 0.008, 0.016, 8 / 255, 0.032)
+OWN_CURVE = tuple(n / 255 for n in (1, 2, 4, 8, 16))
 
 
 def probe_command(
@@ -86,7 +89,7 @@ def attack_command(
     root: Path | None = None,
 ) -> None:
     """Attack the classifiers of a run's probes; those that are not there yet are probed first."""
-    radii = tuple(sorted(set(eps or EPS_CURVE)))
+    radii = tuple(sorted(set(eps or _usual_radii(path))))
     wanted = EvaluationConfig(eps=radii, attacks=tuple(attacks), images=images)
     planned = planned_attacks(wanted)
     if not attacks:
@@ -108,6 +111,13 @@ def attack_command(
         if examples is not None:
             _save(draw_stored(examples), run.folder.picture("examples", name))
     _finish(run)
+
+
+def _usual_radii(path: Path) -> Sequence[float]:
+    """Return the radii for a run that is attacked without any being named."""
+    folder = RunFolder(path)
+    own = folder.config.exists() and is_at_path(folder.read_config().dataset)
+    return OWN_CURVE if own else EPS_CURVE
 
 
 def embed_command(

@@ -31,11 +31,18 @@ class EvaluationConfig:
     eps: tuple[float, ...] = (0.002,)
     """Attack radii in pixels of [0, 1]; the first is the one of `accuracy` in result.json."""
     attacks: tuple[str, ...] = ("fgsm", "pgd")
-    """fgsm, pgd (the paper's), pgd_tuned, autoattack."""
+    """fgsm, pgd (the paper's), pgd_tuned, autoattack. `accuracy` in result.json has the PGD among them, the
+    paper's where both are."""
     fgsm_eps: tuple[float, ...] = ()
     """More radii for FGSM alone, which is cheap."""
     images: int | None = None
     """Attack only this many test images; None: all."""
+
+    @property
+    def pgd(self) -> str:
+        """The attack whose figure is the PGD of `accuracy` in result.json."""
+        tuned = "pgd_tuned" in self.attacks and "pgd" not in self.attacks
+        return "pgd_tuned" if tuned else "pgd"
 
     @property
     def rounds(self) -> tuple[tuple[float, tuple[str, ...]], ...]:

@@ -84,6 +84,7 @@ def render(found: Overview, result: Result) -> str:
         config=config,
         result=result,
         attack_names=ATTACK_NAMES,
+        heads=attack_heads(result),
         at=radius_text(result),
         measured_on=images_measured_on(result),
         knn=found.own_knn(),
@@ -143,9 +144,10 @@ def print_result(folder: RunFolder) -> None:
     result = cast(Result, json.loads(folder.result.read_bytes()))
     at = radius_text(result)
     title = f"accuracy in percent of {images_measured_on(result)}" + (f"; attacks at {at}" if at else "")
-    print_table(title, ["data set", "clean", "FGSM", "PGD"], accuracy_rows(result))
+    print_table(title, ["data set", "clean", *attack_heads(result)], accuracy_rows(result))
     attacks = [row for row in result["attacks"] if not of_one_attack(row)]
-    others = {row["name"] for row in attacks} - {"fgsm", "pgd", "worst_case"}
+    shown = result["protocol"].get("accuracy", {"fgsm": "fgsm", "pgd": "pgd"})
+    others = {row["name"] for row in attacks} - {*shown.values(), "worst_case"}
     if others or len({row["eps"] for row in attacks}) > 1:
         for name in result["accuracy"]:
             print_attacks(name, [row for row in attacks if row["dataset"] == name])
@@ -153,8 +155,14 @@ def print_result(folder: RunFolder) -> None:
     show(f"written: {folder.result}, {folder.page}")
 
 
+def attack_heads(result: Result) -> tuple[str, str]:
+    """Return the names of the attacks in a result's accuracies: FGSM, and PGD or PGD tuned."""
+    of = result["protocol"].get("accuracy", {})  # earlier versions had the paper's alone
+    return ATTACK_NAMES["fgsm"], ATTACK_NAMES[of.get("pgd", "pgd")]
+
+
 def accuracy_rows(result: Result) -> list[list[str]]:
-    """Return data set, clean, FGSM, PGD: a row for each data set of a result."""
+    """Return data set, clean, and under each of `attack_heads`: a row for each data set of a result."""
     return [
         [name, *(two_decimals(figure) for figure in (row["clean"], row["fgsm"], row["pgd"]))]
         for name, row in result["accuracy"].items()

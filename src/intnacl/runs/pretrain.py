@@ -14,6 +14,7 @@ import torch
 from intnacl.data.datasets import Dataset, is_at_path
 from intnacl.errors import InputError, InputWarning
 from intnacl.evaluation.knn import KnnMonitor
+from intnacl.files import parse_json
 from intnacl.models.encoders import EncoderConfig, build_model
 from intnacl.models.weights import read_header, save_encoder
 from intnacl.plots.curves import draw_learning
@@ -21,6 +22,7 @@ from intnacl.plots.style import save_figure
 from intnacl.runs.config import RunConfig
 from intnacl.runs.folder import RunFolder
 from intnacl.runs.images import RunImages, image_side
+from intnacl.runs.resolve import as_begun
 from intnacl.training.journal import Journal, last_record, records
 from intnacl.training.objectives import Contrastive, Objective, Supervised
 from intnacl.training.ranks import Ranks, barrier
@@ -39,7 +41,7 @@ def pretrain(
     loaded already.
     """
     images = images or RunImages(config)
-    config = decided(config, folder, here, images)
+    config = _as_begun(decided(config, folder, here, images), folder, here)
     with folder.work() if here.main and not folder.encoder.exists() else nullcontext():
         begun = here.main and folder.begin(config)
         if folder.encoder.exists():
@@ -116,6 +118,21 @@ def suited_threads(config: RunConfig, here: Ranks) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def _as_begun(config: RunConfig, folder: RunFolder, here: Ranks) -> RunConfig:
+    """Return the configuration with former defaults where an earlier version began the run with them."""
+    if not folder.config.exists():
+        return config
+    begun = folder.read_config()
+    if "pretrained" in parse_json(folder.config.read_bytes())["encoder"]:  # of this version
+        return config
+    config, kept = as_begun(config, begun)
+    if kept and here.main:
+        listed = ", ".join(f"{key}={value}" for key, value in kept.items())
+        text = f"{folder} keeps defaults of the version that began it, {listed}: another --out has today's."
+        warnings.warn(text, InputWarning, stacklevel=3)
+    return config
 
 
 def _check_trained(folder: RunFolder, images: RunImages) -> None:

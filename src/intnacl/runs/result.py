@@ -21,7 +21,7 @@ ROW = ("name", "eps", "steps", "step_size", "restarts", "images", "accuracy", "c
 
 
 class Accuracy(TypedDict):
-    """Percent on one data set under the run's own protocol; None: not measured.
+    """Percent on one data set under the attacks that the protocol names; None: not measured.
 
     The split, here and in the rows below, is that of the images measured on; "test" where it is missing.
     """
@@ -73,6 +73,7 @@ class Protocol(TypedDict):
     epochs: int
     objective: str
     probe: dict[str, object]
+    accuracy: dict[str, str]  # the attacks whose figures are `fgsm` and `pgd` of the accuracies
     attacks: list[AttackSettings]
     batch_sizes: dict[str, int]
     precision: dict[str, str | None]
@@ -195,14 +196,10 @@ class Overview:
     def _accuracy(self, dataset: str, rows: list[AttackRow]) -> Accuracy:
         """Return accuracy clean, and under FGSM and PGD at the first eps."""
         probe, wanted = self.probes[dataset], self.run.config.evaluation
-        found: Accuracy = {
-            "clean": probe.figures["accuracy"],
-            "fgsm": None,
-            "pgd": None,
-        }
+        found: Accuracy = {"clean": probe.figures["accuracy"], "fgsm": None, "pgd": None}
         if self.run.images.holdout:
             found["split"] = "holdout"
-        for attack in attacks_at(("fgsm", "pgd"), wanted.eps[0], wanted.images) if wanted.eps else ():
+        for attack in attacks_at(("fgsm", wanted.pgd), wanted.eps[0], wanted.images) if wanted.eps else ():
             count = min(wanted.images or sys.maxsize, measured_images(probe.figures["images"]))
             key = {k: v for k, v in attack.settings().items() if k in ROW}
             key |= {"dataset": dataset, "images": count}
@@ -240,6 +237,7 @@ class Overview:
             "epochs": config.train.epochs,
             "objective": config.objective,
             "probe": asdict(config.probe) | {"frozen": "weights and statistics compared before and after"},
+            "accuracy": {"fgsm": "fgsm", "pgd": config.evaluation.pgd},
             "attacks": list({digest(attack): attack for attack in settings}.values()),
             "batch_sizes": {
                 "train": config.train.batch_size, "probe": config.probe.batch_size,

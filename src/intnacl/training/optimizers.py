@@ -2,14 +2,21 @@
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from intnacl.errors import Settings, check_number, must, one_of, setting
+
+ADAM_RATE = 3e-4  # the paper's, whatever the batch
+# Of the others, for an update of 256 images; it grows in proportion to them.
+RATE_OF_256 = {
+    "sgd": 0.05,  # SimSiam (Chen & He 2021), "Baseline settings"
+    "lars": 0.3,  # SimCLR (Chen et al. 2020), "Default setting"
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,8 +26,9 @@ class OptimizerConfig(Settings):
     prefix: ClassVar[str] = "train."
     optimizer: str = setting("adam", one_of("adam", "adamw", "sgd", "lars"), called="optimizer")
     """adam, adamw, sgd or lars."""
-    lr: float = setting(3e-4, check_number, flag=True)
-    """Learning rate."""
+    lr: float | None = setting(None, check_number, flag=True)
+    """Learning rate; None: the optimiser's own for updates of B images, 0.0003 with adam and adamw,
+    0.05·B/256 with sgd (SimSiam's), 0.3·B/256 with lars (SimCLR's)."""
     weight_decay: float = setting(0.0, check_number)
     """Of matrices and kernels: with adamw decoupled from the gradient, otherwise added to it."""
     decay_vectors: bool = False
@@ -38,6 +46,21 @@ class OptimizerConfig(Settings):
     def changes_rate(self) -> bool:
         """True if the learning rate is not the same in all steps."""
         return self.schedule != "constant" or self.warmup_epochs > 0
+
+    def with_rate(self, images: int) -> Self:
+        """Return these settings with the optimiser's own rate for updates of `images`, if they have none."""
+        return self if self.lr is not None else replace(self, lr=usual_rate(self.optimizer, images))
+
+    @property
+    def rate(self) -> float:
+        """The learning rate, where it is decided."""
+        assert self.lr is not None, "with_rate() decides it"
+        return self.lr
+
+
+def usual_rate(optimizer: str, images: int) -> float:
+    """Return an optimiser's own learning rate for updates of `images`."""
+    return RATE_OF_256[optimizer] * images / 256 if optimizer in RATE_OF_256 else ADAM_RATE
 
 
 class LARS(Optimizer):
@@ -81,7 +104,7 @@ def build_optimizer(module: nn.Module, config: OptimizerConfig, device: torch.de
             {"params": [p for p in trained if p.ndim > 1], "weight_decay": config.weight_decay},
             {"params": [p for p in trained if p.ndim <= 1], "weight_decay": 0.0},
         ]
-    rate, momentum = torch.tensor(config.lr, device=device), config.momentum
+    rate, momentum = torch.tensor(config.rate, device=device), config.momentum
     cuda = device.type == "cuda"
     if config.optimizer in ("adam", "adamw"):
         adam = torch.optim.Adam if config.optimizer == "adam" else torch.optim.AdamW
@@ -95,11 +118,11 @@ def build_optimizer(module: nn.Module, config: OptimizerConfig, device: torch.de
 def rate_at(config: OptimizerConfig, step: int, steps: int, warmup_steps: int) -> float:
     """Return the learning rate of a step: linear warm-up, then constant or half a cosine to zero."""
     if step < warmup_steps:
-        return config.lr * (step + 1) / warmup_steps
+        return config.rate * (step + 1) / warmup_steps
     if config.schedule == "constant":
-        return config.lr
+        return config.rate
     done = (step - warmup_steps) / max(1, steps - warmup_steps)
-    return config.lr * 0.5 * (1 + math.cos(math.pi * done))
+    return config.rate * 0.5 * (1 + math.cos(math.pi * done))
 
 
 def set_rate(optimizer: Optimizer, rate: float) -> None:

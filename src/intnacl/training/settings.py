@@ -41,15 +41,19 @@ class TrainConfig(OptimizerConfig):
     tensorboard: bool = setting(False, free=True)
     """Write the log for TensorBoard too."""
 
+    def with_usual_rate(self) -> "TrainConfig":
+        """Return these settings with a learning rate, that of the optimiser where none was given."""
+        return self.with_rate(self.batch_size * self.accumulate)
+
     def on(self, device: torch.device) -> "TrainConfig":
-        """Return these settings with everything decided that was left to the device."""
+        """Return these settings with everything decided, also what was left to the device."""
         gpu, precision = device.type == "cuda", self.precision
         if precision == "auto":
             # Older GPUs only emulate bf16, slowly. A GPU elsewhere, as under Ray, is taken for a new one.
             old = gpu and torch.cuda.is_available() and torch.cuda.get_device_capability(device) < (8, 0)
             precision = "bf16" if gpu and not old else "fp32"
         return replace(
-            self,
+            self.with_usual_rate(),
             precision=precision,
             compile=gpu if self.compile is None else self.compile,
             cuda_graph=gpu if self.cuda_graph is None else self.cuda_graph,

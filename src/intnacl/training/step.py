@@ -43,7 +43,7 @@ class TrainStep:
         if self.config.precision == "fp64":
             objective.double()
         objective.to(memory_format=torch.channels_last)
-        self.optimizer = build_optimizer(objective.model, config, device)
+        self.optimizer = build_optimizer(objective.model, self.config, device)
         if here.world > 1:
             objective.distribute(lambda module: wrap_ddp(module, device))
         self.labels = labels.to(device) if labels is not None else None
