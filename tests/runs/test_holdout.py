@@ -57,6 +57,7 @@ def test_what_is_measured_on_was_not_trained_on(tmp_path: Path, monkeypatch: pyt
 
 
 def test_every_figure_names_its_split(folder: RunFolder) -> None:
+    assert folder.state() == "finished"
     result = json.loads(folder.result.read_text())
     assert {row["split"] for key in ("attacks", "knn", "probes") for row in result[key]} == {"holdout"}
     assert result["accuracy"]["digits"]["split"] == "holdout"

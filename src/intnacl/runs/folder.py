@@ -39,7 +39,9 @@ RESULT = {
         "of?": [str],
     }],
     "time_s": {...: NUMBER}, "warnings?": [str],
-    "protocol": {"images?": {...: {"test": int}}, "hardware?": {...: (str, int, bool)}},
+    "protocol": {
+        "images?": {...: {"train": int, "test?": int, "holdout?": int}}, "hardware?": {...: (str, int, bool)},
+    },
     "config": {"dataset?": str, "evaluation?": {"eps": [NUMBER], "images": (int, NoneType)}},
 }  # fmt: skip
 """What is read of `result.json`, in the form that `fits` takes."""
