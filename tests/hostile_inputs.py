@@ -94,7 +94,7 @@ SETTINGS_OF_GRID: dict[str, Any] = {
 
 def settings_files(campaign: Campaign, count: int) -> None:
     """TOML files of settings and of grids."""
-    draw, file = campaign.draw, campaign.folder / "settings.toml"
+    draw = campaign.draw
     plain = {"preset": "intnacl", "recipe": "digits", **to_dict(resolve())}
     grid = {"tables": [SETTINGS_OF_GRID]}
     for number in range(count):
@@ -104,7 +104,7 @@ def settings_files(campaign: Campaign, count: int) -> None:
             text = damaged(draw, text)
         if draw.random() < 0.05:
             text = draw.choice((b"x=" + b"[" * 100_000, b"x=" + b"{a=" * 900, b"\xff\xfe", b"", b"\0"))
-        file.unlink(missing_ok=True)
+        file = campaign.folder / f"settings{number}.toml"
         file.write_bytes(text)
         if draw.random() < 0.03:
             misplace(draw, file)

@@ -250,3 +250,18 @@ def test_a_root_that_cannot_be_written_is_named_once(root: Path, file: Path) -> 
         cached(root, source(file), Filler())
     with pytest.raises(InputError, match=rf"cannot write to {file / 'cache'} or {root / 'cache'}: set"):
         cached(file, source(file), Filler())
+
+
+@pytest.mark.parametrize("skipped", [{}, {"c.png": "empty"}, {"a.png": "empty", "b.png": "empty"}])
+def test_an_entry_of_other_broken_images_is_rebuilt(root: Path, file: Path, skipped: dict[str, str]) -> None:
+    own = replace(source(file), names=("a.png", "b.png", "broken.png"))
+
+    def fill(out: IO[bytes]) -> tuple[list[int], dict[str, str]]:
+        labels, _ = Filler()(out)
+        return labels, {"broken.png": "empty"}
+
+    cached(root, own, fill)
+    entry = entries(root)[0] / "entry.json"
+    entry.write_text(json.dumps(json.loads(entry.read_text()) | {"skipped": skipped}))
+    with pytest.warns(InputWarning, match="is damaged and is made again"):
+        assert cached(root, own, fill).skipped == {"broken.png": "empty"}

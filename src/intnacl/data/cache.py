@@ -49,6 +49,8 @@ class Source:
     size: int
     files: Sequence[Path]
     classes: tuple[str, ...]
+    names: Sequence[str] = ()
+    """Of all images, broken ones too, where they are known before any is decoded."""
 
     @property
     def key(self) -> str:
@@ -133,6 +135,10 @@ def _open(entry: Path, source: Source) -> ImageSet | None:
         if not whole or facts["classes"] != list(source.classes):
             return None
         if not all(isinstance(reason, str) for reason in skipped.values()):
+            return None
+        if source.names and not (
+            len(source.names) == count + len(skipped) and skipped.keys() <= set(source.names)
+        ):
             return None
         images = _map(entry / "images.u8", torch.uint8, [count, *rest])
         labels = _map(entry / "labels.i64", torch.int64, [count])

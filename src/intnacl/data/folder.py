@@ -32,6 +32,7 @@ def load_folder(request: LoadRequest) -> ImageSet:
         size=size,
         files=[path for path, _ in files],
         classes=classes,
+        names=[item.name for item in items],
     )
     found = cached(request.root, source, lambda out: decode_all(items, len(items), out, size=size))
     return replace(found, names=tuple(item.name for item in items if item.name not in found.skipped))
