@@ -98,8 +98,10 @@ def test_all_files_are_there_and_equal_results_give_equal_ones(
 
 @pytest.mark.parametrize("name", PAGES)
 def test_measured_stands_beside_published(written: dict[str, str], name: str) -> None:
-    for value in ("53.69", "59.85", "76.34", "missing", "(2)"):
-        assert value in written[name]
+    """And how much of the paper does: 56 figures of Table 2 without M = 4, 8 of Figure 1, 60 of long runs."""
+    seeds, of_paper = ("(2)", "(5)") if name == "report.tex" else ("(n = 2)", "(n = 5)")
+    for text in ("53.69", "59.85", "76.34", "missing", f" {seeds}", f"0.25 {of_paper}", "124 of the 440"):
+        assert text in re.sub(r"\$\\pm\$|\}", "", written[name])
 
 
 def test_a_figure_in_several_cells_counts_once(tmp_path: Path) -> None:
@@ -188,6 +190,9 @@ def test_the_csv_is_tidy(written: dict[str, str]) -> None:
     first = lines[0]
     assert (first["table"], first["row"], first["metric"], first["seed"]) == ("table2", "M = 1", "clean", "0")
     assert (first["published_mean"], first["paper_setting"]) == ("53.69", "True")
+    assert {(line["seeds"], line["published_seeds"]) for line in lines} == {
+        ("2", "5"), ("0", "5"), ("2", ""),
+    }  # fmt: skip
     assert float(first["value"]) == pytest.approx(52.69, abs=1.5)
 
 
@@ -200,7 +205,7 @@ def test_a_figure_says_of_how_many_images_it_is(tmp_path: Path, counts: tuple[in
     row = {"dataset": "cifar100", "name": "autoattack", "eps": 0.002, "accuracy": 20.0}
     edit(tmp_path, lambda result, i: result["attacks"].append(row | {"images": counts[i]}))
     report = report_of(tmp_path)
-    assert f"| 20.00 ± 0.00 (2){shown} |" in report["report.md"]
+    assert f"| 20.00 ± 0.00 (n = 2){shown} |" in report["report.md"]
     assert report["report.md"].count(" images |") == bool(shown)
     said = [line["images"] for line in lines_of(report) if line["metric"] == "autoattack" and line["value"]]
     assert said == ([str(count) for count in counts] if shown else ["", ""])

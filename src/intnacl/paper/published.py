@@ -41,6 +41,8 @@ STATED_OF: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
     "tinyimagenet": {"train.batch_size": (128,), "probe.epochs": (200,)},
 }
 UNSTATED_WHEN_SUPERVISED = ("augment.", "loss.")
+Key = tuple[str | float | None, ...]
+"""Data sets of training and measurement, metric, loss and epochs."""
 
 
 class Value(NamedTuple):
@@ -52,10 +54,16 @@ class Value(NamedTuple):
 
 def find(config: RunConfig, dataset: str, metric: str, eps: float | None = None) -> Value | None:
     """Return the published value of a run's figure, if any; `departures` says whether they compare."""
+    key = figure_key(config, dataset, metric, eps)
+    return None if key is None else values().get(key)
+
+
+def figure_key(config: RunConfig, dataset: str, metric: str, eps: float | None = None) -> Key | None:
+    """Return what identifies a figure among those of the paper; None: it prints none of this kind."""
     radius = config.evaluation.eps[0] if eps is None and config.evaluation.eps else eps
     if metric != "clean" and radius != EPS:
         return None
-    key: tuple[Any, ...] = (None,) * 7
+    row: Key = (None,) * 7
     if config.objective == "contrastive":
         loss, robust = config.loss, config.loss.alpha > 0
         if loss.negatives != "g0" and loss.tau_plus != 0.01:
@@ -64,14 +72,14 @@ def find(config: RunConfig, dataset: str, metric: str, eps: float | None = None)
         weight = {"loss": "what", "relative": "what", "one": "one"}[loss.weight] if robust else None
         estimator = (loss.robust_negatives or loss.negatives) if robust else None
         lam = loss.lam if nacl == "mixnca" else None
-        key = (nacl, loss.negatives, lam, loss.num_positives, loss.alpha, estimator, weight)
-    return values().get((config.dataset, dataset, metric, *key, config.train.epochs))
+        row = (nacl, loss.negatives, lam, loss.num_positives, loss.alpha, estimator, weight)
+    return (config.dataset, dataset, metric, *row, config.train.epochs)
 
 
 @cache
-def values() -> Mapping[tuple[Any, ...], Value]:
-    """Return every value by the key of its figure; of two printed ones, that with a deviation."""
-    found: dict[tuple[Any, ...], Value] = {}
+def values() -> Mapping[Key, Value]:
+    """Return every value by its `figure_key`; of two printed ones, that with a deviation."""
+    found: dict[Key, Value] = {}
     for row in document()["values"]:
         one = row["m"] == 1  # NCA and MIXNCA are the same there
         key = (

@@ -24,10 +24,11 @@ STAGES = {
     "probe": "probe", "knn": "kNN", "attack": "attacks", "total": "in all",
 }  # fmt: skip
 MINUTES = "Minutes are the least of the seeds'; runs that shared their device with others have none."
+COVERED = "{} of the {} figures that the paper prints have a measured value beside them."
 STRONG, WEAK = 2.0, 1.0  # units of the pooled spread from which a difference is coloured
 CSV_COLUMNS = (
     "table", "group", "row", "column", "dataset", "metric", "eps", "seed", "run", "status", "value",
-    "published_mean", "published_sd", "paper_setting", "images",
+    "published_mean", "published_sd", "paper_setting", "images", "seeds", "published_seeds",
 )  # fmt: skip
 TEX_WIDTH, TEX_COMPARED, TEX_ALONE = 12, 3, 2  # of a page, a column with published values, one without
 TEX_SPECIAL = {
@@ -58,7 +59,7 @@ class Report:
 
 
 def write_report(results: Path, out: Path) -> list[Path]:
-    """Write the report of `results` below `out`; return the files."""
+    """Write the report of `results` below `out`, print how much of the paper it covers, return its files."""
     tables, runs = read_cells(results)
     names = file_names([table.key for table in tables])
     drawings: dict[str, str] = {}
@@ -78,6 +79,7 @@ def write_report(results: Path, out: Path) -> list[Path]:
     content["results.csv"] = tidy(tables).encode("utf-8", "backslashreplace")
     for name, text in content.items():
         write_file(out / name, text)
+    print(COVERED.format(len(printed_and_measured(tables)), len(published.values())))
     return [out / name for name in content]
 
 
@@ -119,6 +121,7 @@ def render(name: str, report: Report, escape: Callable[[str], str] | None) -> st
         failed=[run for run in runs if run.status == "failed"],
         measured=sum(cell.mean is not None for cell in cells),
         cells=len(cells),
+        covered=COVERED.format(len(printed_and_measured(report.tables)), len(published.values())),
         compared=len(compared),
         close=sum(abs(units) < STRONG for units in compared),
     )
@@ -139,6 +142,19 @@ def distinct(tables: Sequence[FilledTable]) -> list[Cell]:
     return list(found.values())
 
 
+def printed_and_measured(tables: Sequence[FilledTable]) -> set[published.Key]:
+    """Return the figures of the paper that have a measured value beside them in a table, each once."""
+    return {
+        key
+        for table in tables
+        for row in table.cells
+        for column, cell in zip(table.columns, row, strict=True)
+        for run in list(cell.runs.values())[:1]
+        if cell.published is not None and cell.mean is not None
+        if (key := published.figure_key(run.config, cell.dataset, column.metric, column.eps)) is not None
+    }
+
+
 def radius(column: Column, run: RecordedRun) -> float | None:
     """Return the radius of a column's attack; None: there is none."""
     if column.metric in ("clean", "minutes"):
@@ -147,12 +163,12 @@ def radius(column: Column, run: RecordedRun) -> float | None:
 
 
 def number(cell: Cell) -> str:
-    """53.69 ± 0.25 (5)."""
+    """53.69 ± 0.25 (n = 5), or (n = 2 of 5) where three of the planned seeds are missing."""
     if cell.mean is None:
         return cell.status
     spread = "" if cell.sd is None else f" ± {cell.sd:.2f}"
     of = "" if cell.status == "measured" else f" of {len(cell.runs)}"
-    return f"{cell.mean:.2f}{spread} ({cell.n}{of})"
+    return f"{cell.mean:.2f}{spread} (n = {cell.n}{of})"
 
 
 def images(cell: Cell) -> str:
@@ -161,8 +177,9 @@ def images(cell: Cell) -> str:
 
 
 def value(of_paper: published.Value) -> str:
-    """53.69 ± 0.25."""
-    return f"{of_paper.mean:.2f}" + ("" if of_paper.sd is None else f" ± {of_paper.sd:.2f}")
+    """53.69 ± 0.25 (n = 5)."""
+    spread = "" if of_paper.sd is None else f" ± {of_paper.sd:.2f}"
+    return f"{of_paper.mean:.2f}{spread} (n = {published.TRIALS})"
 
 
 def signed(value: float) -> str:
@@ -264,7 +281,7 @@ def tidy(tables: Sequence[FilledTable]) -> str:
                 table.key, row.group, row.label, column.label, cell.dataset, column.metric,
                 "" if eps is None else eps, seed, run.name, run.status,
                 cell.values.get(seed, ""), mean, "" if sd is None else sd, not run.departures,
-                cell.images.get(seed, ""),
+                cell.images.get(seed, ""), cell.n, published.TRIALS if cell.published else "",
             )  # fmt: skip
             # A spreadsheet would take text that begins like this for a formula: it gets an apostrophe.
             formula = ("=", "+", "-", "@", "\t")
