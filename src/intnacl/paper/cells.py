@@ -33,8 +33,9 @@ class RecordedRun:
     result: Result | None
     error: str | None
     departures: list[str]
-    """From what the paper states; none: its setting."""
+    """What it does otherwise than the paper states; nothing in the paper's setting."""
     choices: list[str]
+    """What it sets otherwise than the recipe where the paper leaves it open."""
     command: str
     """The command line that does this run alone."""
 
@@ -134,7 +135,7 @@ class FilledTable:
     figure: str | None
     x_label: str
     departures: list[str] = field(default_factory=list)
-    """From what the paper states, where every run behind the table has some."""
+    """What its runs do otherwise than the paper states; nothing if one of them is in the paper's setting."""
     tiny: bool = False
 
     @property
@@ -239,7 +240,7 @@ def command(config: RunConfig, folder: Path) -> str:
 
 
 def cell_of(runs: dict[str, RecordedRun], config: RunConfig, column: Column) -> Cell:
-    """Return a column's figure over runs by seed that train as `config` does, and the paper's for it."""
+    """Return a column's figure over `runs`, by seed, which train as `config` does; with the paper's value."""
     dataset, values, images, some = column.dataset or config.dataset, {}, {}, False
     for seed, run in runs.items():
         value, attacked = figure(run.result, dataset, column.metric, column.eps)

@@ -135,23 +135,26 @@ CLAIMS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """A comparison in figures: ours less theirs, in percentage points."""
+    """The figure of the first loss of a pair minus that of the second, in percentage points."""
 
     pair: tuple[str, str]
     figure: On
     kind: str
     measured: float | None
     chance: float | None
-    """Up to here, a difference from zero may be chance."""
+    """The largest difference from zero that chance explains."""
     paper: float | None
     chance_from_paper: float | None
-    """Up to here, a difference from `paper` may be chance."""
+    """The largest difference from `paper` that chance explains."""
     seeds: tuple[int, int]
-    """Of the two losses."""
+    """Number of seeds of each loss."""
 
     @property
     def verdict(self) -> str:
-        """yes, no, partly (better, but by less than the paper says), unclear or missing."""
+        """Say whether it supports the claim.
+
+        yes; no; partly: better, but by less than the paper says; unclear: chance explains it; missing.
+        """
         if self.measured is None or self.chance is None:
             return "missing"
         if self.kind == "no_less":
@@ -185,7 +188,7 @@ class Judgement:
 
     @property
     def verdict(self) -> str:
-        """One phrase; "so far" where comparisons are missing."""
+        """Sum up its comparisons in one phrase, with "so far" while some are missing."""
         found = [d.verdict for d in self.differences if d.verdict != "missing"]
         if not found:
             return "not measured yet"
@@ -199,7 +202,7 @@ class Judgement:
 
 
 def measured_claims(runs: Mapping[str, RecordedRun]) -> list[Judgement]:
-    """Return all claims if anything is known of any, else none."""
+    """Judge all claims; return none while no comparison has been measured."""
     found = judge(runs)
     return found if any(d.verdict != "missing" for one in found for d in one.differences) else []
 
@@ -239,8 +242,8 @@ def judge(runs: Mapping[str, RecordedRun]) -> list[Judgement]:
 def _cell(runs: Iterable[RecordedRun], settings: Settings, on: On) -> Cell:
     """Return a loss's figure over seeds, after the paper's 100 epochs.
 
-    Under attack, runs whose first radius is another one than the paper's do not count. Of a seed's runs, one
-    that has the figure does.
+    Under attack, runs whose first radius differs from the paper's do not count. Of several runs with one
+    seed, one that has the figure is taken.
     """
     wanted, (dataset, metric) = canonical(resolve({**CIFAR, **settings})), on
 

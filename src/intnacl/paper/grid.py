@@ -90,7 +90,7 @@ ADV = Row(label="Adv", settings=loss(**PRESETS["adv"]))
 INTCL = Row(label="IntCl", settings=loss(**PRESETS["intcl"]))
 INTNACL = Row(label="IntNaCl", settings=loss(**PRESETS["intnacl"]))
 SEVEN = (SIMCLR, DEBIASED, HARDNEG, DEBIASED_HARDNEG, ADV, INTCL, INTNACL)
-# The eleven encoders by which the paper's claims are judged: those of its abstract, and those beside them.
+# The eleven losses by which most claims are judged: those that the paper's abstract is about, and others.
 CENTRAL = (
     SIMCLR, DEBIASED_HARDNEG, Row(label="MIXNCA(g2, 5, 0.5)", settings=mixnca("g2", 5, 0.5)), INTCL, INTNACL,
 )  # fmt: skip

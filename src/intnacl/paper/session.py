@@ -51,7 +51,7 @@ class Session:
         ]
 
     def free_jobs(self, left: Iterable[Job]) -> list[Job]:
-        """Return those that need not wait for an earlier one to train the encoder that both end with."""
+        """Return the runs that can begin now: no run before them is still to train the same encoder."""
         free, awaited = [], set[str]()
         for job in left:
             key = self._encoder_keys[job.name]

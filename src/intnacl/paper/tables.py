@@ -76,7 +76,7 @@ class Column:
     panel: str = ""
     """The panel of the figure."""
     optional: bool = False
-    """Shown where it has been measured; no run is asked for it."""
+    """True if no run measures it by itself; the column is shown once `intnacl attack`, say, has."""
     preset: str | None = None
     """As a row's, over table and row."""
 

@@ -28,8 +28,8 @@ WEIGHT = {"loss.weight": "relative"}
 # paper clean and 2.5 under FGSM. Linear layer: after 1000 epochs, raw features at 3e-4 end up to 2 points
 # below clean and 7 under FGSM.
 READING = {**WEIGHT, "encoder.head": "hcl", "probe.normalize": True, "probe.lr": 1e-3}
-# TinyImageNet: CLAE, on whose code the paper builds, normalises by ImageNet's statistics. Its adversarial step
-# of 0.03 comes after that: 0.0068 in pixels (on CIFAR, which it divides by 0.5, our default of 0.015).
+# TinyImageNet: CLAE, on whose code the paper builds, normalises by ImageNet's statistics. Its adversarial
+# step of 0.03 comes after that: 0.0068 in pixels (on CIFAR, which it divides by 0.5, our default of 0.015).
 TINYIMAGENET = {
     "encoder.mean": (0.485, 0.456, 0.406),
     "encoder.std": (0.229, 0.224, 0.225),
