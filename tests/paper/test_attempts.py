@@ -1,9 +1,9 @@
-"""One attempt at a run: done once, resumed, inherited, retried, given up; marked where a device is shared."""
+"""One attempt at a run: done once, resumed, given up, or begun with the work of a run that trains alike."""
 
 import dataclasses
 import errno
 import json
-import socket
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -73,29 +73,28 @@ def marked(results: Path) -> list[str]:
     return sorted(path.parent.name for path in results.glob("runs/*/shared"))
 
 
-def with_state(folder: RunFolder, step: int = 2) -> RunFolder:
-    """The folder of a run that was stopped after a step."""
-    state = folder.checkpoints / f"step-{step:09d}"
-    state.mkdir(parents=True)
-    (state / "state.json").write_text("{}")
-    folder.log.write_text(folder.path.name)
-    return folder
-
-
-def test_a_run_is_done_once(tmp_path: Path, try_once: Try) -> None:
+def test_a_run_is_done_once_and_half_a_result_is_none(tmp_path: Path, try_once: Try) -> None:
     (job,) = jobs()
-    assert try_once(job) == "finished"
     folder = run_folder(tmp_path, job.name)
+    with folder.hold(device="cpu"):
+        assert try_once(job) == "busy"
+    assert try_once(job) == "finished"
     result = result_of(tmp_path, job)
     assert set(result["accuracy"]) == {"digits"}
     assert not list(folder.checkpoints.glob("step-*"))  # nothing goes on from it
     assert "epoch 1/1" in folder.output.read_text()
-    before = folder.result.stat().st_mtime_ns
-    assert try_once(job) == "finished"
-    assert folder.result.stat().st_mtime_ns == before
     assert marked(tmp_path) == []  # it had the device to itself
     assert "shared" not in result["protocol"]["hardware"]
     assert figure(result, "digits", "minutes").value == pytest.approx(result["time_s"]["pretrain"] / 60)
+    before = folder.result.stat().st_mtime_ns
+    assert try_once(job) == "finished"
+    assert folder.result.stat().st_mtime_ns == before
+    for damage in ("", "{}", "[]", json.dumps({**result, "accuracy": None})):
+        folder.result.write_text(damage)
+        assert not finished(tmp_path, job.name)
+    folder.result.unlink()  # killed before the end
+    assert try_once(job) == "finished"
+    assert result_of(tmp_path, job)["accuracy"] == result["accuracy"]
 
 
 def test_a_milestone_equals_a_run_of_its_length(tmp_path: Path, try_once: Try) -> None:
@@ -109,43 +108,6 @@ def test_a_milestone_equals_a_run_of_its_length(tmp_path: Path, try_once: Try) -
     went_on, straight = result_of(tmp_path, second), result_of(alone, second)
     assert went_on["protocol"]["encoder_sha256"] == straight["protocol"]["encoder_sha256"]
     assert went_on["accuracy"] == straight["accuracy"]
-
-
-def test_a_run_with_a_state_of_its_own_inherits_none(tmp_path: Path) -> None:
-    """Else a run that was stopped would lose the epochs in its log that its parent has not."""
-    parent, child = (
-        with_state(RunFolder(tmp_path / "parent"), 2),
-        with_state(RunFolder(tmp_path / "child"), 4),
-    )
-    inherit(parent, child)
-    assert child.log.read_text() == "child"
-    assert [path.name for path in child.checkpoints.iterdir()] == ["step-000000004"]
-
-
-@pytest.mark.parametrize("shared", [True, False])
-@pytest.mark.parametrize("links", [True, False])
-def test_a_state_is_inherited_with_the_mark_of_a_shared_device(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: bool, shared: bool
-) -> None:
-    """The time of a longer run has the shorter one's in it. Files are copied where they cannot be linked."""
-
-    def refused(*_: object) -> None:
-        raise OSError(errno.EPERM, "Operation not permitted")
-
-    parent, child = with_state(RunFolder(tmp_path / "parent")), RunFolder(tmp_path / "child")
-    if shared:
-        parent.mark_shared()
-    if not links:
-        monkeypatch.setattr("os.link", refused)
-    inherit(parent, child)
-    assert (child.checkpoints / "step-000000002" / "state.json").read_text() == "{}"
-    assert child.shared.exists() == shared
-
-
-def test_a_run_that_others_hold_is_left_alone(tmp_path: Path, try_once: Try) -> None:
-    (job,) = jobs()
-    with run_folder(tmp_path, job.name).hold(device="cpu"):
-        assert try_once(job) == "busy"
 
 
 def test_a_stopped_run_goes_on_and_is_no_failure(tmp_path: Path, try_once: Try) -> None:
@@ -218,25 +180,15 @@ def test_a_damaged_note_is_forgotten(tmp_path: Path, text: str) -> None:
     assert failure(folder) is None
 
 
-def test_half_a_result_is_no_result(tmp_path: Path, try_once: Try) -> None:
-    (job,) = jobs()
-    try_once(job)
-    folder, whole = run_folder(tmp_path, job.name), result_of(tmp_path, job)
-    for damage in ("", "{}", "[]", json.dumps({**whole, "accuracy": None})):
-        folder.result.write_text(damage)
-        assert not finished(tmp_path, job.name)
-    folder.result.unlink()  # killed before the end
-    assert try_once(job) == "finished"
-    assert result_of(tmp_path, job)["accuracy"] == whole["accuracy"]
-    assert finished(tmp_path, job.name)
-
-
 def test_a_run_beside_another_marks_both(tmp_path: Path, try_once: Try) -> None:
-    done, other, elsewhere, old = (
-        run_folder(tmp_path, name) for name in ("done", "other", "elsewhere", "old")
-    )
+    names = ("done", "other", "elsewhere", "old", "there")
+    done, other, elsewhere, old, there = (run_folder(tmp_path, name) for name in names)
     done.path.mkdir(parents=True)
-    with elsewhere.hold(device="cuda:1"), other.hold(device="cpu"), old.hold(device="cpu"):
+    with (
+        elsewhere.hold(device="cuda:1"), other.hold(device="cpu"),
+        old.hold(device="cpu"), there.hold(device="cpu"),
+    ):  # fmt: skip
+        there.signature.write_text('{"host": "another", "pid": 1, "since": 0, "device": "cpu"}')
         old.signature.write_text('{"host": "some", "pid": 1, "since": 0}')  # of an earlier version
         mark_shared(tmp_path, other)
         assert marked(tmp_path) == []
@@ -263,17 +215,6 @@ def test_a_run_that_is_only_measured_keeps_its_minutes(tmp_path: Path, try_once:
     assert marked(tmp_path) == ["third"]
 
 
-def test_the_same_device_of_another_host_is_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    host = socket.gethostname()
-    monkeypatch.setattr("socket.gethostname", lambda: f"not {host}")
-    with run_folder(tmp_path, "there").hold(device="cpu"):
-        monkeypatch.undo()
-        here = run_folder(tmp_path, "here")
-        with here.hold(device="cpu"):
-            mark_shared(tmp_path, here)
-    assert marked(tmp_path) == []
-
-
 def test_a_gpu_has_one_name(monkeypatch: pytest.MonkeyPatch) -> None:
     """`cuda` and `cuda:0` are the same, and one that another process calls `cuda:1`."""
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
@@ -287,3 +228,135 @@ def test_a_gpu_has_one_name(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_a_real_gpu_has_a_number_of_its_own() -> None:
     assert device_name("cuda") == device_name("cuda:0") != "cuda:0"
+
+
+TAKES = "takes the encoder of"
+
+
+def done(job: Job, results: Path) -> tuple[dict[str, Any], str]:
+    """The result of a run that is done now, and what it printed."""
+    assert attempt(job, results, device="cpu", stop=Stop(), session="one") == "finished"
+    folder = run_folder(results, job.name)
+    return json.loads(folder.result.read_text()), folder.output.read_text()
+
+
+def stopped(folder: RunFolder, step: int = 2) -> RunFolder:
+    """The folder of a run that was stopped after a step."""
+    state = folder.checkpoints / f"step-{step:09d}"
+    state.mkdir(parents=True)
+    (state / "state.json").write_text("{}")
+    folder.log.write_text(folder.path.name)
+    return folder
+
+
+def measured(results: Path, *jobs: Job) -> set[str]:
+    return {path.name for job in jobs for path in run_folder(results, job.name).measurements.glob("*.json")}
+
+
+def test_another_attack_is_measured_on_the_same_encoder(tmp_path: Path) -> None:
+    (first,) = jobs()
+    (second,) = jobs(**{"evaluation.attacks": ("fgsm", "pgd")})
+    one, _ = done(first, tmp_path)
+    run_folder(tmp_path, first.name).mark_shared()
+    two, said = done(second, tmp_path)
+    assert f"{TAKES} {first.name}" in said
+    assert "epoch 1/1" not in said
+    assert one["protocol"]["encoder_sha256"] == two["protocol"]["encoder_sha256"]
+    assert two["protocol"]["hardware"]["shared"] is True  # while its encoder was trained
+    assert one["time_s"]["probe digits"] == two["time_s"]["probe digits"]  # not done again
+    assert one["accuracy"]["digits"]["pgd"] is None
+    assert two["accuracy"]["digits"]["pgd"] is not None
+    assert done(second, tmp_path / "alone")[0]["accuracy"] == two["accuracy"]
+
+
+@pytest.mark.parametrize(
+    ("change", "gone", "taken"),
+    [
+        ({"probe.max_iter": 5}, None, True), ({"augment.strength": 0.1}, None, False),
+        ({"evaluation.eps": (0.02,)}, "config.json", False),
+        ({"evaluation.eps": (0.02,)}, "encoder.safetensors", False),
+    ],
+    ids=["another probe", "another training", "an unknown encoder", "no encoder"],
+)  # fmt: skip
+def test_an_encoder_that_was_trained_alike_is_taken(
+    tmp_path: Path, change: dict[str, Any], gone: str | None, taken: bool
+) -> None:
+    (first,), (second,) = jobs(), jobs(**change)
+    assert first.name != second.name
+    assert first.name.rpartition("-")[0] == second.name.rpartition("-")[0]
+    done(first, tmp_path)
+    if gone:
+        (run_folder(tmp_path, first.name) / gone).unlink()
+    result, said = done(second, tmp_path)
+    assert (TAKES in said) is taken
+    assert [probe["probe"]["max_iter"] for probe in result["probes"]] == [second.config.probe.max_iter]
+    assert done(second, tmp_path / "alone")[0]["accuracy"] == result["accuracy"]
+
+
+def test_all_that_is_measured_is_taken_and_again_after_an_interruption(tmp_path: Path) -> None:
+    """From every run of the same encoder, which comes last: without it, what was taken counts for nothing."""
+    first, second, third = (
+        jobs(**{"evaluation.attacks": attacks})[0] for attacks in (("fgsm",), ("pgd",), ("fgsm", "pgd"))
+    )
+    for job in (first, second):
+        done(job, tmp_path)
+    known = measured(tmp_path, first, second)
+    folder = run_folder(tmp_path, third.name)
+    for times in (1, 2):
+        assert done(third, tmp_path)[1].count(TAKES) == times
+        assert known <= measured(tmp_path, third)
+        for path in (folder.result, folder.encoder):
+            path.unlink()
+        shutil.rmtree(folder.measurements)
+
+
+def test_a_stopped_training_is_gone_on_with(tmp_path: Path) -> None:
+    (first,), (second,) = jobs(epochs=(3,)), jobs(epochs=(3,), **{"evaluation.eps": (0.02,)})
+    assert attempt(first, tmp_path, device="cpu", stop=Stop(max_minutes=0), session="one") == "stopped"
+    two, said = done(second, tmp_path)
+    assert "going on from step" in said
+    alone, _ = done(second, tmp_path / "alone")
+    assert alone["protocol"]["encoder_sha256"] == two["protocol"]["encoder_sha256"]
+
+
+def test_a_longer_run_goes_on_from_any_shorter_one_that_kept_its_state(tmp_path: Path) -> None:
+    one, *_ = jobs(epochs=(1, 2))
+    done(one, tmp_path)  # which keeps its state for the second, that nobody does
+    *_, three = jobs(epochs=(1, 2, 3))
+    assert "going on from step 2 of 6" in done(dataclasses.replace(three, parent=None), tmp_path)[1]
+
+
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("links", [True, False])
+def test_a_state_is_inherited_with_the_mark_of_a_shared_device(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: bool, shared: bool
+) -> None:
+    """The time of a longer run has the shorter one's in it. Files are copied where they cannot be linked."""
+
+    def refused(*_: object) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    parent, child = stopped(RunFolder(tmp_path / "parent")), RunFolder(tmp_path / "child")
+    if shared:
+        parent.mark_shared()
+    if not links:
+        monkeypatch.setattr("os.link", refused)
+    inherit(parent, child)
+    assert (child.checkpoints / "step-000000002" / "state.json").read_text() == "{}"
+    assert child.shared.exists() == shared
+
+
+def test_a_state_is_taken_neither_from_a_run_in_training_nor_in_place_of_ones_own(tmp_path: Path) -> None:
+    """The one may remove it meanwhile, and the other has epochs in its log that its parent has not."""
+    parent, begun = stopped(RunFolder(tmp_path / "parent")), stopped(RunFolder(tmp_path / "begun"), 4)
+    child = RunFolder(tmp_path / "child")
+    inherit(parent, begun)
+    assert begun.log.read_text() == "begun"
+    assert [path.name for path in begun.checkpoints.iterdir()] == ["step-000000004"]
+    parent.log.unlink()  # stopped within its first epoch
+    with RunFolder(parent.path).hold():
+        inherit(parent, child)
+        assert not child.path.exists()
+        parent.result.touch()  # its worker is about to let go of it
+        inherit(parent, child)
+    assert (child.checkpoints / "step-000000002" / "state.json").exists()

@@ -130,30 +130,32 @@ def test_missing_and_failed_cells_are_told_apart(tmp_path: Path) -> None:
     assert runs[rows[1][0]].error == "bad"
 
 
-def test_seeds_come_in_their_order(tmp_path: Path) -> None:
-    fill(tmp_path, make_plan([table()], [10, 2]), shifted())
-    assert list(_only(tmp_path).cells[0][0].values) == ["2", "10"]
-
-
 @pytest.mark.parametrize("damage", ["", "[]", "{}", '{"accuracy": 1}'])
-def test_a_damaged_result_is_a_missing_one(tmp_path: Path, damage: str) -> None:
-    fill(tmp_path, plan := make_plan([table()], [0, 1]), shifted())
-    run_folder(tmp_path, plan.jobs[0].name).result.write_text(damage)
+def test_a_damaged_result_is_a_missing_one_and_seeds_have_their_order(tmp_path: Path, damage: str) -> None:
+    fill(tmp_path, plan := make_plan([table()], [10, 2, 0]), shifted())
+    run_folder(tmp_path, plan.cells["small"][0][0][0]).result.write_text(damage)
+    edit(tmp_path, lambda result, _: result["accuracy"]["digits"].update(clean=float("nan")), "*seed10-*")
     (filled,), runs = read_cells(tmp_path)
-    assert [run.status for run in runs.values()] == ["missing", "finished"]
-    assert filled.cells[0][0].status == "partly"
+    assert {run.status for name, run in runs.items() if "seed0" in name} == {"missing"}
+    cell = filled.cells[0][0]
+    assert (list(cell.runs), list(cell.values), cell.status) == (["0", "2", "10"], ["2"], "partly")
 
 
-def test_what_is_no_number_is_no_value(tmp_path: Path) -> None:
-    fill(tmp_path, make_plan([table()], [0]), lambda *_: float("nan"))
-    assert _only(tmp_path).cells[0][0].status == "missing"
-
-
-def test_no_published_value_beside_other_settings(tmp_path: Path) -> None:
-    fill(tmp_path, paper_plan(("2",), [0], **{"train.lr": 1e-3}), shifted())
-    filled = _only(tmp_path)
-    assert filled.departures == ["train.lr = 0.001, not 0.0003"]
-    assert {cell.published for row in filled.cells for cell in row} == {None}
+@pytest.mark.parametrize(
+    ("change", "departures", "choices"),
+    [
+        ({"train.lr": 1e-3}, ["train.lr = 0.001, not 0.0003"], ()),
+        ({"augment.strength": 0.5}, [], ("augment.strength = 0.5",)),
+    ],
+)
+def test_published_values_stand_beside_other_choices_but_not_beside_departures(
+    tmp_path: Path, change: dict[str, float], departures: list[str], choices: tuple[str, ...]
+) -> None:
+    fill(tmp_path, paper_plan(("2",), [0], **change), shifted())
+    (filled,), runs = read_cells(tmp_path)
+    assert filled.departures == departures
+    assert {tuple(run.choices) for run in runs.values()} == {choices}
+    assert {cell.published is None for row in filled.cells for cell in row} == {bool(departures)}
 
 
 def test_no_published_value_beside_a_part_of_a_data_set(tmp_path: Path) -> None:
@@ -163,17 +165,6 @@ def test_no_published_value_beside_a_part_of_a_data_set(tmp_path: Path) -> None:
     filled = _only(tmp_path)
     assert filled.departures == []  # the table's other cells are the paper's
     assert {cell.published is None for row in filled.cells for cell in row} == {True, False}
-    edit(tmp_path, lambda result, _: result["protocol"].update(images=part))
-    filled = _only(tmp_path)
-    assert filled.departures == ["tinyimagenet has 10,000 + 1,000 images, not 100,000 + 10,000"]
-    assert {cell.published for row in filled.cells for cell in row} == {None}
-
-
-def test_open_choices_are_compared_and_named(tmp_path: Path) -> None:
-    fill(tmp_path, paper_plan(("2",), [0], **{"augment.strength": 0.5}), shifted())
-    (filled,), runs = read_cells(tmp_path)
-    assert all(cell.published for row in filled.cells for cell in row)
-    assert {tuple(run.choices) for run in runs.values()} == {("augment.strength = 0.5",)}
 
 
 def test_figures_of_a_result() -> None:

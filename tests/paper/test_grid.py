@@ -96,10 +96,6 @@ def test_only_at_the_published_radius() -> None:
     assert find(_cifar("debiased_hardneg"), "cifar100", "pgd", 0.004) is None
 
 
-def test_training_times() -> None:
-    assert published.training_times() == "SimCLR 211 min for 200 epochs, NCA(g0, 2) 158 min for 100 epochs"
-
-
 @pytest.mark.parametrize(
     ("settings", "key", "value"),
     [

@@ -9,7 +9,7 @@ from grids import jobs, table
 
 from intnacl.errors import InputError
 from intnacl.paper.plan import STEP_S, Job, estimated_seconds, jobs_of, make_plan, runs_by_row
-from intnacl.paper.tables import Column, Row
+from intnacl.paper.tables import Column, Row, Table
 from intnacl.runs.resolve import resolve
 
 
@@ -25,45 +25,34 @@ def test_rates_that_depend_on_the_length_have_no_milestones(settings: dict[str, 
     assert [job.parent for job in jobs(epochs=(1, 2), **settings)] == [None, None]
 
 
-def test_a_parent_that_nobody_asked_for_is_not_waited_for() -> None:
-    long, both = table(epochs=(2,), name="long"), table(epochs=(1, 2), name="both")
-    (job,) = make_plan([long], [0], universe=[long, both]).jobs
-    assert job.parent is None
-    assert job.name == make_plan([both], [0]).jobs[1].name
+WIDE = (
+    Column(label="a", metric="pgd", eps=0.05),
+    Column(label="b", metric="fgsm", eps=0.02, dataset="cifar10"),
+    Column(label="c", metric="autoattack", eps=0.3, dataset="tinyimagenet", optional=True),
+)
+WEAKER = (Column(label="a", metric="pgd"), Column(label="b", metric="pgd", eps=0.002))
+SETTINGS = {"evaluation.attacks": ("pgd",), "evaluation.fgsm_eps": (0.01, 0.02)}
+BOTH = ("fgsm", "pgd")
 
 
-def test_a_run_measures_what_all_tables_want_of_it() -> None:
-    columns = (
-        Column(label="a", metric="pgd", eps=0.05),
-        Column(label="b", metric="fgsm", eps=0.02, dataset="cifar10"),
-        Column(label="c", metric="autoattack", eps=0.3, dataset="tinyimagenet", optional=True),
-    )
-    wide = dataclasses.replace(table(name="wide"), columns=columns)
-    (job,) = make_plan([table()], [0], universe=[table(), wide]).jobs
-    wanted = job.config.evaluation
-    assert wanted.eps == (0.01, 0.05)  # the first stays the protocol's
-    assert wanted.attacks == ("fgsm", "pgd")
-    assert wanted.fgsm_eps == (0.02,)
-    assert wanted.rounds == ((0.01, ("fgsm", "pgd")), (0.05, ("fgsm", "pgd")), (0.02, ("fgsm",)))
-    assert job.config.evaluation.transfer == ("cifar10",)
-
-
-def test_a_smaller_radius_of_a_column_does_not_become_the_protocols() -> None:
-    columns = (Column(label="a", metric="pgd"), Column(label="b", metric="pgd", eps=0.002))
-    (job,) = make_plan([dataclasses.replace(table(), columns=columns)], [0]).jobs
-    assert job.config.evaluation.eps == (0.01, 0.002)
-
-
-def test_fgsm_at_a_radius_of_other_attacks_is_not_lost() -> None:
-    (job,) = jobs(**{"evaluation.attacks": ("pgd",), "evaluation.fgsm_eps": (0.01, 0.02)})
-    assert job.config.evaluation.rounds == ((0.01, ("pgd",)), (0.01, ("fgsm",)), (0.02, ("fgsm",)))
-
-
-def test_what_cells_measure_by_their_own_settings_is_measured_too() -> None:
-    more = {"evaluation.attacks": ("pgd",), "evaluation.eps": (0.01, 0.05), "evaluation.fgsm_eps": (0.02,)}
-    (job,) = make_plan([table(), table(name="more", **more)], [0]).jobs
-    wanted = job.config.evaluation
-    assert (wanted.eps, wanted.attacks, wanted.fgsm_eps) == ((0.01, 0.05), ("fgsm", "pgd"), (0.02,))
+@pytest.mark.parametrize(
+    ("tables", "rounds"),
+    [
+        # The first radius stays the protocol's, also beside a smaller one.
+        ([table(), dataclasses.replace(table(name="wide"), columns=WIDE)],
+         ((0.01, BOTH), (0.05, BOTH), (0.02, ("fgsm",)))),
+        ([dataclasses.replace(table(), columns=WEAKER)], ((0.01, BOTH), (0.002, BOTH))),
+        # FGSM at a radius of other attacks is measured, and what cells ask for by their own settings.
+        ([table(**SETTINGS)], ((0.01, ("pgd",)), (0.01, ("fgsm",)), (0.02, ("fgsm",)))),
+        ([table(), table(name="more", **SETTINGS, **{"evaluation.eps": (0.01, 0.05)})],
+         ((0.01, BOTH), (0.05, BOTH), (0.02, ("fgsm",)))),
+    ],
+    ids=["columns", "a smaller radius", "its own", "settings"],
+)  # fmt: skip
+def test_a_run_measures_what_all_tables_want_of_it(tables: list[Table], rounds: object) -> None:
+    (job,) = make_plan(tables[:1], [0], universe=tables).jobs
+    assert job.config.evaluation.rounds == rounds
+    assert job.config.evaluation.transfer == (("cifar10",) if len(tables[-1].columns) == 3 else ())
 
 
 @pytest.mark.parametrize(("key", "value"), [("evaluation.eps", (0.1,)), ("evaluation.images", 20)])
@@ -95,17 +84,19 @@ def test_some_rows_of_a_table() -> None:
 
 
 def test_some_columns_of_a_table() -> None:
+    """A run goes on from a shorter one that is asked for too, and waits for no other."""
     short = Row(label="M = 1", settings={"loss.negatives": "g2"})
     other = dataclasses.replace(table(name="other"), columns=(Column(label="clean"),), rows=(short,))
-    plan = make_plan([table(epochs=(1, 2, 3)), other], [0])
+    whole = table(epochs=(1, 2, 3))
+    plan = make_plan([whole, other], [0])
     labels = [column.label for column in plan.tables[0].columns]
 
     def found(*columns: str) -> list[tuple[int, bool]]:
         return [(job.config.train.epochs, job.parent is not None) for job in jobs_of(plan, columns=columns)]
 
     assert found(*labels[:2]) == [(1, False), (2, True)]
-    assert found(labels[1]) == [(2, False)]  # from its beginning: nobody asked for the one before
-    assert found(labels[0], labels[2]) == [(1, False), (3, True)]  # over the one that nobody asked for
+    assert found(labels[1]) == [(2, False)]
+    assert found(labels[0], labels[2]) == [(1, False), (3, True)]
     assert runs_by_row(plan, other, columns=labels[:1]) == []
     with pytest.raises(InputError, match=r"column='4 epochs' is unknown"):
         found("4 epochs")

@@ -39,15 +39,6 @@ def seed_0(results: Path, plan: Plan) -> str:
     return record.read(results)["tables"]["a"]["cells"][0][0]["0"]
 
 
-def test_seeds_and_tables_add_up(tmp_path: Path) -> None:
-    for name, seeds in (("a", [0]), ("a", [1, 2]), ("b", [0])):
-        write(tmp_path, table(name=name), seeds)
-    kept = record.read(tmp_path)
-    assert list(kept["tables"]) == ["a", "b"]
-    assert list(kept["tables"]["a"]["cells"][0][0]) == ["0", "1", "2"]
-    assert len(kept["jobs"]) == 3
-
-
 def test_tables_that_are_written_at_the_same_time_are_all_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -65,47 +56,45 @@ def test_tables_that_are_written_at_the_same_time_are_all_kept(
     assert set(read(tmp_path)["tables"]) == set("abc")
 
 
-def test_other_settings_stand_beside(tmp_path: Path) -> None:
-    for scale in ("paper", "tiny"):
-        write(tmp_path, table(name="a"), [0], scale=scale)
-    for overrides in ({"train.lr": 0.1, "root": "/data"}, {"recipe": "paper"}):
-        write(tmp_path, table(name="a"), [0], overrides=overrides)
-    assert list(record.read(tmp_path)["tables"]) == ["a", "a tiny", "a train.lr=0.1", "a recipe=paper"]
-
-
-def test_the_order_of_settings_makes_no_other_table(tmp_path: Path) -> None:
-    settings = {"train.lr": 0.1, "loss.temperature": 0.2}
+def test_other_settings_stand_beside_in_whatever_order(tmp_path: Path) -> None:
     grid = replace(table(name="a"), rows=(Row(label="r"),))
-    for seed, overrides in enumerate((settings, dict(reversed(settings.items())))):
-        write(tmp_path, grid, [seed], overrides=overrides)
-    assert seeds_of(tmp_path) == [[["0", "1"]]]
+    for scale in ("paper", "tiny"):
+        write(tmp_path, grid, [0], scale=scale)
+    settings = {"train.lr": 0.1, "loss.temperature": 0.2, "root": "/data"}
+    for overrides in (settings, dict(reversed(settings.items())), {"recipe": "paper"}):
+        write(tmp_path, grid, [0], overrides=overrides)
+    names = ["a", "a tiny", "a loss.temperature=0.2 train.lr=0.1", "a recipe=paper"]
+    assert list(record.read(tmp_path)["tables"]) == names
 
 
-def test_rows_that_come_and_go_leave_the_others_their_seeds(tmp_path: Path) -> None:
-    for seed, rows in enumerate((1, 3, 2)):
-        grid = table(rows, name="a")
-        write(tmp_path, replace(grid, rows=grid.rows[::-1]), [seed])
-    assert seeds_of(tmp_path) == [[["1", "2"]], [["0", "1", "2"]]]
+def changed(rows: tuple[Row, ...] | None = None, epochs: tuple[int, ...] = (1,), **settings: Any) -> Table:
+    """A version of the table "a"."""
+    grid = table(1, epochs, name="a", **settings)
+    return replace(grid, rows=rows or grid.rows)
 
 
-def test_new_columns_and_labels_leave_cells_their_seeds(tmp_path: Path) -> None:
-    for seed, (epochs, label) in enumerate((((2,), "a"), ((1, 2), "a"), ((1, 2), "b"))):
-        grid = table(1, epochs, name="a")
-        write(tmp_path, replace(grid, rows=(replace(grid.rows[0], label=label),)), [seed])
-    assert seeds_of(tmp_path) == [[["1", "2"], ["0", "1", "2"]]]
+T = tuple(Row(label=f"t {i}", settings={"loss.temperature": 0.5 + i / 10}) for i in range(3))
+RENAMED = Row(label="b", settings=T[0].settings)
+HOTTER = Row(label="t 0", settings={"loss.temperature": 0.3})
 
 
-def test_seeds_of_two_machines_add_up(tmp_path: Path) -> None:
-    for seed, precision in enumerate(("fp32", "bf16")):
-        write(tmp_path, table(name="a", **{"train.precision": precision}), [seed])
-    assert seeds_of(tmp_path) == [[["0", "1"]]]
-
-
-def test_an_edited_grid_mixes_no_runs_of_two_settings(tmp_path: Path) -> None:
-    for temperature, seeds in ((0.2, [0, 1]), (0.3, [2])):
-        row = Row(label="r", settings={"loss.temperature": temperature})
-        write(tmp_path, replace(table(name="a"), rows=(row,)), seeds)
-    assert seeds_of(tmp_path) == [[["2"]]]
+@pytest.mark.parametrize(
+    ("versions", "seeds"),
+    [
+        ([changed(T[:1]), changed(T[::-1]), changed(T[1::-1])], [["1", "2"], ["0", "1", "2"]]),
+        ([changed(epochs=(2,)), changed(epochs=(1, 2)), changed((RENAMED,), (1, 2))],
+         [["1", "2"], ["0", "1", "2"]]),
+        ([changed(**{"train.precision": name}) for name in ("fp32", "bf16")], [["0", "1"]]),
+        ([changed(T[:1]), changed((HOTTER,))], [["1"]]),
+    ],
+    ids=["rows come and go", "columns and labels", "two machines", "other settings"],
+)  # fmt: skip
+def test_an_edited_grid_keeps_the_seeds_of_equal_runs_alone(
+    tmp_path: Path, versions: list[Table], seeds: list[list[str]]
+) -> None:
+    for seed, grid in enumerate(versions):
+        write(tmp_path, grid, [seed])
+    assert [cell for row in seeds_of(tmp_path) for cell in row] == seeds
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ import json
 import re
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -61,37 +60,31 @@ def elsewhere(grid: Path) -> Plan:
     return make_plan(read_grid(grid), [0], overrides={"train.precision": "bf16"})
 
 
-def runs_of(results: Path) -> set[str]:
-    """Behind the cells of the only table."""
-    (table,) = record.read(results)["tables"].values()
-    return {name for row in table["cells"] for cell in row for name in cell.values()}
+@pytest.mark.parametrize(
+    ("words", "shown", "hidden"),
+    [
+        ((), ("table2", "nacl_pgd", "more_epochs", "figure_lambda", "765", "estimates", "H200"), "M = 2"),
+        (("--table", "main", "2"), ("IntNaCl", "MIXNCA(g2, λ = 0.5), M = 2"), "table3"),
+        (("--row", "NCA(g2, 5)"), ("main_beside", "figure_eps"), "table2"),
+    ],
+    ids=["all runs of five seeds", "rows of tables", "tables of a row"],
+)
+def test_the_list_has_counts_estimates_and_names(
+    capsys: Output, tmp_path: Path, words: tuple[str, ...], shown: tuple[str, ...], hidden: str
+) -> None:
+    text = listed(capsys, *words, "--out", str(tmp_path))
+    assert all(found in text for found in shown)
+    assert hidden not in text
 
 
-def test_the_list_has_counts_and_estimates(capsys: Output, tmp_path: Path) -> None:
-    text = listed(capsys, "--out", str(tmp_path))
-    names = "table2 table3 table4 nacl_pgd more_epochs supervised figure1 figure_lambda"
-    for found in (*names.split(), "765", "estimates", "H200"):  # 765 runs of five seeds, shared ones once
-        assert found in text
-
-
-def test_the_list_of_named_tables_has_the_rows_that_can_be_asked_for(capsys: Output, tmp_path: Path) -> None:
-    text = listed(capsys, "--table", "main", "2", "--seeds", "0", "--out", str(tmp_path))
-    for row in ("IntNaCl", "MIXNCA(g2, λ = 0.5), M = 2"):
-        assert row in text
-        assert planned(capsys, "--table", "main", "2", "--row", row)
-    assert "table3" not in text
-
-
-def test_the_list_of_named_rows_says_which_tables_have_them(capsys: Output, tmp_path: Path) -> None:
-    text = listed(capsys, "--row", "NCA(g2, 5)", "--seeds", "0", "--out", str(tmp_path))
-    lines = [line.split() for line in text.splitlines() if "NCA(" in line]
-    assert [line[0] for line in lines] == ["main_beside", "figure_eps"]
+@pytest.mark.parametrize("row", ["IntNaCl", "MIXNCA(g2, λ = 0.5), M = 2"])
+def test_listed_rows_can_be_asked_for(capsys: Output, row: str) -> None:
+    assert planned(capsys, "--table", "main", "2", "--row", row)
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--row", "NCA(g5)"), r"row='NCA\(g5\)' is unknown"),
         (("--table", "main", "--row", "Adv"), r"row='Adv' is unknown.*IntNaCl"),
         (("--table", "main", "--column", "100 epochs"),
          r"column='100 epochs' is unknown.*minutes of training"),
@@ -134,17 +127,6 @@ def test_the_list_tells_of_runs_made_elsewhere_but_not_of_other_tables(
         capsys, "--table", "weights", "--seeds", "0", "--device", "cpu", "--out", str(selection.out)
     )
     assert "more finished runs" not in text
-
-
-def test_a_figure_made_elsewhere_stays_until_there_is_one_from_here(tmp_path: Path) -> None:
-    grid = grid_file(tmp_path / "grid.toml")
-    there = elsewhere(grid)
-    fill(tmp_path, there, shifted(), scale="grid")
-    selection = selected(tmp_path, grid=grid, max_minutes=0)
-    reproduce(selection)
-    assert runs_of(tmp_path) == {job.name for job in there.jobs}
-    reproduce(replace(selection, max_minutes=None))
-    assert runs_of(tmp_path) == {job.name for job in selection.plan(selection.chosen()).jobs}
 
 
 def test_a_dry_run_prints_configurations_and_leaves_nothing(capsys: Output, tmp_path: Path) -> None:
@@ -226,18 +208,17 @@ def test_the_supervised_baseline_can_be_shorter_than_the_papers(capsys: Output) 
         assert [line["config"]["objective"] for line in lines] == ["supervised"] * 2
 
 
-def test_workers_that_died_are_told(capsys: Output, tmp_path: Path) -> None:
-    assert print_summary(new_session(tmp_path, jobs(), None), Stop()) == 1
-    assert "stopped (its workers died); the same command goes on." in capsys.readouterr().out
-
-
-def test_what_an_earlier_session_gave_up_is_not_this_ones_failure(capsys: Output, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("reason", "told"), [(None, "its workers died"), ("time", "time")])
+def test_runs_that_are_left_fail_the_command_unless_it_was_stopped(
+    capsys: Output, tmp_path: Path, reason: str | None, told: str
+) -> None:
+    """What an earlier session gave up is no failure of this one."""
     (job,) = jobs()
     note_failure(tmp_path, job, "no data", "earlier")
-    stop = Stop(0)
-    stop.reason = "time"
-    assert print_summary(new_session(tmp_path, (job,), None), stop) == 0
-    assert "stopped (time); the same command goes on." in capsys.readouterr().out
+    stop = Stop()
+    stop.reason = reason
+    assert print_summary(new_session(tmp_path, (job,), None), stop) == (reason is None)
+    assert f"stopped ({told}); the same command goes on." in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,8 @@
 """Tables, grids of one's own, and mistakes in them."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
-from grids import grid_file
 
 from intnacl.errors import InputError
 from intnacl.paper.plan import make_plan
@@ -15,68 +13,34 @@ ROW = '[[tables.rows]]\nlabel = "r"\n[[tables.columns]]\nlabel = "c"\n'
 TABLE = f'[[tables]]\nname = "t"\n{ROW}'
 
 
-def made(**changes: Any) -> Table:
-    return Table(**{"name": "t", "title": "t", "rows": (Row(label="r"),), "columns": (Column(label="c"),)}
-                 | changes)  # fmt: skip
-
-
 def read(folder: Path, text: str) -> tuple[Table, ...]:
     (folder / "g.toml").write_text(text)
     return read_grid(folder / "g.toml")
 
 
 def test_later_settings_win() -> None:
-    table = made(
-        settings={"a": 1, "b": 1, "c": 1}, rows=(Row(label="r", settings={"b": 2, "c": 2}),),
+    table = Table(
+        name="t",
+        title="t",
+        settings={"a": 1, "b": 1, "c": 1},
+        rows=(Row(label="r", settings={"b": 2, "c": 2}),),
         columns=(Column(label="c", settings={"c": 3}),),
-    )  # fmt: skip
+    )
     assert list(table.cells()) == [(0, 0, {"a": 1, "b": 2, "c": 3})]
 
 
-def test_a_column_knows_its_data_by_the_absolute_path(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("eps", "radius"), [('"8/255"', 8 / 255), ("0.02", 0.02)])
+def test_a_column_has_a_radius_a_data_set_and_may_be_optional(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, eps: str, radius: float
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    text = '[[tables]]\nname = "t"\nrows = [{label = "r"}]\ncolumns = [{label = "c", dataset = "npz:x.npz"}]'
-    (table,) = read(tmp_path, text)
-    assert table.columns[0].dataset == f"npz:{tmp_path}/x.npz"
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"rows": ()}, "'t' needs at least one row"),
-        ({"name": " "}, "a name that is not empty"),
-        ({"figure": "curves"}, "every column of a curves figure needs an x"),
-        ({"figure": "scatter", "columns": [Column(label=a, panel=p) for a, p in ("ap", "bp", "cq")]},
-         "panel 'q' has only one"),
-    ],
-)  # fmt: skip
-def test_a_table_that_cannot_be_drawn_is_refused(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        made(**changes)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"metric": "fgms"}, r"metric of column 'c'='fgms' is unknown; did you mean 'fgsm'"),
-        ({"x": float("inf")}, "column 'c': x=inf is no place"),
-        ({"x": float("nan")}, "column 'c': x=nan is no place"),
-    ],
-)
-def test_an_impossible_column_is_refused(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        Column(label="c", **changes)
-
-
-def test_a_grid_is_read(tmp_path: Path) -> None:
-    (table,) = read_grid(grid_file(tmp_path / "g.toml"))
-    assert (table.name, table.title, table.figure) == ("mine", "My own grid", "curves")
-    first, *_, last = make_plan([table], [0]).jobs
-    assert (first.config.loss.negatives, first.config.train.epochs) == ("g0", 1)
-    assert (last.config.loss.negatives, last.config.train.epochs) == ("g1", 2)
-    assert last.config.evaluation.eps == (0.01,)
+    (table,) = read(
+        tmp_path, f'{TABLE}metric = "autoattack"\noptional = true\ndataset = "npz:x.npz"\neps = {eps}\n'
+    )
+    (column,) = table.columns
+    assert (column.eps, column.dataset) == (radius, f"npz:{tmp_path}/x.npz")
+    assert column.optional
+    assert "autoattack" not in make_plan([table], [0]).jobs[0].config.evaluation.attacks
 
 
 def test_a_rows_preset_is_a_whole_loss(tmp_path: Path) -> None:
@@ -107,18 +71,6 @@ preset = "adv"
     assert (losses[2, 0].negatives, losses[2, 0].num_positives, losses[2, 0].alpha) == ("g2", 2, 0.0)
 
 
-@pytest.mark.parametrize(("eps", "radius"), [('"8/255"', 8 / 255), ("0.02", 0.02)])
-def test_a_radius_may_be_a_fraction(tmp_path: Path, eps: str, radius: float) -> None:
-    (table,) = read(tmp_path, f'{TABLE}metric = "fgsm"\neps = {eps}\n')
-    assert table.columns[0].eps == radius
-
-
-def test_a_column_may_be_optional(tmp_path: Path) -> None:
-    (table,) = read(tmp_path, f'{TABLE}metric = "autoattack"\noptional = true\n')
-    assert table.columns[0].optional
-    assert "autoattack" not in make_plan([table], [0]).jobs[0].config.evaluation.attacks
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -129,7 +81,12 @@ def test_a_column_may_be_optional(tmp_path: Path) -> None:
         ('[[tables]]\nname = "t"\nfigur = "curves"\n' + ROW, "key='figur' is unknown; did you mean 'figure'"),
         ('[[tables]]\nname = 3\n' + ROW, "name=3 is of the wrong kind"),
         ('[[tables]]\nname = "t"\nrows = [1]', "rows 1: 1 is no table of TOML"),
-        ('[[tables]]\nname = "t"', "needs at least one row"),
+        ('[[tables]]\nname = "t"', "'t' needs at least one row"),
+        ('[[tables]]\nname = " "\n' + ROW, "a name that is not empty"),
+        ('[[tables]]\nname = "t"\nfigure = "curves"\n' + ROW, "every column of a curves figure needs an x"),
+        ('[[tables]]\nname = "t"\nfigure = "scatter"\n' + ROW, "but it has only one"),
+        ('[[tables]]\nname = "t"\nfigure = "scatter"\n' + ROW + 'panel = "q"', "panel 'q' has only one"),
+        (TABLE + "x = inf", "column 'c': x=inf is no place"),
         (TABLE + 'metric = "acc"', "metric of column 'c'='acc' is unknown"),
         (TABLE + 'preset = "simcl"', "did you mean 'simclr'"),
         (TABLE + "optional = 1", "optional=1 is of the wrong kind"),

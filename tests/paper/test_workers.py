@@ -18,7 +18,7 @@ from grids import grid_file, jobs
 from made_up import note_failure
 
 from intnacl.errors import InputError
-from intnacl.paper.attempts import TRIES, Outcome, failure, finished, run_folder
+from intnacl.paper.attempts import TRIES, Outcome, finished, given_up, run_folder
 from intnacl.paper.plan import Job
 from intnacl.paper.progress import Progress
 from intnacl.paper.session import Executor, Session, new_session, run_all
@@ -92,12 +92,10 @@ class Scripted:
 def test_failed_runs_are_noted_while_others_go_on(tmp_path: Path) -> None:
     good = jobs(rows=2)
     bad = jobs(dataset="cifar10", root=str(tmp_path / "nowhere"))[0]
-    run_here(new_session(tmp_path, [bad, *good], None))
-    assert all(finished(tmp_path, job.name) for job in good)
-    noted = failure(run_folder(tmp_path, bad.name))
-    assert noted is not None
-    assert noted["given_up"]
-    assert str(tmp_path / "nowhere") in noted["error"]
+    session = new_session(tmp_path, [bad, *good], None)
+    run_here(session)
+    assert [finished(tmp_path, job.name) for job in (bad, *good)] == [False, True, True]
+    assert given_up(tmp_path, bad.name, session.name)
 
 
 def test_runs_are_handed_out_as_they_become_free(tmp_path: Path) -> None:
