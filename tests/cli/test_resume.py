@@ -40,6 +40,7 @@ def _reference(factory: pytest.TempPathFactory, ranks: int) -> Path:
 def test_a_run_folder_is_the_whole_record(whole: Path) -> None:
     assert {path.name for path in whole.iterdir()} == {
         "config.json", "log.jsonl", "checkpoints", "encoder.safetensors", "encoder.sha256", "curves.png",
+        "lock",
     }  # fmt: skip
     rows = log(whole)
     assert [row["epoch"] for row in rows] == [1, 2]

@@ -134,7 +134,7 @@ def test_flipped_weights_never_replace_a_result(tmp_path: Path, file: str, noted
 
 def test_wrong_arguments_are_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    for path, told in ((3, "path=3 is of type int"), (tmp_path / "file", "is a file: give the folder")):
+    for path, told in ((3, "path=3 is no path"), (tmp_path / "file", "is a file: give the folder")):
         with pytest.raises(InputError, match=told):
             open_run(path)  # type: ignore[arg-type]
     run = trained(tmp_path / "run")

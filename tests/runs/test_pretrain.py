@@ -55,6 +55,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_finished_run_is_the_whole_record(finished: Path) -> None:
     assert {path.name for path in finished.iterdir()} == {
         "config.json", "log.jsonl", "checkpoints", "encoder.safetensors", "encoder.sha256", "curves.png",
+        "lock",
     }  # fmt: skip
     assert RunFolder(finished).read_config() == config()
     encoder = from_pretrained(finished)

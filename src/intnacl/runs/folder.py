@@ -271,15 +271,17 @@ class RunFolder:
                 self.signature.unlink(missing_ok=True)
 
     def holder(self) -> Holder | None:
-        """Return who works in the folder, {} if that one has not signed; None where nobody does."""
+        """Return who works in the folder, {} if that cannot be read; None where nobody does."""
+        if not self.signature.exists():
+            return None
         try:
-            if not self.lock.exists():
-                return None
             with lock(self.lock, timeout=MOMENT_S) as state:
+                if state == "held":
+                    self.signature.unlink(missing_ok=True)  # of a process that was killed
                 if state != "busy":
                     return None
             return cast(Holder, dict(parse_json(self.signature.read_bytes())))
-        except PermissionError:  # nobody works where nothing can be written
+        except (PermissionError, FileNotFoundError):  # nobody works where nothing can be written, or any more
             return None
         except (OSError, ValueError, TypeError):
             return Holder()
