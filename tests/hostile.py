@@ -187,7 +187,7 @@ def altered(draw: random.Random, value: Any) -> Any:
     for _ in range(draw.choice((1, 1, 1, 2, 5))):
         places = list(_places(value))
         if not places:
-            return draw.choice(VALUES)
+            return copy.deepcopy(draw.choice(VALUES))
         owner, key = draw.choice(places)
         how = draw.randrange(8)
         if how == 0:
@@ -195,12 +195,12 @@ def altered(draw: random.Random, value: Any) -> Any:
         elif how == 1 and isinstance(owner, dict):
             owner[key[:-1] if draw.random() < 0.5 else f"{key}x"] = owner.pop(key)
         elif how == 2 and isinstance(owner, dict):
-            owner[draw.choice(("", "x", "\0", "a.b", "step", "lr"))] = draw.choice(VALUES)
+            owner[draw.choice(("", "x", "\0", "a.b", "step", "lr"))] = copy.deepcopy(draw.choice(VALUES))
         elif how == 3:
             other, name = draw.choice(places)
             owner[key] = copy.deepcopy(other[name])
         else:
-            owner[key] = draw.choice(VALUES)
+            owner[key] = copy.deepcopy(draw.choice(VALUES))
     return value
 
 
