@@ -1,4 +1,4 @@
-"""Mistakes of users as tables: a test a row."""
+"""Mistakes of users: a table of them, a test a row, or one within a test."""
 
 from collections.abc import Callable
 
@@ -7,13 +7,18 @@ import pytest
 from intnacl.errors import InputError
 
 
+def must_refuse(call: Callable[..., object], *case, **options) -> None:
+    """Check that `call` refuses the arguments of the case with the message at the case's end."""
+    *arguments, message = case
+    with pytest.raises(InputError, match=message):
+        call(*arguments, **options)
+
+
 def refused(call: Callable[..., object], *cases: tuple) -> Callable[..., None]:
     """A test that `call` refuses the arguments of each case with the message at the case's end."""
 
     @pytest.mark.parametrize("case", cases, ids=lambda case: case[-1])
     def test(case):
-        *arguments, message = case
-        with pytest.raises(InputError, match=message):
-            call(*arguments)
+        must_refuse(call, *case)
 
     return test

@@ -122,7 +122,7 @@ CASES: dict[str, tuple[Callable[..., object], dict[str, list[object]]]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_malformed_input_is_an_input_error(case: str) -> None:
+def test_malformed_input_is_an_input_error(case):
     function, arguments = CASES[case]
     outcomes, foreign = set(), []
     for name, values in arguments.items():

@@ -10,16 +10,11 @@ from torch import nn
 from intnacl.console import print_table, print_warnings, progress, two_decimals, watched
 
 
-def test_progress_is_silent_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("in_bytes", [False, True])
+def test_progress_counts_on_a_terminal_alone(capsys, monkeypatch, in_bytes):
     with progress("decoding", 3) as advance:
         advance(3)
     assert capsys.readouterr() == ("", "")
-
-
-@pytest.mark.parametrize("in_bytes", [False, True])
-def test_progress_counts_on_a_terminal(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, in_bytes: bool
-) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     with progress("decoding [old]", 4, in_bytes=in_bytes) as advance:
         advance(1)
@@ -29,22 +24,18 @@ def test_progress_counts_on_a_terminal(
     assert ("4/4 bytes" if in_bytes else "4/4") in shown
 
 
-def test_watching_counts_the_images_of_each_pass_and_ends_with_the_block(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_watching_counts_the_images_of_each_pass_and_ends_with_the_block(capsys, monkeypatch):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     layer = nn.Linear(2, 1)
     with watched(layer, "images", 8):
-        layer(torch.zeros(5, 2))
-        layer(torch.zeros(2, 2))
+        for count in (5, 2):
+            layer(torch.zeros(count, 2))
     layer(torch.zeros(1, 2))
     assert "7/8" in capsys.readouterr().err
     assert not layer._forward_hooks
 
 
-def test_tables_align_numbers_and_fold_long_names(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tables_align_numbers_and_fold_long_names(capsys, monkeypatch):
     print_table("accuracy", ["data set", "[clean]"], [["folder:/data/[old]", two_decimals(9.1)], ["b", "–"]])
     assert capsys.readouterr().out == (
         "\naccuracy\ndata set            [clean]\nfolder:/data/[old]     9.10\nb                         –\n"
@@ -58,7 +49,7 @@ def test_tables_align_numbers_and_fold_long_names(
     assert all(name in column for name in names)
 
 
-def test_warnings_and_missing_figures(capsys: pytest.CaptureFixture[str]) -> None:
+def test_warnings_and_missing_figures(capsys):
     print_warnings(["a", "b", "a"])
     assert capsys.readouterr().out == "warning: a\nwarning: b\n"
     assert two_decimals(None) == "–"
@@ -81,7 +72,7 @@ warnings.warn("Glyph 22270 (CJK) missing from font(s) DejaVu Sans.")
 """
 
 
-def test_each_warning_is_shown_once_and_none_of_fonts() -> None:
+def test_each_warning_is_shown_once_and_none_of_fonts():
     result = subprocess.run(
         [sys.executable, "-c", WARNINGS], capture_output=True, text=True, check=True, timeout=120
     )

@@ -23,14 +23,14 @@ def row(key: str) -> str:
     return f"| {name} | {' | '.join(cells)} | {difference['mean']:+.1f} ± {difference['sd']:.1f} |"
 
 
-def test_every_row_is_the_records_and_none_is_missing() -> None:
+def test_every_row_is_the_records_and_none_is_missing():
     text = (ROOT / "docs" / "digits.md").read_text()
     rows = [line for line in text.splitlines() if line.startswith("| ") and "±" in line]
     assert rows == [row(key) for key in RECORD["losses"]["simclr"]]
     assert len(RECORD["seeds"]) == 5
 
 
-def test_its_example_gives_the_measured_classifier(tmp_path: Path) -> None:
+def test_its_example_gives_the_measured_classifier(tmp_path):
     folder = measured(tmp_path).folder
     (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "digits.md").read_text(), re.DOTALL)
     names: dict[str, object] = {}

@@ -19,7 +19,7 @@ def run(name: str, *arguments: str) -> str:
 
 
 @pytest.mark.parametrize("preset", ["simclr", "intnacl"])
-def test_own_loop_learns_from_unlabelled_digits(preset: str) -> None:
+def test_own_loop_learns_from_unlabelled_digits(preset):
     printed = re.findall(r"([\d.]+) %", run("own_loop.py", "--preset", preset, "--epochs", "2"))
     few_before, _, few_after, _ = map(float, printed)
     assert few_after > few_before + 5  # percentage points, with 100 labels

@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -17,7 +18,7 @@ def section(title: str) -> str:
     return TEXT.split(f"\n## {title}\n")[1].split("\n## ")[0]
 
 
-def test_every_equation_has_its_row() -> None:
+def test_every_equation_has_its_row():
     first_cells = ", ".join(re.findall(r"^\| ([^|]+) \|", section("Equations"), re.MULTILINE)).split(", ")
     numbered = [cell for cell in first_cells if re.fullmatch(r"(Eq\. |S)\d+", cell)]
     assert sorted(numbered) == sorted(
@@ -25,7 +26,7 @@ def test_every_equation_has_its_row() -> None:
     )
 
 
-def test_the_table_of_special_cases_is_the_presets() -> None:
+def test_the_table_of_special_cases_is_the_presets():
     rows = re.findall(
         r"^\| `(\w+)` \|[^|]+\| ?`?([^|`]*)`? \| ([^|]+) \|$", section("Special cases"), re.MULTILINE
     )
@@ -35,38 +36,41 @@ def test_the_table_of_special_cases_is_the_presets() -> None:
         assert counts == [count for count in IntNaClLoss.preset(name).views_needed if count]
 
 
-def test_the_defaults_it_quotes_are_the_defaults() -> None:
+def test_the_defaults_it_quotes_are_the_defaults():
     quoted = dict(re.findall(r"`(\w+)=([\w.\"]+)`", section("Special cases").split("|")[0]))
     config = IntNaClLoss().config
     assert len(quoted) == 7
     assert {name: repr(getattr(config, name)).replace("'", '"') for name in quoted} == quoted
 
 
-def test_its_example_with_all_views_reaches_every_weight() -> None:
-    names: dict[str, object] = {}
-    exec(section("Mixed and adversarial views").split("```python\n")[1].split("```")[0], names)
-    assert all(torch.count_nonzero(parameter.grad) for parameter in names["model"].parameters())
+def names_of(title: str, number: int) -> dict[str, Any]:
+    """The names that the section's example defines."""
+    names: dict[str, Any] = {}
+    exec(section(title).split("```python\n")[number].split("```")[0], names)
+    return names
 
 
-def test_its_examples_of_weights_of_ones_own_have_gradients() -> None:
-    names: dict[str, object] = {}
-    exec(section("Readings").split("```python\n")[1].split("```")[0], names)
+def test_its_example_with_all_views_reaches_every_weight():
+    model = names_of("Mixed and adversarial views", 1)["model"]
+    assert all(torch.count_nonzero(parameter.grad) for parameter in model.parameters())
+
+
+def test_its_examples_of_weights_of_ones_own_have_gradients():
+    names = names_of("Readings", 1)
     assert all(torch.count_nonzero(names[view].grad) for view in ("z0", "z1", "adversarial"))
 
 
-def test_its_example_keeps_adversarial_statistics_apart() -> None:
-    names: dict[str, object] = {}
-    torch.manual_seed(0)
-    exec(section("Readings").split("```python\n")[2].split("```")[0], names)
-    norm = names["model"][1]
+def test_its_example_keeps_adversarial_statistics_apart():
+    model = names_of("Readings", 2)["model"]
+    norm = model[1]
     assert norm.running_mean.all()
     assert norm.adversarial.running_mean.all()
     assert not torch.equal(norm.running_mean, norm.adversarial.running_mean)
-    assert all(parameter.grad is not None for parameter in names["model"].parameters())
+    assert all(parameter.grad is not None for parameter in model.parameters())
     assert norm.groups == ((1, False),)
 
 
-def test_its_loop_on_two_ranks_leaves_both_with_the_same_weights(tmp_path: Path) -> None:
+def test_its_loop_on_two_ranks_leaves_both_with_the_same_weights(tmp_path):
     code = section("Several ranks").split("```python\n")[1].split("```")[0]
     loop, end, _ = code.partition("dist.destroy_process_group()")
     assert end

@@ -40,40 +40,39 @@ LINKED = [(page, target) for page in PAGES for _, target in links(page) if "://"
 
 
 @pytest.mark.parametrize(("page", "name", "target"), NAMED, ids=label)
-def test_named_code_exists(page: Path, name: str, target: str) -> None:
+def test_named_code_exists(page, name, target):
     source = (page.parent / target).read_text()
     defined = rf"^(def {name}\b|class {name}\b|{name}(: .+)? = )"
     assert re.search(defined, source, re.MULTILINE), f"{target} does not define {name}"
 
 
 @pytest.mark.parametrize(("page", "target"), LINKED, ids=label)
-def test_links_lead_somewhere(page: Path, target: str) -> None:
+def test_links_lead_somewhere(page, target):
     path, _, anchor = target.partition("#")
     linked = page.parent / path if path else page
     assert linked.exists(), f"{label(page)} links to {target}"
     assert not anchor or anchor in anchors(linked), f"{label(page)} links to {target}"
 
 
-def test_no_image_is_left_over() -> None:
+def test_no_image_is_left_over():
     shown = {(page.parent / target).resolve() for page, target in LINKED}
     assert {path for path in (DOCS / "images").iterdir() if path.resolve() not in shown} == set()
 
 
-def test_every_benchmark_is_described() -> None:
+def test_every_benchmark_is_described():
     described = {target for page, target in LINKED if page.parent.name == "benchmarks"}
     assert {path.name for path in (ROOT / "benchmarks").glob("*.py")} <= described
 
 
 @pytest.mark.parametrize("name", ["losses.md", "theory.md"])
-def test_pages_name_their_code(name: str) -> None:
+def test_pages_name_their_code(name):
     assert len([page for page, *_ in NAMED if page.name == name]) > 15
 
 
 @pytest.mark.parametrize("name", ["README.md", "docs/losses.md", "docs/reproduction.md", "docs/claims.md"])
-def test_the_departures_from_the_paper_are_the_same_three(name: str) -> None:
+def test_the_departures_from_the_paper_are_the_same_three(name):
     text = (ROOT / name).read_text()
     begin = re.search(r"three (readings|things)|in three places", text, re.IGNORECASE)
-    assert begin is not None
     told = text[begin.start() :][:600]
     assert all(word in told for word in ("ŵ", "mixed", "negatives"))
     assert "two departures" not in text

@@ -6,7 +6,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 import torch
 
 ROOT = Path(__file__).parents[1]
@@ -19,13 +18,13 @@ def block(language: str, opening: str) -> str:
     return found
 
 
-def test_the_loop_reaches_every_weight() -> None:
+def test_the_loop_reaches_every_weight():
     names: dict[str, object] = {}
     exec(block("python", "import torch"), names)
     assert all(torch.count_nonzero(parameter.grad) for parameter in names["model"].parameters())
 
 
-def test_the_attack_on_a_classifier_runs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_attack_on_a_classifier_runs(capsys):
     names: dict[str, object] = {}
     exec(block("python", "import torch"), names)
     exec(block("python", "from intnacl.attacks.named"), names)
@@ -35,7 +34,7 @@ def test_the_attack_on_a_classifier_runs(capsys: pytest.CaptureFixture[str]) -> 
     ]
 
 
-def test_the_commands_exist() -> None:
+def test_the_commands_exist():
     targets = re.findall(r"^make ([\w-]+)", block("sh", "make"), re.MULTILINE)
     rules = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     assert targets

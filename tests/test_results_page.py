@@ -50,21 +50,16 @@ def with_another_value(view: FilledTable, points: float) -> FilledTable:
         ("docs/reproduction.md", "results", "table"),
     ],
 )
-def test_the_tables_are_the_records(
-    page, views: dict[str, FilledTable], path: str, name: str, drawn: str
-) -> None:
+def test_the_tables_are_the_records_and_claims_are_judged_by_them(page, views, path, name, drawn):
     kept, draw = (ROOT / path).read_text(encoding="utf-8"), getattr(page, drawn)
     assert page.between(kept, draw(views), name) == kept
     other = {**views, "main": with_another_value(views["main"], 0.2)}
     assert page.between(kept, draw(other), name) != kept
+    claims = page.CLAIMS.read_text(encoding="utf-8")
+    assert page.between(claims, page.claims(page.results()[1])) == claims
 
 
-def test_the_claims_are_judged_by_the_record(page) -> None:
-    kept = page.CLAIMS.read_text(encoding="utf-8")
-    assert page.between(kept, page.claims(page.results()[1])) == kept
-
-
-def test_the_table_by_seed_has_every_run() -> None:
+def test_the_table_by_seed_has_every_run():
     text = (ROOT / "docs" / "reproduction.md").read_text(encoding="utf-8")
     first = text[text.index("| loss | seed |") :].partition("\n\n")[0].splitlines()[2:]
     shown = {tuple(line.replace(" ", "").split("|")[2:-1]) for line in first}
@@ -75,7 +70,7 @@ def test_the_table_by_seed_has_every_run() -> None:
             assert line in shown, f"{run.name}: {line}"
 
 
-def test_a_figure_of_fewer_seeds_says_so(page, views: dict[str, FilledTable]) -> None:
+def test_a_figure_of_fewer_seeds_says_so(page, views):
     view = views["main"]
     clean, fgsm = view.cells[0][:2]
     seed, value = next(iter(fgsm.values.items()))
@@ -86,7 +81,7 @@ def test_a_figure_of_fewer_seeds_says_so(page, views: dict[str, FilledTable]) ->
     assert page.line(view, 0).count("n = ") == len(fewer)
 
 
-def test_every_finished_run_is_whole(views: dict[str, FilledTable]) -> None:
+def test_every_finished_run_is_whole(views):
     folders = sorted((ROOT / "results" / "runs").iterdir())
     assert folders
     for folder in folders:
@@ -104,7 +99,7 @@ def test_every_finished_run_is_whole(views: dict[str, FilledTable]) -> None:
     assert {folder.name for folder in folders} <= known
 
 
-def test_the_check_of_table_4_is_all_there() -> None:
+def test_the_check_of_table_4_is_all_there():
     views, runs = read_cells(ROOT / "results" / "tinyimagenet-20")
     assert len(runs) == 12
     assert [name for name, run in runs.items() if run.result is None] == []
@@ -117,7 +112,7 @@ def opened(png: bytes) -> tuple[str, np.ndarray]:
     return image.text["values"], np.asarray(image.convert("RGB").resize((736, 304)), dtype=float)
 
 
-def test_the_figure_is_the_records(page, views: dict[str, FilledTable]) -> None:
+def test_the_figure_is_the_records(page, views):
     kept, kept_pixels = opened(page.FIGURE.read_bytes())
     drawn, drawn_pixels = opened(page.figure(views["figure1"]))
     assert drawn == kept

@@ -10,15 +10,15 @@ DOCS = Path(__file__).parents[1] / "docs"
 TEXT = (DOCS / "settings.md").read_text(encoding="utf-8")
 
 
-def test_every_setting_has_a_row() -> None:
+def test_every_setting_has_a_row():
     assert [name for name in SETTINGS if f"| `{name}` |" not in TEXT] == []
 
 
-def test_the_page_is_what_its_program_writes() -> None:
+def test_the_page_is_what_its_program_writes():
     assert runpy.run_path(str(DOCS / "draw_settings.py"))["page"]() == TEXT
 
 
-def test_its_example_is_a_configuration(tmp_path: Path) -> None:
+def test_its_example_is_a_configuration(tmp_path):
     file = tmp_path / "run.toml"
     file.write_text(TEXT.split("```toml\n")[1].split("```")[0])
     config = resolve(file=file)

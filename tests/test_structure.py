@@ -38,7 +38,7 @@ def name_of(path: Path) -> str:
 
 
 @pytest.mark.parametrize("path", MODULES, ids=name_of)
-def test_imports_point_one_way(path: Path) -> None:
+def test_imports_point_one_way(path):
     here = ROOMS.index(room(name_of(path)))
     for target in imported_modules(path):
         assert ROOMS.index(room(target)) <= here, f"{name_of(path)} must not import {target}"
@@ -55,14 +55,14 @@ def public_definitions(tree: ast.Module | ast.ClassDef) -> list[ast.FunctionDef 
 
 
 @pytest.mark.parametrize("path", MODULES, ids=name_of)
-def test_public_names_are_documented(path: Path) -> None:
+def test_public_names_are_documented(path):
     tree = ast.parse(path.read_text())
     assert ast.get_docstring(tree), f"{path}: no module docstring"
     for node in public_definitions(tree):
         assert ast.get_docstring(node), f"{name_of(path)}.{node.name} has no docstring"
 
 
-def test_losses_import_torch_alone() -> None:
+def test_losses_import_torch_alone():
     allowed = {"torch", "intnacl", *sys.stdlib_module_names}
     for path in (SRC / "losses").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
