@@ -17,6 +17,7 @@ import pytest
 from intnacl.data import cache
 from intnacl.data.cache import Source, cached, default_root
 from intnacl.errors import InputError, InputWarning
+from mistakes import must_refuse
 
 
 class Filler:
@@ -47,21 +48,23 @@ def entries(root: Path) -> list[Path]:
     return sorted(path for path in (root / "cache").iterdir() if path.is_dir())
 
 
-def test_filled_once_then_opened(root: Path, file: Path) -> None:
+def test_filled_once_for_each_size_then_opened(root, file):
     fill = Filler()
     for _ in range(2):
         got = cached(root, source(file), fill)
         assert got.images.shape == (2, 3, 2, 2)
         assert (got.images == 7).all()
-        assert got.labels is not None
         assert got.labels.tolist() == [0, 1]
         assert got.classes == ("a", "b")
         assert got.skipped == {"bad.png": "empty"}
         got.images.zero_()  # which never reaches the disk
+        small = cached(root, source(file, 1), lambda out: (out.write(b"xyz") and [0], {}))
+        assert small.images.shape == (1, 3, 1, 1)
     assert fill.calls == 1
 
 
-def test_a_changed_source_is_decoded_anew_and_the_stale_entry_removed(root: Path, file: Path) -> None:
+def test_a_changed_source_other_classes_or_another_format_are_decoded_anew(root, file, monkeypatch):
+    """A class more in the training folder moves the labels of test images that stay as they are."""
     cached(root, source(file), Filler(1))
     before = entries(root)
     file.write_bytes(b"other pixels")
@@ -71,20 +74,13 @@ def test_a_changed_source_is_decoded_anew_and_the_stale_entry_removed(root: Path
     assert (cached(root, source(file), Filler(3)).images == 3).all()
     assert len(entries(root)) == 1
     assert entries(root) != before
+    other = replace(source(file), classes=("a", "b", "c"))
+    assert (cached(root, other, Filler(4)).images == 4).all()
+    monkeypatch.setattr(cache, "FORMAT", cache.FORMAT + 1)
+    assert (cached(root, other, Filler(5)).images == 5).all()
 
 
-def test_sizes_do_not_push_each_other_out(root: Path, file: Path) -> None:
-    fill = Filler(labels=(0,))
-    cached(root, source(file, 2), fill)
-    small = cached(root, source(file, 1), lambda out: (out.write(b"xyz") and [0], {}))
-    assert small.images.shape == (1, 3, 1, 1)
-    cached(root, source(file, 2), fill)
-    assert fill.calls == 1
-
-
-def test_a_place_has_an_entry_of_its_own_however_its_path_is_written(
-    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_place_has_an_entry_of_its_own_however_its_path_is_written(root, tmp_path, monkeypatch):
     fill = Filler()
     for name in ("here", "there"):
         (tmp_path / name).mkdir()
@@ -96,76 +92,49 @@ def test_a_place_has_an_entry_of_its_own_however_its_path_is_written(
     assert fill.calls == 2
 
 
-def test_other_classes_or_another_format_are_decoded_anew(
-    root: Path, file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A class more in the training folder moves the labels of test images that stay as they are."""
-    cached(root, source(file), Filler(1))
-    other = replace(source(file), classes=("a", "b", "c"))
-    assert (cached(root, other, Filler(2)).images == 2).all()
-    monkeypatch.setattr(cache, "FORMAT", cache.FORMAT + 1)
-    assert (cached(root, other, Filler(3)).images == 3).all()
-
-
-FACTS = {"shape": [2, 3, 2, 2], "labelled": True, "classes": ["a", "b"], "skipped": {}}
+FACTS, WRONG = (
+    {"shape": [2, 3, 2, 2], "labelled": True, "classes": ["a", "b"], "skipped": {}},
+    [(0, 99), (-1, 0)],
+)
+DAMAGES = [
+    *({"shape": shape} for shape in (2, [2, 3, 4, 1], ["2", 3, 2, 2], [-2, 3, 2, 2])),
+    *({"labelled": labelled} for labelled in (False, 1)),
+    *({"classes": classes} for classes in (["a"], None)),
+    *({"skipped": skipped} for skipped in ([], {"x.png": 1})),
+]
 
 
 @pytest.mark.parametrize(
     ("name", "content"),
     [
         ("images.u8", b"short"),
-        ("labels.i64", b"short"),
-        ("labels.i64", struct.pack("qq", 0, 99)),
-        ("labels.i64", struct.pack("qq", -1, 0)),
-        ("entry.json", b"{"),
-        ("entry.json", b"[]"),
-        ("entry.json", b"[" * 100_000),
-        *(
-            ("entry.json", json.dumps(FACTS | damage).encode())
-            for damage in (
-                {"shape": 2},
-                {"shape": [2, 3, 4, 1]},
-                {"shape": ["2", 3, 2, 2]},
-                {"shape": [-2, 3, 2, 2]},
-                {"labelled": False},
-                {"labelled": 1},
-                {"classes": ["a"]},
-                {"classes": None},
-                {"skipped": []},
-                {"skipped": {"x.png": 1}},
-            )
-        ),
+        *(("labels.i64", content) for content in (b"short", *(struct.pack("qq", *two) for two in WRONG))),
+        *(("entry.json", content) for content in (b"{", b"[]", b"[" * 100_000)),
+        *(("entry.json", json.dumps(FACTS | damage).encode()) for damage in DAMAGES),
+        ("", b""),  # a file in the place of the folder
     ],
 )
-def test_a_damaged_entry_is_rebuilt_with_a_warning(root: Path, file: Path, name: str, content: bytes) -> None:
+def test_a_damaged_entry_is_rebuilt_with_a_warning(root, file, name, content):
     cached(root, source(file), Filler())
-    (entries(root)[0] / name).write_bytes(content)
+    (entry,) = entries(root)
+    if not name:
+        shutil.rmtree(entry)
+    (entry / name).write_bytes(content)
     fill = Filler()
     with pytest.warns(InputWarning, match=r"the cache .* is damaged and is made again from"):
         got = cached(root, source(file), fill)
     assert (got.images == 7).all()
     assert got.labels.tolist() == [0, 1]
-    assert fill.calls == 1
     cached(root, source(file), fill)
     assert fill.calls == 1
 
 
-def test_a_file_in_the_place_of_an_entry_is_replaced(root: Path, file: Path) -> None:
-    cached(root, source(file), Filler())
-    (entry,) = entries(root)
-    shutil.rmtree(entry)
-    entry.write_bytes(b"")
-    with pytest.warns(InputWarning, match="is damaged"):
-        assert (cached(root, source(file), Filler()).images == 7).all()
-
-
-def test_a_failure_leaves_nothing(root: Path, file: Path) -> None:
+def test_a_failure_leaves_nothing(root, file):
     def fail(out: IO[bytes]) -> tuple[list[int], dict[str, str]]:
         out.write(b"half")
         raise InputError("cannot read x.png")
 
-    with pytest.raises(InputError, match="cannot read"):
-        cached(root, source(file), fail)
+    must_refuse(cached, root, source(file), fail, "cannot read")
     with pytest.raises(InputError, match=r"no image could be decoded; the first: x\.png: empty"):
         cached(root, source(file), lambda out: ([], {"x.png": "empty"}))
     assert entries(root) == []
@@ -186,7 +155,7 @@ cached(Path(sys.argv[1]), Source(name="folder", origin=file.parent, split="train
 """
 
 
-def test_what_a_killed_process_left_is_not_used_and_cleared(root: Path, file: Path) -> None:
+def test_what_a_killed_process_left_is_not_used_and_cleared(root, file):
     killed = subprocess.run([sys.executable, "-c", KILLED, str(root), str(file)], timeout=120)
     assert killed.returncode == 9
     assert len(entries(root)) == 1  # its half-written folder
@@ -194,62 +163,48 @@ def test_what_a_killed_process_left_is_not_used_and_cleared(root: Path, file: Pa
     assert len(entries(root)) == 1
 
 
-def test_without_locks_the_first_to_finish_wins(
-    root: Path, file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: object) -> None:
-        raise OSError(errno.ENOLCK, "No locks available")
-
-    monkeypatch.setattr(fcntl, "flock", refuse)
-
-    def overtaken(out: IO[bytes]) -> tuple[list[int], dict[str, str]]:
-        cached(root, source(file), Filler(1))  # another process finishes in the meantime
-        return Filler(2)(out)
-
-    assert (cached(root, source(file), overtaken).images == 1).all()
-    assert len(entries(root)) == 1
-
-
-def test_what_another_process_filled_meanwhile_is_opened(
-    root: Path, file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("locks", [False, True])
+def test_what_another_process_filled_meanwhile_is_opened(root, file, monkeypatch, locks):
     flock, fill = fcntl.flock, Filler(2)
 
     def wait(descriptor: int, kind: int) -> None:
+        if not locks:
+            raise OSError(errno.ENOLCK, "No locks available")
         monkeypatch.setattr(fcntl, "flock", flock)
         cached(root, source(file), Filler(1))
         flock(descriptor, kind)
 
+    def overtaken(out: IO[bytes]) -> tuple[list[int], dict[str, str]]:
+        cached(root, source(file), Filler(1))
+        return fill(out)
+
     monkeypatch.setattr(fcntl, "flock", wait)
-    assert (cached(root, source(file), fill).images == 1).all()
-    assert fill.calls == 0
+    assert (cached(root, source(file), overtaken).images == 1).all()
+    assert fill.calls == (not locks)
+    assert len(entries(root)) == 1
 
 
-def test_a_read_only_root_falls_back_to_the_default(
-    root: Path, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unwritable_root_falls_back_to_the_default_or_is_named(root, file, tmp_path, monkeypatch):
     fill = Filler()
     assert (cached(file, source(file), fill).images == 7).all()  # no folder can be made in a file
-    monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path / "cache")
-    cached(tmp_path, source(file), fill)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "access", lambda path, mode: path != tmp_path / "cache")
+        cached(tmp_path, source(file), fill)
     assert fill.calls == len(entries(default_root())) == 1
+    shutil.rmtree(root)
+    root.write_bytes(b"a file where a folder should be")
+    must_refuse(cached, root, source(file), fill, rf"cannot write to {root / 'cache'}: set INTNACL_DATA")
+    told = rf"cannot write to {file / 'cache'} or {root / 'cache'}: set"
+    must_refuse(cached, file, source(file), fill, told)
 
 
-def test_the_default_root(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_default_root(monkeypatch):
     monkeypatch.setenv("INTNACL_DATA", "~/images")
     assert default_root() == Path.home() / "images"
     monkeypatch.delenv("INTNACL_DATA")
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     if sys.platform == "linux":
         assert default_root() == Path.home() / ".cache" / "intnacl"
-
-
-def test_a_root_that_cannot_be_written_is_named_once(root: Path, file: Path) -> None:
-    root.write_bytes(b"a file where a folder should be")
-    with pytest.raises(InputError, match=rf"cannot write to {root / 'cache'}: set INTNACL_DATA"):
-        cached(root, source(file), Filler())
-    with pytest.raises(InputError, match=rf"cannot write to {file / 'cache'} or {root / 'cache'}: set"):
-        cached(file, source(file), Filler())
 
 
 @pytest.mark.parametrize("skipped", [{}, {"c.png": "empty"}, {"a.png": "empty", "b.png": "empty"}])

@@ -6,7 +6,6 @@ import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +14,7 @@ import torch
 from intnacl.data import Dataset, load
 from intnacl.data.datasets import DATASETS
 from intnacl.errors import InputError, InputWarning
+from mistakes import must_refuse, refused
 from tiny_run import write_images
 
 Encode = Callable[..., bytes]
@@ -40,7 +40,7 @@ def small(**changes: object) -> Dataset:
     return Dataset(name="x", split="train", **(values | changes))  # type: ignore[arg-type]
 
 
-def test_digits_are_the_default_never_move_and_have_the_listed_sizes() -> None:
+def test_digits_are_the_default_never_move_and_have_the_listed_sizes():
     splits = [load(split=split) for split in ("train", "test")]
     assert {digits.split: digits.checksum for digits in splits} == DIGITS
     assert {digits.name for digits in splits} == {"digits"}
@@ -50,34 +50,24 @@ def test_digits_are_the_default_never_move_and_have_the_listed_sizes() -> None:
     assert DATASETS["digits"].classes == str(len(load("digits").classes))
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
+def test_the_checksum_is_of_the_whole_content_and_of_it_alone(pets, tmp_path):
+    for changes in (
         {"images": torch.zeros(2, 3, 2, 2, dtype=torch.uint8)},
         {"images": small().images.view(2, 3, 4, 1)},
         {"labels": torch.tensor([1, 0])},
         {"labels": None},
         {"classes": ("cat", "cow")},
-    ],
-)
-def test_the_checksum_covers_the_whole_content(changes: dict[str, object]) -> None:
-    assert small(**changes).checksum != small().checksum
-
-
-def test_the_checksum_is_of_the_content_alone(pets: Path, root: Path, tmp_path: Path) -> None:
-    folder = load(f"folder:{pets}", size=8)
-    np.savez(
-        tmp_path / "pets.npz",
-        images=folder.images.permute(0, 2, 3, 1).numpy(),
-        labels=folder.labels.numpy(),
-        classes=np.array(folder.classes),
-    )
-    assert load(f"npz:{tmp_path / 'pets.npz'}").checksum == folder.checksum
+    ):
+        assert small(**changes).checksum != small().checksum
+    folder, arrays = load(f"folder:{pets}", size=8), tmp_path / "pets.npz"
+    images, classes = folder.images.permute(0, 2, 3, 1).numpy(), np.array(folder.classes)
+    np.savez(arrays, images=images, labels=folder.labels.numpy(), classes=classes)
+    assert load(f"npz:{arrays}").checksum == folder.checksum
     channels_last = small().images.contiguous(memory_format=torch.channels_last)
     assert small(images=channels_last).checksum == small().checksum
 
 
-def test_broken_images_are_warned_about_or_refused(pets: Path) -> None:
+def test_broken_images_are_warned_about_or_refused(pets):
     for i in range(7):
         (pets / "cat" / f"bad{i}.png").write_bytes(b"")
     message = r"7 of 13 images are broken: cat.bad0\.png \(empty\), .*bad4\.png \(empty\) and 2 more"
@@ -109,36 +99,31 @@ def test_broken_images_are_warned_about_or_refused(pets: Path) -> None:
         ),
     ],
 )
-def test_wrong_arguments_say_what_is_right(pets: Path, arguments: dict[str, Any], message: str) -> None:
+def test_wrong_arguments_say_what_is_right(pets, arguments, message):
     given = {k: v.replace("PETS", str(pets)) if isinstance(v, str) else v for k, v in arguments.items()}
-    with pytest.raises(InputError, match=message):
-        load(**given)
+    must_refuse(load, message, **given)
     assert load(f"folder:{pets}", size=np.int64(8)).images.shape[-1] == 8
 
 
-def test_spread_and_captions() -> None:
+def test_spread_and_captions(tmp_path, image):
     digits = load("digits")
     assert digits.spread(4).tolist() == [0, 360, 721, 1081]
     assert digits.spread(10_000).tolist() == list(range(1442))
     assert digits.captions(torch.tensor([0, 1])) == ["0", "1"]
     assert small(labels=None).captions(torch.tensor([1])) == ["no. 1"]
-    with pytest.raises(InputError, match="rows=0"):
-        digits.spread(0)
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="names of any bytes")
-def test_a_file_name_that_is_no_utf8_stays_as_it_is_and_can_be_drawn(tmp_path: Path, image: Encode) -> None:
-    name = os.fsdecode(b"caf\xe8.png")
-    (tmp_path / name).write_bytes(image())
-    found = load(f"folder:{tmp_path}", root=tmp_path / ".root", size=8)
-    assert found.names == (name,)
-    assert found.captions(torch.tensor([0])) == ["caf\\xe8.png"]
+    must_refuse(digits.spread, 0, "rows=0")
+    if sys.platform == "linux":  # a name that is no UTF-8 stays as it is, and can be drawn
+        name = os.fsdecode(b"caf\xe8.png")
+        (tmp_path / name).write_bytes(image())
+        found = load(f"folder:{tmp_path}", root=tmp_path / ".root", size=8)
+        assert found.names == (name,)
+        assert found.captions(torch.tensor([0])) == ["caf\\xe8.png"]
 
 
 LOAD = "import sys; from intnacl.data import load; print(load(sys.argv[1], size=8).checksum)"
 
 
-def test_two_processes_at_once_make_one_cache(pets: Path, root: Path) -> None:
+def test_two_processes_at_once_make_one_cache(pets, root):
     command = [sys.executable, "-c", LOAD, f"folder:{pets}"]
     processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     sums = {process.communicate(timeout=120)[0].strip() for process in processes}
@@ -147,7 +132,7 @@ def test_two_processes_at_once_make_one_cache(pets: Path, root: Path) -> None:
     assert len([path for path in (root / "cache").iterdir() if path.is_dir()]) == 1
 
 
-def test_loading_the_digits_needs_no_optional_package() -> None:
+def test_loading_the_digits_needs_no_optional_package():
     code = "import sys; import intnacl.data; print([m for m in sys.argv[1:] if m in sys.modules])"
     heavy = ["sklearn", "matplotlib", "PIL", "rich", "pyarrow", "torchvision"]
     shown = subprocess.run([sys.executable, "-c", code, *heavy], capture_output=True, text=True, check=True)
@@ -155,19 +140,13 @@ def test_loading_the_digits_needs_no_optional_package() -> None:
 
 
 @pytest.mark.parametrize("kind", ["folder", "parquet", "npz"])
-def test_a_path_that_leads_nowhere_from_here_is_named_in_full(
-    kind: str, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_path_that_leads_nowhere_from_here_is_named_in_full(kind, root, tmp_path, monkeypatch):
     """A run remembers `folder:images`; called from another folder, it looks elsewhere."""
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(InputError, match=rf"^{tmp_path}/images (is not a folder|does not exist)"):
-        load(f"{kind}:images")
+    must_refuse(load, f"{kind}:images", rf"^{tmp_path}/images (is not a folder|does not exist)")
 
 
-# ---- the hold-out ------------------------------------------------------------------------------------------
-
-
-def test_held_out_images_are_an_equal_share_of_every_class_and_no_others() -> None:
+def test_held_out_images_are_an_equal_share_of_every_class_and_no_others():
     whole = load("digits")
     rest, held = whole.hold_out(200)
     assert (rest.split, held.split, len(rest), len(held)) == ("train", "holdout", 1242, 200)
@@ -182,7 +161,7 @@ def test_held_out_images_are_an_equal_share_of_every_class_and_no_others() -> No
     assert torch.equal(whole.hold_out(200)[1].index, held.index)
 
 
-def test_images_without_labels_are_held_out_with_their_names(tmp_path: Path) -> None:
+def test_images_without_labels_are_held_out_with_their_names(tmp_path):
     whole = load(write_images(tmp_path / "images", classes=()), root=tmp_path)
     rest, held = whole.hold_out(2)
     assert held.labels is None
@@ -190,7 +169,7 @@ def test_images_without_labels_are_held_out_with_their_names(tmp_path: Path) -> 
     assert {*rest.names, *held.names} == set(whole.names)
 
 
-@pytest.mark.parametrize("count", [-1, 0, 1442])
-def test_a_hold_out_leaves_images_to_train_on(count: int) -> None:
-    with pytest.raises(InputError, match=f"holdout={count} of the 1,442 training images of 'digits'"):
-        load("digits").hold_out(count)
+test_a_hold_out_leaves_images_to_train_on = refused(
+    lambda count: load("digits").hold_out(count),
+    *((count, f"holdout={count} of the 1,442 training images of 'digits'") for count in (-1, 0, 1442)),
+)

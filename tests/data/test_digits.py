@@ -10,7 +10,7 @@ from intnacl.data.digits import in_test, load_digits
 from intnacl.data.images import LoadRequest
 
 
-def test_splits_share_out_every_digit_in_three_equal_channels() -> None:
+def test_splits_share_out_every_digit_in_three_equal_channels():
     train, test = (load_digits(LoadRequest(split=s, root=Path("nowhere"))) for s in ("train", "test"))
     bunch = load_embedded()
     everyone = torch.cat([train.images, test.images])[:, 0].flatten(1).double()
@@ -24,6 +24,6 @@ def test_splits_share_out_every_digit_in_three_equal_channels() -> None:
     assert torch.equal(train.images[:, 0], train.images[:, 2])
 
 
-def test_every_fifth_of_a_class_is_for_testing() -> None:
+def test_every_fifth_of_a_class_is_for_testing():
     labels = torch.tensor([0, 1, 0, 0, 0, 0, 1, 1, 1, 1, 0])
     assert in_test(labels).nonzero().flatten().tolist() == [5, 9]

@@ -18,6 +18,7 @@ import pytest
 
 from intnacl.data.download import Archive, unpacked
 from intnacl.errors import InputError
+from mistakes import must_refuse
 
 
 class Quiet(SimpleHTTPRequestHandler):
@@ -85,54 +86,47 @@ def visible(root: Path) -> list[str]:
     return sorted(path.name for path in root.iterdir() if not path.name.endswith(".lock"))
 
 
-def test_downloaded_checked_and_unpacked_once(site: str, tmp_path: Path, root: Path) -> None:
+def test_downloaded_checked_and_unpacked_once(site, tmp_path, root):
     (tmp_path / "site" / "set.tar.gz").write_bytes(PACKED)
     folder = unpacked(archive(site), root)
     assert (folder / "train").read_bytes() == b"images"
     assert visible(root) == ["set", "set.tar.gz"]
-    (tmp_path / "site" / "set.tar.gz").unlink()
-    (root / "set.tar.gz").unlink()
+    for place in (tmp_path / "site", root):
+        (place / "set.tar.gz").unlink()
     assert unpacked(archive(site), root) == folder  # nothing more is asked of the network
 
 
-def test_a_wrong_or_incomplete_download_leaves_nothing(
-    site: str, breaking_site: str, tmp_path: Path, root: Path
-) -> None:
+def test_a_wrong_or_incomplete_download_leaves_nothing(site, breaking_site, tmp_path, root):
     (tmp_path / "site" / "set.tar.gz").write_bytes(PACKED)
     wrong = archive(site, b"something else")
-    with pytest.raises(InputError, match=f"md5 is .*, not {wrong.md5}"):
-        unpacked(wrong, root)
+    must_refuse(unpacked, wrong, root, f"md5 is .*, not {wrong.md5}")
     for promised, reason in [("1000", "10 "), *((junk, "md5 is") for junk in ("junk", "-5", "1e3", "²"))]:
         broken = Archive(url=f"{breaking_site}/{urllib.parse.quote(promised)}", md5="0" * 32, folder="set")
-        with pytest.raises(InputError, match=rf"set is not in .* could not be fetched \(.*{reason}"):
-            unpacked(broken, root)
+        must_refuse(unpacked, broken, root, rf"set is not in .* could not be fetched \(.*{reason}")
     assert visible(root) == []
 
 
-def test_a_failure_says_what_to_put_where(site: str, tmp_path: Path, root: Path) -> None:
+def test_a_failure_says_what_to_put_where(site, tmp_path, root):
     offline, missing = archive("http://127.0.0.1:1"), archive(site)  # nobody listens at the first
     for wanted, reason in ((offline, "refused"), (missing, "404")):
         remedy = f"Get {wanted.url} and save it as {root / 'set.tar.gz'}, or unpack it to {root / 'set'}."
-        with pytest.raises(InputError, match=f"{reason}.*{re.escape(remedy)}"):
-            unpacked(wanted, root)
+        must_refuse(unpacked, wanted, root, f"{reason}.*{re.escape(remedy)}")
     (tmp_path / "site" / "set.tar.gz").write_bytes(PACKED)
-    with pytest.raises(InputError, match="downloading is switched off"):
-        unpacked(missing, tmp_path / "new", download=False)
+    must_refuse(unpacked, missing, tmp_path / "new", "downloading is switched off", download=False)
     assert not (tmp_path / "new").exists()
 
 
-def test_an_archive_put_there_by_hand_is_unpacked_without_network(root: Path) -> None:
+def test_an_archive_put_there_by_hand_is_unpacked_without_network(root):
     root.mkdir()
+    wanted = archive("http://127.0.0.1:1")
     (root / "set.tar.gz").write_bytes(PACKED[:-1])
-    with pytest.raises(InputError, match=r"set\.tar\.gz is not the official archive"):
-        unpacked(archive("http://127.0.0.1:1"), root)
+    must_refuse(unpacked, wanted, root, r"set\.tar\.gz is not the official archive")
     assert visible(root) == ["set.tar.gz"]
     (root / "set.tar.gz").write_bytes(PACKED)
-    folder = unpacked(archive("http://127.0.0.1:1"), root, download=False)
-    assert (folder / "meta").read_bytes() == b"names"
+    assert (unpacked(wanted, root, download=False) / "meta").read_bytes() == b"names"
 
 
-def test_a_zip_file_is_unpacked_inside_its_folder_alone(root: Path) -> None:
+def test_a_zip_file_is_unpacked_inside_its_folder_alone(root):
     root.mkdir()
     packed = packed_zip(**{"set/train": b"images", "../evil": b"x", "/set/evil": b"x"})
     (root / "set.zip").write_bytes(packed)
@@ -153,10 +147,9 @@ def test_a_zip_file_is_unpacked_inside_its_folder_alone(root: Path) -> None:
     [tar(**{"../evil": b"x"}), tar(**{"other/x": b"x"}), b"no archive", PACKED[:60]],
     ids=["outside", "elsewhere", "no archive", "cut short"],
 )
-def test_a_bad_archive_writes_nothing(root: Path, packed: bytes) -> None:
+def test_a_bad_archive_writes_nothing(root, packed):
     root.mkdir()
     (root / "set.tar.gz").write_bytes(packed)
-    with pytest.raises(InputError, match="archive"):
-        unpacked(archive("http://127.0.0.1:1", packed), root)
+    must_refuse(unpacked, archive("http://127.0.0.1:1", packed), root, "archive")
     assert visible(root) == ["set.tar.gz"]
     assert not list(root.parent.rglob("evil"))

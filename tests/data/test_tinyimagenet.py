@@ -15,6 +15,7 @@ from intnacl.data import load, tinyimagenet
 from intnacl.data.images import ImageSet, LoadRequest, decode
 from intnacl.data.tinyimagenet import ARCHIVE, load_tinyimagenet
 from intnacl.errors import InputError
+from mistakes import must_refuse
 
 Encode = Callable[..., bytes]
 WNIDS = ("n02", "n01")  # not in alphabetical order, as the official file
@@ -48,7 +49,7 @@ def get(folder: Path, split: str = "train") -> ImageSet:
     return load_tinyimagenet(LoadRequest(split=split, root=folder.parent))
 
 
-def test_train_follows_wnids(folder: Path, image: Encode) -> None:
+def test_train_follows_wnids(folder, image):
     train = get(folder)
     assert train.classes == ("tabby", "goldfish")
     assert train.labels.tolist() == [0, 0, 1, 1]
@@ -60,7 +61,7 @@ def test_train_follows_wnids(folder: Path, image: Encode) -> None:
     assert get(folder).classes == WNIDS
 
 
-def test_the_test_split_is_the_annotated_validation(folder: Path, image: Encode) -> None:
+def test_the_test_split_is_the_annotated_validation(folder, image):
     test = get(folder, "test")
     assert test.labels.tolist() == [1, 0]
     assert torch.equal(test.images[1], torch.from_numpy(decode(jpeg(image, 21), 64)))
@@ -68,7 +69,7 @@ def test_the_test_split_is_the_annotated_validation(folder: Path, image: Encode)
     assert get(folder, "test").labels.tolist() == [0, 1]  # a changed annotation is seen
 
 
-def test_broken_and_wrong_sized_images_are_skipped_and_named(folder: Path, image: Encode) -> None:
+def test_broken_and_wrong_sized_images_are_skipped_and_named(folder, image):
     images = folder / "train" / "n01" / "images"
     (images / "n01_0.JPEG").write_bytes(jpeg(image, 1)[:100])
     (images / "n01_1.JPEG").write_bytes(image(size=(32, 64), kind="JPEG"))
@@ -78,26 +79,22 @@ def test_broken_and_wrong_sized_images_are_skipped_and_named(folder: Path, image
     assert "is 32×64, not 64×64" in list(train.skipped.values())[1]
 
 
-def test_missing_files_say_what_to_put_where(folder: Path) -> None:
+def test_missing_files_say_what_to_put_where(folder):
     (folder / "wnids.txt").write_text("n01\nn99\n")
-    with pytest.raises(InputError, match=r"n99.images is missing or holds no image"):
-        get(folder)
+    must_refuse(get, folder, r"n99.images is missing or holds no image")
     (folder / "wnids.txt").unlink()
-    with pytest.raises(InputError, match=r"wnids\.txt does not exist"):
-        get(folder)
+    must_refuse(get, folder, r"wnids\.txt does not exist")
     shutil.rmtree(folder)
     by_hand = r"is not in .*Get https://cs231n\.stanford\.edu/tiny-imagenet-200\.zip and save it as "
-    with pytest.raises(InputError, match=by_hand):
-        load("tinyimagenet", root=folder.parent, download=False)
+    must_refuse(load, "tinyimagenet", by_hand, root=folder.parent, download=False)
 
 
-def test_the_archive_is_checked_and_unpacked(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_archive_is_checked_and_unpacked(folder, monkeypatch):
     assert ARCHIVE.url.startswith("https:")
     packed = Path(shutil.make_archive(str(folder), "zip", folder.parent, folder.name))
     expected = get(folder, "test").images.clone()
     shutil.rmtree(folder)
-    with pytest.raises(InputError, match=r"tiny-imagenet-200\.zip is not the official archive"):
-        get(folder, "test")
+    must_refuse(get, folder, "test", r"tiny-imagenet-200\.zip is not the official archive")
     right = replace(ARCHIVE, md5=hashlib.md5(packed.read_bytes()).hexdigest())
     monkeypatch.setattr(tinyimagenet, "ARCHIVE", right)
     assert torch.equal(get(folder, "test").images, expected)
@@ -109,20 +106,19 @@ def test_the_archive_is_checked_and_unpacked(folder: Path, monkeypatch: pytest.M
         ("val/val_annotations.txt", "val_0.JPEG\tn01\nval_1.JPEG\tn77\n", r"line 2: 'n77' is not in wnids"),
         ("val/val_annotations.txt", "val_0.JPEG\n", r"line 1: '' is not in wnids"),
         ("val/val_annotations.txt", "val_0.JPEG\tn01\n", r"differ in 1 files, as val_1\.JPEG"),
-        ("val/val_annotations.txt", "", r"val_annotations\.txt is empty: delete the folder and unpack"),
-        ("wnids.txt", "", r"wnids\.txt is empty: delete the folder and unpack"),
+        *((file, "", rf"{Path(file).name} is empty: delete the folder and unpack")
+          for file in ("val/val_annotations.txt", "wnids.txt")),
     ],
-)
-def test_mislabelled_lists_are_named(folder: Path, file: str, text: str, message: str) -> None:
+)  # fmt: skip
+def test_mislabelled_lists_are_named(folder, file, text, message):
     (folder / file).write_text(text)
-    with pytest.raises(InputError, match=message):
-        get(folder, "test")
+    must_refuse(get, folder, "test", message)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="pipes and links")
 @pytest.mark.parametrize("place", ["train/n01/images/n01_9.JPEG", "words.txt", "val/val_annotations.txt"])
 @pytest.mark.parametrize(("kind", "message"), [("link", "a broken link"), ("pipe", "no regular file")])
-def test_pipes_and_broken_links_are_named(folder: Path, place: str, kind: str, message: str) -> None:
+def test_pipes_and_broken_links_are_named(folder, place, kind, message):
     (folder / place).unlink(missing_ok=True)
     if kind == "pipe":
         os.mkfifo(folder / place)

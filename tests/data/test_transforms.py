@@ -91,12 +91,14 @@ def test_hue():
         assert torch.allclose(unturned, x, atol=1e-5)
 
 
-def test_greyscale_of_the_chosen():
+def test_greyscale_and_solarisation_of_the_chosen():
     x, chosen = images(8), torch.arange(8) % 3 == 0
-    theirs = [
-        F.rgb_to_grayscale(p, num_output_channels=3) if c else p for p, c in zip(x, chosen, strict=True)
-    ]
-    assert difference(joined(to_grey(Planes(*x.unbind(1)), chosen)), theirs) < LEVEL
+    x[0, :, :5] = 0.5  # the threshold itself is inverted
+    planes, pairs = Planes(*x.unbind(1)), list(zip(x, chosen, strict=True))
+    greys = [F.rgb_to_grayscale(p, num_output_channels=3) if c else p for p, c in pairs]
+    assert difference(joined(to_grey(planes, chosen)), greys) < LEVEL
+    inverted = [F.solarize(p, 0.5) if c else p for p, c in pairs]
+    assert difference(joined(solarise(planes, chosen, 0.5)), inverted) == 0
 
 
 @pytest.mark.parametrize(("kernel", "size"), [(3, (32, 32)), (5, (3, 17)), (23, (40, 32))])
@@ -107,13 +109,6 @@ def test_gaussian_blur(kernel, size):
     assert difference(ours, theirs) < LEVEL
 
 
-def test_solarise_the_chosen():
-    x, chosen = images(8), torch.arange(8) % 2 == 0
-    x[0, :, :5] = 0.5  # the threshold itself is inverted
-    theirs = [F.solarize(p, 0.5) if c else p for p, c in zip(x, chosen, strict=True)]
-    assert difference(joined(solarise(Planes(*x.unbind(1)), chosen, 0.5)), theirs) == 0
-
-
 def test_join_clamps_and_is_channels_last():
     x = images(4) * 1.5 - 0.25
     out = join(Planes(*x.unbind(1)), torch.bfloat16)
@@ -121,23 +116,16 @@ def test_join_clamps_and_is_channels_last():
     assert out.is_contiguous(memory_format=torch.channels_last)
 
 
-def test_gradients_flow_and_are_finite_also_at_grey_and_black():
+def test_gradients_are_those_of_finite_differences_and_finite_also_at_grey_and_black():
+    def coloured(x, turn, factor):
+        return blend(rotate_hue(Planes(*x.unbind(1)), turn), factor, 0.5 * (1 - factor), 0.5 * (1 - factor))
+
     x = images(8, 6, 6)
     x[0] = 0
     x.requires_grad_()
-    planes = rotate_hue(Planes(*x.unbind(1)), torch.full((8,), 0.1))
-    planes = blend(planes, torch.full((8,), 0.7), torch.full((8,), 0.2), torch.full((8,), 0.1))
-    grey(planes).square().sum().backward()
+    grey(coloured(x, torch.full((8,), 0.1), torch.full((8,), 0.7))).square().sum().backward()
     assert x.grad.isfinite().all()
     assert x.grad[1:].abs().sum() > 0
-
-
-def test_hue_and_blend_gradients_against_finite_differences():
-    x = torch.rand(2, 3, 2, 2, dtype=torch.float64) * 0.8 + 0.1
-    factor = torch.tensor([0.9, 0.8], dtype=torch.float64)
-
-    def colour(x):
-        planes = rotate_hue(Planes(*x.unbind(1)), torch.tensor([0.13, -0.07], dtype=torch.float64))
-        return joined(blend(planes, factor, 0.5 * (1 - factor), 0.5 * (1 - factor)))
-
-    assert torch.autograd.gradcheck(colour, x.requires_grad_())
+    turn, factor = torch.tensor([[0.13, -0.07], [0.9, 0.8]], dtype=torch.float64)
+    x = (torch.rand(2, 3, 2, 2, dtype=torch.float64) * 0.8 + 0.1).requires_grad_()
+    assert torch.autograd.gradcheck(lambda x: joined(coloured(x, turn, factor)), x)

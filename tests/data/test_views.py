@@ -10,7 +10,7 @@ from intnacl.data.augment import augment
 from intnacl.data.augmentations import AUGMENTATIONS
 from intnacl.data.batches import batch_indices, rank_rows
 from intnacl.data.views import make_views, mix
-from intnacl.errors import InputError
+from mistakes import must_refuse, refused
 
 CONFIG = AUGMENTATIONS["simclr"]
 
@@ -27,27 +27,24 @@ def test_mix_is_the_share_of_itself_and_of_the_row_before():
     assert torch.equal(mix(x, 1.0, 2), x)
 
 
-@pytest.mark.parametrize(
-    ("x", "shift", "message"),
-    [
+test_mix_refuses_a_row_with_itself_and_bytes = refused(
+    lambda x, shift: mix(x, 0.5, shift),
         *((torch.zeros(3, 2), shift, f"shift={shift} .*from 1 to 2, or a larger batch.*drop_last=True")
           for shift in (0, 3, -6)),
         (torch.zeros(3, 2, dtype=torch.uint8), 1, r"x is torch.uint8: .*images.float\(\) / 255"),
         (torch.zeros(0, 2), 1, r"x has shape \(0, 2\): mixing takes a batch"),
         (torch.zeros(1, 2), 1, r"x has shape \(1, 2\): mixing takes a batch"),
-    ],
 )  # fmt: skip
-def test_mix_refuses_a_row_with_itself_and_bytes(x, shift, message):
-    with pytest.raises(InputError, match=message):
-        mix(x, 0.5, shift)
 
 
-@pytest.mark.parametrize("lam", [-0.1, 1.5, float("nan")])
-def test_lam_is_a_share(lam, images):
-    with pytest.raises(InputError, match=r"lam=.*\[0, 1\]"):
-        mix(images, lam, 1)
-    with pytest.raises(InputError, match=r"lam=.*\[0, 1\]"):
-        make_views(images, CONFIG, seed=0, step=0, rows=torch.arange(40), mixed=1, lam=lam)
+def test_lam_is_a_share_and_the_batch_has_partners_for_the_mixed_views(images):
+    key = {"seed": 0, "step": 0, "mixed": 4}
+    for lam in (-0.1, 1.5, float("nan")):
+        must_refuse(mix, images, lam, 1, r"lam=.*\[0, 1\]")
+        told = r"lam=.*\[0, 1\]"
+        must_refuse(make_views, images, CONFIG, told, rows=torch.arange(40), lam=lam, **key)
+    told = r"4 mixed views.*which has 4.*at least 5"
+    must_refuse(make_views, images[:4], CONFIG, told, rows=torch.arange(4), **key)
 
 
 def test_views_are_numbered_draws_of_the_same_images(images):
@@ -97,11 +94,6 @@ def test_ranks_see_what_one_process_sees(images, world, mix_of):
         for number, expected in enumerate(whole[kind]):
             joined = torch.cat([part[kind][number] for part in parts])
             assert torch.allclose(joined, expected, rtol=0, atol=1e-6)
-
-
-def test_a_batch_too_small_for_its_partners_is_refused(images):
-    with pytest.raises(InputError, match=r"4 mixed views.*which has 4.*at least 5"):
-        make_views(images[:4], CONFIG, seed=0, step=0, rows=torch.arange(4), mixed=4)
 
 
 def test_one_graph(images):
