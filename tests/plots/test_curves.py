@@ -22,30 +22,27 @@ def lines(axes: Axes) -> dict[str, list[tuple[float, float]]]:
     return {str(line.get_label()): [tuple(p) for p in line.get_xydata().tolist()] for line in axes.lines}
 
 
-def test_learning_shows_the_terms_of_the_loss_beside_accuracies_in_percent() -> None:
+def test_learning_shows_the_terms_of_the_loss_beside_accuracies_in_percent():
     log = records(nacl=4.0, robust=2.0, loss=6.0)
     log[1]["knn"], log[2]["knn"] = 0.0, 60.0  # not measured after the first epoch
     left, right = draw_learning(log).axes
-    assert lines(left) == {
-        "nacl": [(1, 4), (2, 2), (3, 4 / 3)],
-        "robust": [(1, 2), (2, 1), (3, 2 / 3)],
-        "loss": [(1, 6), (2, 3), (3, 2)],
-    }
+    nacl, robust, loss = ([(e, value / e) for e in (1, 2, 3)] for value in (4, 2, 6))
+    assert lines(left) == {"nacl": nacl, "robust": robust, "loss": loss}
     assert lines(right) == {"kNN": [(2, 0), (3, 60)]}
-    _, right = draw_learning(records(accuracy=90.0, loss=2.0)).axes
-    assert list(lines(right)) == ["accuracy, training"]
     (alone,) = draw_learning(records(nacl=4.0, robust=0.0, loss=4.0)).axes
     assert list(lines(alone)) == ["loss"]  # its only term would lie below it, unseen
 
 
-def test_a_single_epoch_is_one_visible_point_at_a_whole_number() -> None:
-    for axes in draw_learning(records(1, accuracy=90.0, loss=2.0)).axes:
+def test_a_single_epoch_is_one_visible_point_at_a_whole_number():
+    panels = draw_learning(records(1, accuracy=90.0, loss=2.0)).axes
+    assert list(lines(panels[1])) == ["accuracy, training"]
+    for axes in panels:
         low, high = axes.get_xlim()
         assert [tick for tick in axes.get_xticks() if low <= tick <= high] == [1]
         assert all(line.get_marker() == "o" for line in axes.lines)
 
 
-def test_probe_curves_show_every_epoch_and_name_best_and_last() -> None:
+def test_probe_curves_show_every_epoch_and_name_best_and_last():
     (axes,) = draw_probe({"simclr": [10.0, 30.0, 20.0], "intnacl": [15.0, 25.0, 40.0]}).axes
     curves = [line.get_xydata().tolist() for line in axes.lines if len(line.get_xdata()) > 1]
     assert curves == [[[1, 10], [2, 30], [3, 20]], [[1, 15], [2, 25], [3, 40]]]
@@ -55,16 +52,14 @@ def test_probe_curves_show_every_epoch_and_name_best_and_last() -> None:
     assert all(tick == int(tick) for tick in axes.get_xticks())
 
 
-def test_names_in_legends_are_no_formulas_and_in_fonts_that_have_their_letters(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_names_in_legends_are_no_formulas_and_in_fonts_that_have_their_letters(monkeypatch):
     monkeypatch.setattr("intnacl.plots.curves.font_families", lambda texts: [f"font of {texts[0]}"])
     (text,) = draw_probe({"folder:$a_$蓝": [50.0]}).axes[0].get_legend().get_texts()
     assert text.get_fontfamily() == [f"font of {text.get_text()}"]
     assert not text.get_parse_math()
 
 
-def test_robustness_curves_start_at_the_clean_accuracy_and_are_sorted() -> None:
+def test_robustness_curves_start_at_the_clean_accuracy_and_are_sorted():
     rows = [
         {"name": name, "eps": eps, "accuracy": accuracy, "clean": 90.0, "images": 64}
         for name, eps, accuracy in [
@@ -84,14 +79,14 @@ def test_robustness_curves_start_at_the_clean_accuracy_and_are_sorted() -> None:
     assert worst.get_zorder() < pgd.get_zorder()
 
 
-def test_the_axis_names_the_attacked_radii_but_no_two_in_one_place() -> None:
+def test_the_axis_names_the_attacked_radii_but_no_two_in_one_place():
     radii = (0.004, 0.016, 8 / 255, 0.032)
     rows = [{"name": "fgsm", "eps": eps, "accuracy": 1.0, "clean": 90.0, "images": 4} for eps in radii]
     (axes,) = draw_robustness(rows).axes
     assert [tick.get_text() for tick in axes.get_xticklabels()] == ["0", "0.004", "0.016", "8/255"]
 
 
-def test_losses_are_compared_in_a_panel_for_each_attack() -> None:
+def test_losses_are_compared_in_a_panel_for_each_attack():
     curves = {"a": [(0.0, 81.0, 1.0), (0.1, 40.0, 2.0)], "$b_": [(0.0, 81.2, 0.0), (0.1, 40.2, 0.0)]}
     figure = draw_comparison({"FGSM": curves, "PGD": {"a": curves["a"]}}, "from_$5_to_$10")
     left, right = figure.axes
@@ -105,7 +100,7 @@ def test_losses_are_compared_in_a_panel_for_each_attack() -> None:
 
 
 @pytest.mark.parametrize("module", ["intnacl.plots.curves", "intnacl.plots.gallery"])
-def test_import_needs_no_matplotlib(module: str) -> None:
+def test_import_needs_no_matplotlib(module):
     heavy = "{'matplotlib', 'pyautoattack', 'sklearn'}"
     code = f"import sys; import {module}; assert not {heavy} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -13,7 +13,6 @@ from digits_model import held_out, trained_model
 from intnacl.attacks import adversarial_view
 from intnacl.attacks.named import named_attack
 from intnacl.data.augmentations import AUGMENTATIONS
-from intnacl.errors import InputError
 from intnacl.evaluation.robustness import examples
 from intnacl.plots.gallery import (
     UNTOUCHED,
@@ -25,6 +24,7 @@ from intnacl.plots.gallery import (
     tile,
     view_columns,
 )
+from mistakes import must_refuse, refused
 
 
 def flat(*values: int) -> Tensor:
@@ -37,7 +37,7 @@ def saved(path: Path, columns: dict[str, Tensor], captions: list[str]) -> np.nda
     return np.asarray(Image.open(path).convert("RGB"))
 
 
-def test_tiles_stand_in_their_row_and_column() -> None:
+def test_tiles_stand_in_their_row_and_column():
     canvas, xs, ys = tile(torch.stack([flat(10, 20, 30), flat(40, 50, 60)]))
     assert canvas.shape == (3, 15, 10)
     centres = [[int(canvas[0, int(y), int(x)]) for x in xs] for y in ys]
@@ -45,7 +45,7 @@ def test_tiles_stand_in_their_row_and_column() -> None:
     assert (canvas[:, 4] == 255).all()
 
 
-def test_the_file_shows_each_color(tmp_path: Path) -> None:
+def test_the_file_shows_each_color(tmp_path):
     red = torch.tensor([1.0, 0.0, 0.0])[None, :, None, None].expand(2, 3, 4, 4)
     blue = (red.flip(1) * 255).to(torch.uint8)
     pixels = saved(tmp_path / "grid.png", {"red": red, "blue": blue}, ["first", "second"])
@@ -56,16 +56,11 @@ def test_the_file_shows_each_color(tmp_path: Path) -> None:
     assert ((pixels < 50).all(-1)).sum() > 100  # titles and captions in black
 
 
-def test_captions_are_not_cut_off_and_no_formulas(tmp_path: Path) -> None:
+def test_captions_are_not_cut_off_no_formulas_and_in_fonts_that_have_their_letters(tmp_path, monkeypatch):
     pixels = saved(tmp_path / "grid.png", {"original": flat(200)}, ["a name of a class from_$5_to_$10"])
     assert (pixels[:, 0] == 255).all()
     assert (pixels[0] == 255).all()
     assert pixels.shape[1] > 2 * pixels.shape[0]
-
-
-def test_captions_are_in_fonts_that_have_their_letters(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
     widths = []
     for family in ("DejaVu Sans", "DejaVu Sans Mono"):
         monkeypatch.setattr("intnacl.plots.gallery.font_families", lambda texts, family=family: [family])
@@ -73,7 +68,7 @@ def test_captions_are_in_fonts_that_have_their_letters(
     assert widths[0] < widths[1]
 
 
-def test_columns_are_what_training_sees() -> None:
+def test_columns_are_what_training_sees():
     images = torch.randint(0, 256, (5, 3, 8, 8), dtype=torch.uint8)
     columns = view_columns(images, AUGMENTATIONS["paper"], seed=3, extra=1, mixed=2, lam=0.25)
     assert list(columns) == ["original", "anchor", "positive", "extra 1", "mixed 1", "mixed 2"]
@@ -82,22 +77,17 @@ def test_columns_are_what_training_sees() -> None:
     assert not torch.equal(anchor, columns["positive"])
 
 
-@pytest.mark.parametrize(
-    ("rows", "wanted", "message"),
-    [
-        (3, {"extra": -1}, "extra=-1 must be a whole number from 0 to 250"),
-        (3, {"extra": 2**64}, "extra=.* must be a whole number from 0 to 250"),
-        (300, {}, "rows=300 must be a whole number from 0 to 250"),
-        (3, {"seed": 2**63}, f"seed={2**63} is out of range: it must fit into 64 bits"),
-        (3, {"seed": -(2**63) - 1}, "is out of range: it must fit into 64 bits"),
-    ],
+test_wrong_counts_and_seeds_are_refused = refused(
+    lambda rows, wanted: view_columns(flat(*[0] * rows), AUGMENTATIONS["none"], **wanted),
+    (3, {"extra": -1}, "extra=-1 must be a whole number from 0 to 250"),
+    (3, {"extra": 2**64}, "extra=.* must be a whole number from 0 to 250"),
+    (300, {}, "rows=300 must be a whole number from 0 to 250"),
+    (3, {"seed": 2**63}, f"seed={2**63} is out of range: it must fit into 64 bits"),
+    (3, {"seed": -(2**63) - 1}, "is out of range: it must fit into 64 bits"),
 )
-def test_wrong_counts_and_seeds_are_refused(rows: int, wanted: dict[str, int], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        view_columns(flat(*[0] * rows), AUGMENTATIONS["none"], **wanted)
 
 
-def test_the_change_of_an_adversarial_view_is_shown_around_grey() -> None:
+def test_the_change_of_an_adversarial_view_is_shown_around_grey():
     images = held_out(6)[0] / 255
     columns = adversarial_columns(trained_model(), images, 0.1)
     views, change = columns.values()
@@ -105,17 +95,16 @@ def test_the_change_of_an_adversarial_view_is_shown_around_grey() -> None:
     assert torch.equal(views, adversarial_view(trained_model(), images, 0.1))
     assert (views - images).abs().amax() == pytest.approx(0.1, abs=1e-6)
     torch.testing.assert_close(change, 0.5 + 5 * (views - images))
-    with pytest.raises(InputError, match="one image has no adversarial view"):
-        adversarial_columns(trained_model(), images[:1], 0.1)
+    must_refuse(adversarial_columns, trained_model(), images[:1], 0.1, "one image has no adversarial view")
 
 
-def test_neighbours_are_those_of_the_largest_cosine_and_never_the_image_itself() -> None:
+def test_neighbours_are_those_of_the_largest_cosine_and_never_the_image_itself():
     features = torch.tensor([[1.0, 0.0], [9.0, 1.0], [0.0, 1.0], [1.0, 1.0]])
     assert nearest(features, torch.tensor([0, 2]), 2).tolist() == [[1, 3], [3, 1]]
     assert nearest(features, torch.tensor([0]), 9).shape == (1, 3)
 
 
-def test_examples_show_images_perturbations_and_predictions(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_examples_show_images_perturbations_and_predictions(monkeypatch):
     monkeypatch.setattr("intnacl.plots.gallery.font_families", lambda texts: [f"font of {texts[0]}"])
     images, labels = held_out(5)
     found = examples(trained_model(), images, labels, named_attack("fgsm", 0.2))
@@ -136,13 +125,10 @@ def test_examples_show_images_perturbations_and_predictions(monkeypatch: pytest.
     figure.draw_without_rendering()  # dollars are no formulas
 
 
-def test_no_perturbation_is_plain_grey() -> None:
+def test_an_image_that_is_left_alone_is_grey_and_says_why_and_parts_look_as_the_whole():
     found = examples(trained_model(), *held_out(2), named_attack("fgsm", 0.0))
     figure = draw_examples(found, "0123456789", title="")
     assert (figure.axes[2].images[0].get_array() == 0.5).all()
-
-
-def test_an_image_that_pgd_leaves_alone_says_why_it_is_grey_and_parts_look_as_the_whole() -> None:
     images, labels = held_out(3)
     labels = (labels + torch.tensor([1, 0, 0])) % 10
     found = examples(trained_model(), images, labels, named_attack("pgd_tuned", 0.3))

@@ -43,7 +43,7 @@ def lab(color: str, eye: str) -> np.ndarray:
 
 
 @pytest.mark.parametrize("eye", EYES)
-def test_colors_differ_for_every_eye(eye: str) -> None:
+def test_colors_differ_for_every_eye(eye):
     for a, b in combinations(COLORS, 2):
         assert np.linalg.norm(lab(a, eye) - lab(b, eye)) > 10, (a, b)
 
@@ -51,9 +51,7 @@ def test_colors_differ_for_every_eye(eye: str) -> None:
 @pytest.mark.parametrize(
     ("texts", "more"), [(["bac", "z"], []), (["Ж", "a"], ["Sans"]), (["ЖЩ", "𝛀"], ["Sans"]), (["蓝"], [])]
 )
-def test_another_font_has_the_letters_that_the_usual_one_lacks(
-    texts: list[str], more: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_font_has_the_letters_that_the_usual_one_lacks(texts, more, monkeypatch):
     installed = [("Broken", "none.ttf", 400), ("Last Resort High-Efficiency", "DejaVuSans.ttf", 400),
                  ("Bold", "DejaVuSans-Bold.ttf", 700), ("Sans", "DejaVuSans.ttf", 400)]  # fmt: skip
     listed = [SimpleNamespace(name=n, fname=str(FONTS / file), weight=w) for n, file, w in installed]
@@ -74,14 +72,12 @@ def test_another_font_has_the_letters_that_the_usual_one_lacks(
         ([10.0, 10.0], (0.0, 10.0), [9.0, 10.0]),
     ],
 )
-def test_values_are_moved_apart_no_further_than_needed(
-    values: list[float], limits: tuple[float, ...], placed: list[float]
-) -> None:
+def test_values_are_moved_apart_no_further_than_needed(values, limits, placed):
     assert spread_apart(values, 1.0, *limits) == pytest.approx(placed)
 
 
 @pytest.mark.parametrize("right", [None, 2.0])
-def test_labels_stand_beside_the_curves_and_do_not_overlap(right: float | None) -> None:
+def test_labels_stand_beside_the_curves_and_do_not_overlap(right):
     figure = Figure(figsize=(5, 4))
     axes = figure.subplots()
     axes.plot([0, 1], [0, 50])
@@ -102,7 +98,7 @@ def draw() -> Figure:
     return figure
 
 
-def test_svg_is_in_the_pages_colors_and_escaped() -> None:
+def test_svg_is_in_the_pages_colors_and_escaped():
     svg = inline_svg(draw, 'of "x" & <y>')
     tree = ElementTree.fromstring(svg)  # well-formed
     assert tree.get("aria-label") == 'of "x" & <y>'
@@ -113,7 +109,7 @@ def test_svg_is_in_the_pages_colors_and_escaped() -> None:
     assert "<metadata>" not in svg
 
 
-def test_equal_figures_give_equal_svg_and_others_share_no_ids() -> None:
+def test_equal_figures_give_equal_svg_and_others_share_no_ids():
     assert inline_svg(draw, "one") == inline_svg(draw, "one")
     one, two = (
         {part.split('"')[0] for part in inline_svg(draw, title).split("url(#")[1:]}
@@ -123,7 +119,7 @@ def test_equal_figures_give_equal_svg_and_others_share_no_ids() -> None:
     assert not one & two
 
 
-def test_figures_are_saved_with_the_folders_above_them(tmp_path: Path) -> None:
+def test_figures_are_saved_with_the_folders_above_them(tmp_path):
     save_figure(draw(), tmp_path / "new" / "grid.png")
     assert (tmp_path / "new" / "grid.png").read_bytes().startswith(b"\x89PNG")
     with pytest.raises(InputError, match=r"grid\.txt' is no image: end its name in one of \.png"):

@@ -1,7 +1,5 @@
 """The images show what was measured."""
 
-from pathlib import Path
-
 import pytest
 from matplotlib.figure import Figure
 
@@ -22,29 +20,25 @@ def measured() -> dict:
     return sweep(SweepConfig(draws=50, points=4))
 
 
-def test_bounds_are_drawn_the_same_twice(measured: dict, tmp_path: Path) -> None:
+def test_bounds_are_drawn_the_same_twice(measured, tmp_path):
     for name in ("one.png", "two.png"):
         save_theory(draw_bounds(measured), tmp_path / "new" / name)
     assert (tmp_path / "new" / "one.png").read_bytes() == (tmp_path / "new" / "two.png").read_bytes()
 
 
-def test_lines_hold_the_numbers(measured: dict) -> None:
-    axes = Figure().subplots()
-    draw_deviation(axes, measured["n"], "n")
-    lines = {line.get_label(): list(line.get_ydata()) for line in axes.get_lines()}
+def test_lines_hold_the_numbers_and_relative_complexity_starts_at_one(measured):
+    deviation, complexity = Figure().subplots(2)
+    draw_deviation(deviation, measured["n"], "n")
+    lines = {line.get_label(): list(line.get_ydata()) for line in deviation.get_lines()}
     assert lines["Theorem B.1"] == [row["paper"] for row in measured["n"]]
     assert lines["measured mean Δ, g1"] == [row["spread"] for row in measured["n"]]
-
-
-def test_relative_complexity_starts_at_one(measured: dict) -> None:
-    axes = Figure().subplots()
-    draw_complexity(axes, measured["complexity"])
-    assert [bars.get_label() for bars in axes.containers] == ["measured, M·N·G", "measured, N·G"]
-    for bars in axes.containers:
+    draw_complexity(complexity, measured["complexity"])
+    assert [bars.get_label() for bars in complexity.containers] == ["measured, M·N·G", "measured, N·G"]
+    for bars in complexity.containers:
         assert bars.lines[0].get_ydata()[0] == pytest.approx(1)
 
 
-def test_lemma_shows_both_supervised_losses(measured: dict) -> None:
+def test_lemma_shows_both_supervised_losses(measured):
     figure = Figure(figsize=(3.2, 3.4))
     axes = figure.subplots()
     draw_lemma(axes, measured["lemma"]["two classes"], "two classes", fontsize=6)
@@ -55,7 +49,7 @@ def test_lemma_shows_both_supervised_losses(measured: dict) -> None:
 
 
 @pytest.mark.parametrize("components", [1, 2, 3])
-def test_spaces_of_any_dimension_are_drawn(components: int) -> None:
+def test_spaces_of_any_dimension_are_drawn(components):
     X, y = load_table("iris")
     spaces = learn_spaces(X, y, ComparisonConfig(dataset="iris", n_components=components, max_iter=2))
     panels = draw_spaces(spaces, measure(spaces, y), y).axes
