@@ -10,30 +10,28 @@ from torch import Tensor
 from command_line import intnacl
 from intnacl.cli import app
 from intnacl.cli.datasets import trained_encoder
-from intnacl.errors import InputError
 from intnacl.plots import gallery
 from intnacl.runs.resolve import resolve
 from intnacl.training.objectives import AdversaryConfig, Contrastive
+from mistakes import must_refuse
 from tiny_run import trained
 
 
-def test_datasets_lists_names_sizes_and_the_place_of_files(tmp_path: Path) -> None:
+def test_datasets_lists_names_sizes_and_the_place_of_files(tmp_path):
     result = intnacl("datasets", "--root", str(tmp_path))
     assert result.returncode == 0
     for word in ("digits", "cifar100", "50,000 + 10,000", "folder:PATH", str(tmp_path), "INTNACL_DATA"):
         assert word in result.stdout
 
 
-def test_datasets_show_draws_and_tells_the_checksum(tmp_path: Path) -> None:
+def test_datasets_show_draws_and_tells_the_checksum(tmp_path):
     result = intnacl("datasets", "show", "digits", "--out", str(tmp_path / "grid.png"), "--rows", "4")
     assert result.returncode == 0, result.stderr
     assert "1,442 images, 8×8, 10 classes; sha256 c6fcf5eb" in result.stdout
     assert (tmp_path / "grid.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_without_out_each_picture_has_a_name_of_its_own_below_runs(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_out_each_picture_has_a_name_of_its_own_below_runs(tmp_path, capsys):
     written = []
     with contextlib.chdir(tmp_path):
         for words in ("--rows 4", "--rows 5", "--rows 4", "--rows 4 --split test"):
@@ -55,15 +53,7 @@ def columns_of(monkeypatch: pytest.MonkeyPatch, *words: str) -> dict[str, Tensor
     return drawn[0]
 
 
-def test_datasets_show_has_the_adversarial_view_of_training(monkeypatch: pytest.MonkeyPatch) -> None:
-    columns = columns_of(monkeypatch, "--rows", "4")
-    assert list(columns)[-2:] == ["adversarial", "change × 33"]
-    change = (columns["adversarial"] - columns["anchor"]).abs().amax()
-    assert change.item() == pytest.approx(AdversaryConfig().eps, abs=1e-6)
-    assert "adversarial" not in columns_of(monkeypatch, "--rows", "4", "--eps", "0")
-
-
-def test_the_untrained_adversarial_view_is_that_of_the_first_step(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_untrained_adversarial_view_is_that_of_the_first_step(monkeypatch):
     words = ("--rows", "6", "--augment", "paper", "--seed", "3")
     config = resolve({"dataset": "digits", "augment": "paper", "seed": 3}, preset="adv")
     columns = columns_of(monkeypatch, *words, "--eps", str(config.adversary.eps))
@@ -76,45 +66,48 @@ def test_the_untrained_adversarial_view_is_that_of_the_first_step(monkeypatch: p
     torch.testing.assert_close(columns["adversarial"], seen[0][-6:], rtol=0, atol=1e-6)
 
 
-def test_a_trained_encoder_makes_views_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trained_encoder_makes_views_of_its_own(tmp_path, monkeypatch):
     folder = trained(tmp_path).folder
     words = ("--rows", "6", "--eps", "0.1")
     own, untrained = columns_of(monkeypatch, *words, "--run", str(folder)), columns_of(monkeypatch, *words)
     assert torch.equal(own["anchor"], untrained["anchor"])
     assert (own["adversarial"] != untrained["adversarial"]).any()
-    with pytest.raises(InputError, match=r"was trained on 8×8 images, but these have side 32: .*--size 8"):
-        trained_encoder(folder, 32)
+    must_refuse(trained_encoder, folder, 32, r"was trained on 8×8 images, but these have side 32: .*--size 8")
 
 
-def test_datasets_show_draws_the_views_that_training_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_datasets_show_draws_the_views_that_training_takes(monkeypatch):
+    columns = columns_of(monkeypatch, "--rows", "4")
+    assert list(columns)[-2:] == ["adversarial", "change × 33"]
+    change = (columns["adversarial"] - columns["anchor"]).abs().amax()
+    assert change.item() == pytest.approx(AdversaryConfig().eps, abs=1e-6)
     shown = columns_of(monkeypatch, "--rows", "4", "--eps", "0")
+    assert "adversarial" not in shown
     trained = gallery.view_columns(shown["original"], resolve({"dataset": "digits"}).augment)
     assert torch.equal(shown["anchor"], trained["anchor"])
     named = columns_of(monkeypatch, "--rows", "4", "--eps", "0", "--augment", "none")
     assert torch.equal(named["anchor"], shown["original"] / 255)
-    with pytest.raises(InputError, match="augment='digit' is unknown"):
-        columns_of(monkeypatch, "--augment", "digit")
 
 
-def test_datasets_show_names_wrong_wishes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_datasets_show_names_wrong_wishes(monkeypatch, tmp_path):
     for words, message in {
         ("--eps", "8"): r"eps=8\.0 is out of range",
         ("--rows", "100000"): "rows=100000 must be a whole number from 1 to 250",
         ("--rows", "1", "--mixed", "0"): "one image has no adversarial view",
         ("--run", str(tmp_path)): r"encoder\.safetensors does not exist",
+        ("--seed", str(2**64)): rf"^seed={2**64} is out of range: it must fit into 64 bits, with its sign\.$",
+        ("--augment", "digit"): "augment='digit' is unknown",
     }.items():
-        with pytest.raises(InputError, match=message):
-            columns_of(monkeypatch, *words)
+        must_refuse(columns_of, monkeypatch, *words, message)
 
 
-def test_datasets_show_names_an_out_that_cannot_be_written(tmp_path: Path) -> None:
+def test_datasets_show_names_an_out_that_cannot_be_written(tmp_path):
     (tmp_path / "file").touch()
     out = tmp_path / "file" / "grid.png"
-    with pytest.raises(InputError, match=f"{out} could not be written"):
-        app(["datasets", "show", "--rows", "2", "--mixed", "0", "--eps", "0", "--out", str(out)])
+    words = ["datasets", "show", "--rows", "2", "--mixed", "0", "--eps", "0", "--out", str(out)]
+    must_refuse(app, words, f"{out} could not be written")
 
 
-def test_datasets_show_skips_broken_images_or_refuses_them(tmp_path: Path) -> None:
+def test_datasets_show_skips_broken_images_or_refuses_them(tmp_path):
     from PIL import Image
 
     (tmp_path / "pets").mkdir()
@@ -122,22 +115,13 @@ def test_datasets_show_skips_broken_images_or_refuses_them(tmp_path: Path) -> No
     for i in range(3):
         Image.new("RGB", (8, 8), (i, i, i)).save(tmp_path / "pets" / f"{i}.png")
     name, out = f"folder:{tmp_path / 'pets'}", str(tmp_path / "grid.png")
-    skipping = intnacl("datasets", "show", name, "--root", str(tmp_path), "--out", out)
+    words = ("datasets", "show", name, "--root", str(tmp_path), "--out", out)
+    skipping, again, strict = intnacl(*words), intnacl(*words), intnacl(*words, "--strict")
     message = f"{name}, train: 1 of 4 images are broken: bad.png (empty)"
     assert skipping.returncode == 0
     assert skipping.stderr == f"intnacl: warning: {message}; they are skipped\n"
     assert "3 images, 32×32, unlabelled, 1 broken skipped" in skipping.stdout
-    again = intnacl("datasets", "show", name, "--root", str(tmp_path), "--out", out)
     assert again.stderr == "", "it was said when they were decoded"
     assert again.stdout == skipping.stdout
-    strict = intnacl("datasets", "show", name, "--root", str(tmp_path), "--out", out, "--strict")
     assert strict.returncode == 2
     assert strict.stderr.startswith(f"intnacl: {message}. Repair or remove them")
-
-
-def test_a_seed_beyond_64_bits_is_one_line(tmp_path: Path) -> None:
-    result = intnacl("datasets", "show", "--seed", str(2**64), "--out", str(tmp_path / "grid.png"))
-    assert result.returncode == 2
-    assert (
-        result.stderr == f"intnacl: seed={2**64} is out of range: it must fit into 64 bits, with its sign.\n"
-    )

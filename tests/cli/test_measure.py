@@ -11,21 +11,34 @@ from intnacl.cli import app
 from intnacl.runs import commands
 
 
-def test_one_run_from_the_command_line_to_an_export(tmp_path: Path) -> None:
-    out = tmp_path / "run"
-    result = intnacl("run", "--preset", "simclr", "--device", "cpu", "--out", out, "--set", *TINY)
+def done(*words: object) -> str:
+    """What a command that ends well prints."""
+    result = intnacl(*words)
     assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+def test_one_run_from_the_command_line_to_an_export(tmp_path):
+    out = tmp_path / "run"
+    printed = done("run", "--preset", "simclr", "--device", "cpu", "--out", out, "--set", *TINY)
     accuracy = json.loads((out / "result.json").read_text())["accuracy"]["digits"]
     line = ["digits", *(f"{accuracy[key]:.2f}" for key in ("clean", "fgsm", "pgd"))]
-    assert line in [text.split() for text in result.stdout.splitlines()]
+    assert line in [text.split() for text in printed.splitlines()]
     assert (out / "report.html").exists()
-    attacked = intnacl("attack", out, "--eps", "0.05", "8/255", "--attacks", "fgsm", "pgd", "--images", "16")
-    assert attacked.returncode == 0, attacked.stderr
-    assert "eps" in attacked.stdout
+    radii = ("--eps", "0.05", "8/255")
+    assert "eps" in done("attack", out, *radii, "--attacks", "fgsm", "pgd", "--images", "16")
     rows = json.loads((out / "result.json").read_text())["attacks"]
     assert {(0.05, 16), (8 / 255, 16)} <= {(row["eps"], row["images"]) for row in rows}
-    exported = intnacl("export", out, "--out", tmp_path / "exported")
-    assert exported.stdout == f"written: {tmp_path / 'exported' / 'encoder.safetensors'}\n"
+    done("embed", out, "--split", "test")
+    assert {"features-digits-test.npz", "features-digits-test.png"} <= {path.name for path in out.iterdir()}
+    exported = tmp_path / "exported"
+    assert done("export", out, "--out", exported) == f"written: {exported / 'encoder.safetensors'}\n"
+
+
+def test_a_radius_that_is_no_number_is_named():
+    refused = intnacl("attack", "RUN", "--eps", "8/z")
+    assert refused.returncode != 0
+    assert "'8/z' is not a number such as 0.002, 1e-3 or 8/255" in refused.stdout + refused.stderr
 
 
 @pytest.mark.parametrize(
@@ -37,9 +50,7 @@ def test_one_run_from_the_command_line_to_an_export(tmp_path: Path) -> None:
         ("embed", {"dataset": "digits", "split": "test", "out": Path("x.npz")}),
     ],
 )
-def test_flags_reach_what_a_command_does(
-    command: str, flags: dict[str, object], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_flags_reach_what_a_command_does(command, flags, monkeypatch):
     name, calls = f"{command}_command", []
     signature = inspect.signature(getattr(commands, name))
     monkeypatch.setattr(commands, name, lambda *given: calls.append(signature.bind(*given).arguments))
@@ -52,7 +63,7 @@ def test_flags_reach_what_a_command_does(
     assert calls[0]["path"] == Path("RUN")
 
 
-def test_flags_of_probe_are_settings_of_the_probe(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flags_of_probe_are_settings_of_the_probe(monkeypatch):
     monkeypatch.setattr(commands, "probe_command", lambda *given: changes.append(given[3]))
     changes: list[dict[str, object]] = []
     words = ["--epochs", "3", "--batch-size", "64", "--lr", "0.1", "--set", "probe.l2=1", "probe.lr=0.2"]
@@ -65,31 +76,11 @@ def test_flags_of_probe_are_settings_of_the_probe(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (
-            ["probe", "RUN", "--set", "loss.beta=2"],
-            r"setting of the probe='loss.beta' is unknown. Choose",
-        ),
+        (["probe", "RUN", "--set", "loss.beta=2"], r"setting of the probe='loss.beta' is unknown. Choose"),
         (["probe", "RUN"], r"RUN is no run folder: it has no config\.json"),
         (["attack", "RUN", "--eps", "8"], r"eps=8\.0 is out of range"),
         (["export", "RUN", "--format", "onx"], "format='onx' is unknown; did you mean 'onnx'"),
     ],
 )
-def test_mistakes_are_told_before_anything_is_written(
-    arguments: list[str], message: str, tmp_path: Path
-) -> None:
+def test_mistakes_are_told_before_anything_is_written(arguments, message, tmp_path):
     assert_refused(arguments, message, tmp_path)
-
-
-def test_embed_writes_features_and_neighbours(tmp_path: Path) -> None:
-    out = tmp_path / "run"
-    made = intnacl("pretrain", "--epochs", "1", "--out", out)
-    assert made.returncode == 0, made.stderr
-    embedded = intnacl("embed", out, "--split", "test")
-    assert embedded.returncode == 0, embedded.stderr
-    assert {"features-digits-test.npz", "features-digits-test.png"} <= {path.name for path in out.iterdir()}
-
-
-def test_a_radius_that_is_no_number_is_named() -> None:
-    refused = intnacl("attack", "RUN", "--eps", "8/z")
-    assert refused.returncode != 0
-    assert "'8/z' is not a number such as 0.002, 1e-3 or 8/255" in refused.stdout + refused.stderr

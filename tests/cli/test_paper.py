@@ -22,7 +22,7 @@ def asked(
     return requests[0], int(ended.value.code or 0)
 
 
-def test_flags_become_a_request(monkeypatch: Patch, tmp_path: Path) -> None:
+def test_flags_become_a_request(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     request, code = asked(
         monkeypatch, "--table", "2", "figure1", "--seeds", "3", "1", "--root", "data", "--max-minutes", "9",
@@ -39,15 +39,11 @@ def test_flags_become_a_request(monkeypatch: Patch, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("ending", "code"), [((None, 0), 0), (("time", 0), 0), ((None, 2), 1), (("terminate", 2), 75)]
 )
-def test_the_exit_code_tells_how_it_ended(
-    ending: tuple[str | None, int], code: int, monkeypatch: Patch
-) -> None:
+def test_the_exit_code_tells_how_it_ended(ending, code, monkeypatch):
     assert asked(monkeypatch, "--all", ending=ending)[1] == code
 
 
-def test_a_report_lies_in_its_results_unless_told(
-    monkeypatch: Patch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_report_lies_in_its_results_unless_told(monkeypatch, capsys):
     monkeypatch.setattr(report, "write_report", lambda results, out: [results, out])
     app(["report", "mine"], result_action="return_value")
     app(["report", "mine", "--out", "there"], result_action="return_value")

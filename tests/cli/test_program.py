@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from command_line import intnacl
+from command_line import exit_code, intnacl
 from intnacl.cli import app, main, program
 from intnacl.errors import InputError, LostRankError
 from tiny_run import write_images
@@ -17,39 +17,36 @@ FULL = "out of memory: ask for less, or take a machine with more."
 COMMANDS = [name for name in app if not name.startswith("-")]
 
 
-def test_help_names_the_program_and_every_command() -> None:
-    result = intnacl("--help")
-    assert result.returncode == 0
-    assert "Usage: intnacl COMMAND" in result.stdout
+def python(code: str) -> None:
+    """Code that ends well in a process of its own."""
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert result.returncode == 0, result.stderr
+
+
+def test_help_names_the_program_and_every_command():
+    text = intnacl("--help").stdout
+    assert "Usage: intnacl COMMAND" in text
     assert len(COMMANDS) == 14
-    assert all(f"│ {command} " in result.stdout for command in COMMANDS)
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_has_help_with_examples(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        app([command, "--help"])
-    assert ended.value.code == 0
-    assert f"intnacl {command}" in capsys.readouterr().out.partition("Examples")[2]
+    assert all(f"│ {command} " in text for command in COMMANDS)
 
 
 @pytest.mark.parametrize("command", [*COMMANDS, "datasets show"])
-def test_examples_fit_a_terminal_of_80_columns(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        app([*command.split(), "--help"])
-    lines = capsys.readouterr().out.partition("Examples")[2].partition("╭")[0].split("\n")
+def test_every_command_has_help_with_examples_that_fit_a_terminal_of_80_columns(command, capsys):
+    assert exit_code(*command.split(), "--help") == 0
+    examples = capsys.readouterr().out.partition("Examples")[2]
+    assert f"intnacl {command}" in examples
+    lines = examples.partition("╭")[0].split("\n")
     assert all(" intnacl " in line for line in lines if line.strip()), "a wrapped example cannot be copied"
 
 
-def test_help_loads_no_more_than_it_needs() -> None:
+def test_help_loads_no_more_than_it_needs():
     code = (
         "import sys; from intnacl.cli import app; app(['--help'], result_action='return_value');"
         "loaded = {'torch', 'sklearn', 'matplotlib', 'scipy', 'PIL', 'jinja2', 'intnacl.runs.config',"
         "'intnacl.data', 'intnacl.runs.measure', 'intnacl.paper'} & set(sys.modules);"
         "assert not loaded, loaded"
     )
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
-    assert result.returncode == 0, result.stderr
+    python(code)
 
 
 def _fail_with(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,9 +72,9 @@ def _fail_with(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )  # fmt: skip
 def test_an_error_for_the_user_is_one_line(
-    error: Exception, code: int, line: str, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+    error, code, line, monkeypatch,
+    capsys,
+):  # fmt: skip
     with pytest.raises(SystemExit) as ended:
         _fail_with(error, monkeypatch)
     assert ended.value.code == code
@@ -109,9 +106,7 @@ def test_an_error_for_the_user_is_one_line(
          "--rows: '0.5' is not a whole number. `intnacl datasets show --help` shows how."),
     ],
 )  # fmt: skip
-def test_wrong_words_are_one_line_with_a_remedy(
-    words: str, line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_wrong_words_are_one_line_with_a_remedy(words, line, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["intnacl", *shlex.split(words)])
     monkeypatch.setattr(program, "show_warnings_once", lambda: None)
     with pytest.raises(SystemExit) as ended:
@@ -123,37 +118,33 @@ def test_wrong_words_are_one_line_with_a_remedy(
     assert told.count("\n") == 1
 
 
-def test_an_error_of_the_program_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_the_program_keeps_its_traceback(monkeypatch):
     with pytest.raises(RuntimeError, match="shapes"):
         _fail_with(RuntimeError("shapes differ"), monkeypatch)
     with pytest.raises(FileNotFoundError, match="template"):
         _fail_with(FileNotFoundError(errno.ENOENT, "missing", "template"), monkeypatch)
 
 
-def test_a_closed_pipe_ends_it_without_a_word() -> None:
+def test_a_closed_pipe_ends_it_without_a_word():
     words = [sys.executable, "-m", "intnacl", "reproduce", "--dry-run", "--all"]  # more than a pipe holds
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
         process.stdout.read(1)
         process.stdout.close()
         assert process.stderr.read() == ""
     assert process.returncode == 1
 
 
-def test_public_names_are_loaded_when_they_are_asked_for() -> None:
-    code = (
+def test_public_names_are_loaded_when_they_are_asked_for():
+    python(
         "import sys, intnacl; assert 'torch' not in sys.modules; assert 'IntNaClLoss' in dir(intnacl);"
         "from intnacl import IntNaClLoss; assert IntNaClLoss.__module__ == 'intnacl.losses.integrated';"
         "assert 'intnacl.models.weights' not in sys.modules; intnacl.from_pretrained;"
         "assert 'intnacl.models.weights' in sys.modules; assert not hasattr(intnacl, 'nothing')"
     )
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
-    assert result.returncode == 0, result.stderr
 
 
-def test_the_loss_and_its_views_need_none_of_the_larger_packages() -> None:
-    code = (
+def test_the_loss_and_its_views_need_none_of_the_larger_packages():
+    python(
         "import sys\n"
         "for name in ('safetensors', 'sklearn', 'matplotlib', 'rich', 'cyclopts', 'PIL', 'jinja2'):\n"
         "    sys.modules[name] = None\n"
@@ -161,12 +152,10 @@ def test_the_loss_and_its_views_need_none_of_the_larger_packages() -> None:
         "from intnacl.attacks import adversarial_view\n"
         "from intnacl.data.views import mix\n"
     )
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
-    assert result.returncode == 0, result.stderr
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="names of files are bytes")
-def test_any_name_of_a_folder_is_trained_on_and_shown_without_terminal_codes(tmp_path: Path) -> None:
+def test_any_name_of_a_folder_is_trained_on_and_shown_without_terminal_codes(tmp_path):
     place = tmp_path / "we\x1b[31m<b>\n$\udcff"
     name = write_images(place, classes=("c\x1bat", "d\n\udcfe"))
     (place / "train" / "c\x1bat" / "br\x1b[7m\n.png").write_bytes(b"junk")

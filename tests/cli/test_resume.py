@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import time
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,31 +13,33 @@ import pytest
 from intnacl.training.journal import records
 from processes import ENVIRONMENT, SMALL, encoder, finish, kill, log, newest_step, start, wait_until, workers
 
-REFERENCE: dict[int, Path] = {}
+
+def _reference(factory: pytest.TempPathFactory, ranks: int) -> Path:
+    folder = factory.mktemp(f"whole{ranks}") / "run"
+    finish_well(start(folder, ranks=ranks))
+    return folder
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a run that nothing interrupted."""
     return _reference(tmp_path_factory, 1)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def whole_on_two(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return _reference(tmp_path_factory, 2)
 
 
-def _reference(factory: pytest.TempPathFactory, ranks: int) -> Path:
-    if ranks not in REFERENCE:
-        folder = factory.mktemp(f"whole{ranks}") / "run"
-        code, text = finish(start(folder, ranks=ranks))
-        assert code == 0, text
-        REFERENCE[ranks] = folder
-    return REFERENCE[ranks]
+def finish_well(process: subprocess.Popen[str]) -> str:
+    """What a run printed that ends with exit code 0."""
+    code, text = finish(process)
+    assert code == 0, text
+    return text
 
 
-def test_a_run_folder_is_the_whole_record(whole: Path) -> None:
-    assert {path.name for path in whole.iterdir()} == {
+def test_a_run_folder_is_the_whole_record(whole):
+    assert {path.name for path in whole.iterdir()} - {"lock"} == {
         "config.json", "log.jsonl", "checkpoints", "encoder.safetensors", "encoder.sha256", "curves.png",
         "lock",
     }  # fmt: skip
@@ -50,21 +51,15 @@ def test_a_run_folder_is_the_whole_record(whole: Path) -> None:
     assert rows[-1]["loss"] == pytest.approx(rows[-1]["nacl"] + rows[-1]["robust"], rel=1e-6)
 
 
-def _reached(folder: Path, step: int) -> bool:
-    return newest_step(folder) >= step
-
-
 def killed_and_resumed(out: Path, whole: Path, kills: int) -> None:
     """SIGKILL a run at random moments, the first before, the others while it trains; then let it end."""
-    draw = random.Random()
+    draw, begun = random.Random(), (out / "config.json").exists
     for number in range(kills):
-        process = start(out)
-        begun = (out / "config.json").exists if number == 0 else partial(_reached, out, 10 * number // kills)
-        wait_until(begun, process)
+        process, step = start(out), 10 * number // kills
+        wait_until(lambda step=step: newest_step(out) >= step if step else begun(), process)
         time.sleep(draw.uniform(0, 0.3))
         kill(process)
-    code, text = finish(start(out))
-    assert code == 0, text
+    text = finish_well(start(out))
     assert kills == 1 or "going on from step" in text
     assert "damaged" not in text
     assert encoder(out) == encoder(whole)
@@ -72,17 +67,13 @@ def killed_and_resumed(out: Path, whole: Path, kills: int) -> None:
     assert not list((out / "checkpoints").glob(".*"))
 
 
-def test_sigkill_at_three_random_moments_ends_in_the_same_bytes(tmp_path: Path, whole: Path) -> None:
-    killed_and_resumed(tmp_path / "run", whole, kills=3)
-
-
-@pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_sigkill_at_twenty_random_moments_ends_in_the_same_bytes(tmp_path: Path, whole: Path) -> None:
-    killed_and_resumed(tmp_path / "run", whole, kills=20)
+@pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.slow)])
+def test_sigkill_at_random_moments_ends_in_the_same_bytes(tmp_path, whole, kills):
+    killed_and_resumed(tmp_path / "run", whole, kills)
 
 
-def test_sigterm_saves_prints_the_command_and_exits_75(tmp_path: Path, whole: Path) -> None:
+def test_sigterm_saves_prints_the_command_and_exits_75(tmp_path, whole):
     out = tmp_path / "run"
     process = start(out, "--max-minutes", "60")
     wait_until(lambda: newest_step(out) > 0, process)
@@ -100,10 +91,7 @@ def test_sigterm_saves_prints_the_command_and_exits_75(tmp_path: Path, whole: Pa
     assert log(out) == log(whole)
 
 
-# ---- two ranks -------------------------------------------------------------------------------------------
-
-
-def test_a_killed_rank_stops_the_others_with_a_clear_message(tmp_path: Path) -> None:
+def test_a_killed_rank_stops_the_others_with_a_clear_message(tmp_path):
     """Without torchrun, whose agent would end them itself."""
     out = tmp_path / "run"
     port = str(random.randint(20_000, 60_000))
@@ -129,47 +117,41 @@ def test_a_killed_rank_stops_the_others_with_a_clear_message(tmp_path: Path) -> 
     assert "Traceback" not in text
 
 
-def test_with_max_restarts_the_run_resumes_by_itself(tmp_path: Path, whole_on_two: Path) -> None:
+def test_with_max_restarts_the_run_resumes_by_itself(tmp_path, whole_on_two):
     out = tmp_path / "run"
     process = start(out, ranks=2, options=("--max-restarts", "2"))
     wait_until(lambda: newest_step(out) >= 4, process)
     os.kill(workers(process)[-1], signal.SIGKILL)
-    code, text = finish(process)
-    assert code == 0, text
-    assert "going on from step" in text
+    assert "going on from step" in finish_well(process)
     assert encoder(out) == encoder(whole_on_two)
     assert log(out) == log(whole_on_two)
 
 
-def test_a_run_goes_on_with_as_many_ranks_as_it_was_begun_with(tmp_path: Path, whole_on_two: Path) -> None:
+def test_a_run_goes_on_with_as_many_ranks_as_it_was_begun_with(tmp_path, whole_on_two):
     out = tmp_path / "run"
-    code, text = finish(start(out, "--max-minutes", "0", ranks=2))
-    assert (code, newest_step(out)) == (0, 2), text
+    finish_well(start(out, "--max-minutes", "0", ranks=2))
+    assert newest_step(out) == 2
     code, text = finish(start(out))
     assert code == 2
     assert f"{out} was trained on 2 ranks, and this command has 1. " in text
     assert "go on with 2 (torchrun --nproc-per-node), or take another --out" in text
-    code, text = finish(start(out, ranks=2))
-    assert code == 0, text
+    finish_well(start(out, ranks=2))
     assert encoder(out) == encoder(whole_on_two)
-    code, text = finish(start(out))
-    assert code == 0
-    assert f"{out} was trained on 2 ranks and stays as it is" in text
+    assert f"{out} was trained on 2 ranks and stays as it is" in finish_well(start(out))
     assert [row["ranks"] for row in records(out / "log.jsonl")] == [2, 2]
 
 
-def test_with_synchronised_norms_it_goes_on_with_any_number(tmp_path: Path) -> None:
+def test_with_synchronised_norms_it_goes_on_with_any_number(tmp_path):
     out, sync = tmp_path / "run", "encoder.sync=true"
-    code, text = finish(start(out, sync, "--max-minutes", "0", ranks=2))
-    assert (code, newest_step(out)) == (0, 2), text
-    code, text = finish(start(out, sync))
-    assert code == 0, text
-    assert "was trained on 2 ranks, and this command has 1: the run goes on" in text
+    finish_well(start(out, sync, "--max-minutes", "0", ranks=2))
+    assert newest_step(out) == 2
+    told = "was trained on 2 ranks, and this command has 1: the run goes on"
+    assert told in finish_well(start(out, sync))
     assert [row["ranks"] for row in records(out / "log.jsonl")] == [1, 1]
 
 
 @pytest.mark.slow
-def test_sigterm_to_torchrun_saves_and_the_same_command_goes_on(tmp_path: Path, whole_on_two: Path) -> None:
+def test_sigterm_to_torchrun_saves_and_the_same_command_goes_on(tmp_path, whole_on_two):
     out = tmp_path / "run"
     process = start(out, ranks=2)
     wait_until(lambda: newest_step(out) > 0, process)

@@ -15,14 +15,13 @@ Patch = pytest.MonkeyPatch
 Output = pytest.CaptureFixture[str]
 
 
-def test_pretrain_help_shows_examples() -> None:
-    result = intnacl("pretrain", "--help")
-    assert result.returncode == 0
-    for text in ("--max-minutes", "--preset", "torchrun --nproc-per-node 8 -m intnacl pretrain", "--set"):
-        assert text in result.stdout
+def test_pretrain_help_shows_examples():
+    text = intnacl("pretrain", "--help").stdout
+    assert all(word in text for word in ("--max-minutes", "--preset", "--set"))
+    assert "torchrun --nproc-per-node 8 -m intnacl pretrain" in text
 
 
-def test_pretrain_takes_flags_a_file_and_settings(tmp_path: Path) -> None:
+def test_pretrain_takes_flags_a_file_and_settings(tmp_path):
     (tmp_path / "run.toml").write_text('preset = "adv"\n[train]\nepochs = 7\nlr = 0.002\n')
     result = intnacl(
         "pretrain", "--config", tmp_path / "run.toml", "--out", tmp_path / "run", "--device", "cpu",
@@ -45,10 +44,7 @@ def test_pretrain_takes_flags_a_file_and_settings(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (
-            "pretrain --set train.epoch=3",
-            "setting='train.epoch' is unknown; did you mean 'train.epochs'",
-        ),
+        ("pretrain --set train.epoch=3", "setting='train.epoch' is unknown; did you mean 'train.epochs'"),
         ("pretrain --preset intnacle", r"preset='intnacle' is unknown; did you mean 'intnacl'\?"),
         ("pretrain --device gpu", "device='gpu' is unknown"),
         ("run --preset simclr --compare adv", "--preset simclr and --compare exclude each other"),
@@ -64,11 +60,9 @@ def test_pretrain_takes_flags_a_file_and_settings(tmp_path: Path) -> None:
         ("bench --device cpu --out .", "is a folder: give a JSON file"),
     ],
 )
-def test_mistakes_are_named_before_anything_is_written(words: str, message: str, tmp_path: Path) -> None:
+def test_mistakes_are_named_before_anything_is_written(words, message, tmp_path):
     assert_refused(words.split(), message, tmp_path)
 
-
-# ---- which runs the words mean -----------------------------------------------------------------------------
 
 Runs = dict[str, tuple[RunConfig, list[int]]]
 
@@ -113,16 +107,14 @@ def asked(monkeypatch: Patch, tmp_path: Path) -> Runs:
         ("run --set objective=supervised --seed 4", {"": 0}, [4]),
     ],
 )
-def test_a_command_means_these_runs(
-    words: str, alphas: dict[str, float], seeds: list[int], asked: Runs
-) -> None:
+def test_a_command_means_these_runs(words, alphas, seeds, asked):
     assert exit_code(*words.split()) == 0
     assert {label: config.loss.alpha for label, (config, _) in asked.items()} == alphas
     assert all(found == seeds for _, found in asked.values())
 
 
 @pytest.mark.parametrize("words", ["run --preset adv", "run --compare adv"])
-def test_transfer_comes_under_the_other_settings(words: str, asked: Runs) -> None:
+def test_transfer_comes_under_the_other_settings(words, asked):
     exit_code(*words.split(), "--transfer", "cifar10", "cifar100")
     (config, _) = asked.popitem()[1]
     assert config.evaluation.transfer == ("cifar10", "cifar100")
@@ -130,25 +122,19 @@ def test_transfer_comes_under_the_other_settings(words: str, asked: Runs) -> Non
     assert asked.popitem()[1][0].evaluation.transfer == ()
 
 
-def test_supervised_is_another_objective(asked: Runs) -> None:
+def test_supervised_is_another_objective(asked):
     exit_code("supervised", "--epochs", "3")
     (config, _) = asked[""]
     assert (config.objective, config.train.epochs) == ("supervised", 3)
 
 
-def test_a_flag_without_effect_is_named(asked: Runs) -> None:
+def test_a_flag_without_effect_is_named_unless_one_of_several_runs_uses_it(asked):
     with pytest.warns(InputWarning, match=r"loss\.lam=0\.3 changes nothing here: it is used with loss.nacl="):
         assert exit_code("run", "--preset", "simclr", "--num-positives", 3, "--lam", 0.3) == 0
-
-
-def test_a_flag_that_one_of_several_runs_uses_is_not(asked: Runs) -> None:
     assert exit_code("run", "--compare", "simclr", "intnacl", "--lam", 0.3) == 0
 
 
-# ---- from end to end ---------------------------------------------------------------------------------------
-
-
-def test_run_goes_on_and_a_finished_run_ends_in_0(tmp_path: Path, capsys: Output) -> None:
+def test_run_goes_on_and_a_finished_run_ends_in_0(tmp_path, capsys):
     words = ("run", "--preset", "simclr", "--device", "cpu", "--out", tmp_path / "run", "--set", *TINY)
     assert exit_code(*words, "--max-minutes", 0) == 0
     assert "go on with:" in capsys.readouterr().out
@@ -159,7 +145,7 @@ def test_run_goes_on_and_a_finished_run_ends_in_0(tmp_path: Path, capsys: Output
     assert "going on" not in capsys.readouterr().out
 
 
-def test_weights_of_the_hub_without_a_network_are_one_line(tmp_path: Path, monkeypatch: Patch) -> None:
+def test_weights_of_the_hub_without_a_network_are_one_line(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")  # otherwise it tries for a minute
     monkeypatch.setenv("HF_HOME", str(tmp_path))
     timms = ("encoder.name=timm:resnet10t", "encoder.pretrained=true")
@@ -173,33 +159,25 @@ def test_weights_of_the_hub_without_a_network_are_one_line(tmp_path: Path, monke
     assert not (tmp_path / "run").exists()
 
 
-def test_supervised_is_trained_and_attacked_like_others(tmp_path: Path) -> None:
+def test_supervised_is_trained_and_attacked_like_others(tmp_path):
     assert exit_code("supervised", "--device", "cpu", "--out", tmp_path, "--set", *TINY) == 0
     result = json.loads((tmp_path / "result.json").read_text())
-    assert result["config"]["objective"] == "supervised"
+    assert result["config"]["objective"] == result["protocol"]["objective"] == "supervised"
+    assert result["accuracy"]["digits"]["clean"] > 50
     assert all(row["accuracy"] <= row["clean"] for row in result["attacks"])
+    assert "accuracy" in json.loads((tmp_path / "log.jsonl").read_text().splitlines()[0])
+    assert "supervised on digits" in (tmp_path / "report.html").read_text()
 
 
-def test_a_comparison_of_presets_and_seeds(tmp_path: Path, capsys: Output) -> None:
-    words = (
-        "--device",
-        "cpu",
-        "--out",
-        tmp_path,
-        "--batch-size",
-        400,
-        "--set",
-        *TINY,
-        "loss.num_positives=2",
-    )
-    assert exit_code("run", "--compare", "simclr", "intnacl", "--seeds", 0, 1, *words) == 0
+def test_a_comparison_of_presets_and_seeds(tmp_path, capsys):
+    words = f"run --compare simclr intnacl --seeds 0 1 --device cpu --out {tmp_path} --batch-size 400 --set"
+    assert exit_code(*words.split(), *TINY, "loss.num_positives=2") == 0
     text = capsys.readouterr().out
     assert "mean ± sd of 2 seeds" in text
     written = f"{tmp_path}/comparison.png, {tmp_path}/comparison.json"
     assert f"written: {written}, {tmp_path}/{{simclr,intnacl}}-seed{{0,1}}/report.html\n" in text
-    assert {path.name for path in tmp_path.iterdir() if path.is_dir()} == {
-        "simclr-seed0", "simclr-seed1", "intnacl-seed0", "intnacl-seed1",
-    }  # fmt: skip
+    runs = {f"{preset}-seed{seed}" for preset in ("simclr", "intnacl") for seed in (0, 1)}
+    assert {path.name for path in tmp_path.iterdir() if path.is_dir()} == runs
     summary = json.loads((tmp_path / "comparison.json").read_text())
     stored = [json.loads((tmp_path / f"intnacl-seed{seed}/result.json").read_text()) for seed in (0, 1)]
     clean = [result["accuracy"]["digits"]["clean"] for result in stored]
@@ -207,13 +185,8 @@ def test_a_comparison_of_presets_and_seeds(tmp_path: Path, capsys: Output) -> No
     assert stored[0]["config"]["loss"]["nacl"] == "mixnca"
 
 
-# ---- ends --------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("reason", "code"), [(None, 0), ("time", 0), ("terminate", 75), ("interrupt", 130)])
-def test_exit_codes(
-    monkeypatch: Patch, tmp_path: Path, capsys: Output, reason: str | None, code: int
-) -> None:
+def test_exit_codes(monkeypatch, tmp_path, capsys, reason, code):
     monkeypatch.setattr("intnacl.runs.pretrain.pretrain", lambda *_: reason)
     assert exit_code("pretrain", "--device", "cpu", "--out", tmp_path) == code
     shown = capsys.readouterr().out
@@ -221,7 +194,7 @@ def test_exit_codes(
     assert (f"stopped ({reason})\ngo on with: " in shown) == (reason is not None)
 
 
-def test_the_resume_command_is_the_one_that_was_given(monkeypatch: Patch) -> None:
+def test_the_resume_command_is_the_one_that_was_given(monkeypatch):
     monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
     monkeypatch.setattr(sys, "argv", ["/usr/bin/intnacl", "pretrain", "--out", "my run"])
     assert resume_command() == "intnacl pretrain --out 'my run'"
