@@ -1,13 +1,12 @@
 """The timing of steps, on a CPU and a small net."""
 
 import json
-from pathlib import Path
 
 import pytest
 import torch
 
-from intnacl.errors import InputError
 from intnacl.runs import bench
+from mistakes import must_refuse
 
 CPU = torch.device("cpu")
 
@@ -19,7 +18,7 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("name", list(bench.ROWS))
-def test_a_row_measures_the_step_and_its_views(name: str) -> None:
+def test_a_row_measures_the_step_and_its_views(name):
     row = bench.measure(name, CPU, steps=2)
     assert row["loss"] == name
     assert 0 < row["views_ms"] < row["ms"]
@@ -28,7 +27,7 @@ def test_a_row_measures_the_step_and_its_views(name: str) -> None:
     assert (row["way"], row["precision"], row["memory_gib"]) == ("eager", "fp32", None)
 
 
-def test_rows_are_printed_and_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rows_are_printed_and_written(tmp_path, capsys):
     bench.time_losses(CPU, 1, (), tmp_path / "new" / "bench.json")
     written = json.loads((tmp_path / "new" / "bench.json").read_text())
     assert [row["loss"] for row in written["rows"]] == list(bench.ROWS)
@@ -39,18 +38,16 @@ def test_rows_are_printed_and_written(tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 def test_rows_are_chosen_by_a_part_of_their_names_and_none_is_lost_where_a_later_one_fails(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+    tmp_path, monkeypatch, capsys
+):
     first, *_, last = bench.ROWS
     monkeypatch.setitem(bench.ROWS, last, {"encoder.name": "none such"})
-    with pytest.raises(InputError, match="none such"):
-        bench.time_losses(CPU, 1, ("JOINT", "intnacl"), tmp_path / "bench.json")
+    must_refuse(bench.time_losses, CPU, 1, ("JOINT", "intnacl"), tmp_path / "bench.json", "none such")
     assert [row["loss"] for row in json.loads((tmp_path / "bench.json").read_text())["rows"]] == [first]
     printed = capsys.readouterr().out
     assert [name in printed for name in (first, last)] == [True, False]
 
 
-def test_an_out_that_cannot_be_written_is_named_at_once(tmp_path: Path) -> None:
+def test_an_out_that_cannot_be_written_is_named_at_once(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(InputError, match="could not be written"):
-        bench.time_losses(CPU, 1, (), tmp_path / "file" / "bench.json")
+    must_refuse(bench.time_losses, CPU, 1, (), tmp_path / "file" / "bench.json", "could not be written")

@@ -6,20 +6,19 @@ from typing import Any
 
 import pytest
 
-from intnacl.errors import InputError
 from intnacl.evaluation import robustness
 from intnacl.runs.commands import EPS_CURVE, OWN_CURVE, attack_command, knn_command, probe_command
 from intnacl.runs.folder import RunFolder
+from intnacl.runs.measurements import Measurement
 from intnacl.runs.opened import open_run
 from intnacl.runs.pretrain import pretrain
 from intnacl.runs.stages import train_and_measure
 from intnacl.training.stop import Stop
+from mistakes import must_refuse, refused
 from tiny_run import HERE, config, measured, trained, write_images
 
 
-def test_probe_draws_its_curve_and_keeps_the_figures(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_probe_draws_its_curve_and_keeps_the_figures(tmp_path, capsys):
     folder = trained(tmp_path).folder
     (part,) = probe_command(folder, (), "run", {}, "cpu")
     text = capsys.readouterr().out
@@ -29,54 +28,44 @@ def test_probe_draws_its_curve_and_keeps_the_figures(
     assert not (folder / "result.json").exists()  # attacks are still to come
 
 
-def test_probe_takes_several_data_sets_and_protocols(tmp_path: Path) -> None:
-    folder = trained(tmp_path).folder
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"root": str(tmp_path)}))
+def test_probe_takes_several_data_sets_and_protocols(tmp_path):
+    folder = trained(tmp_path, root=str(tmp_path)).folder
     parts = probe_command(folder, ("digits", write_images(tmp_path / "images")), "run", {}, "cpu")
     assert [part.figures["classes"] for part in parts] == [10, 2]
-    (quick,) = probe_command(folder, (), "quick", {}, "cpu")
-    assert quick.settings["probe"]["solver"] == "lbfgs"
-    (short,) = probe_command(folder, (), "run", {"probe.epochs": 3}, "cpu")
-    assert len(short.figures["curve"]) == 3
-    (clae,) = probe_command(folder, (), "clae", {"probe.epochs": 2}, "cpu")
+
+    def probed(protocol: str, **changes: object) -> Measurement:
+        given = {f"probe.{name}": value for name, value in changes.items()}
+        (part,) = probe_command(folder, (), protocol, given, "cpu")
+        return part
+
+    assert probed("quick").settings["probe"]["solver"] == "lbfgs"
+    assert len(probed("run", epochs=3).figures["curve"]) == 3
+    clae = probed("clae", epochs=2)
     assert [clae.settings["probe"][name] for name in ("lr", "batch_size", "normalize")] == [3e-4, 256, False]
     assert len(clae.figures["curve"]) == 2
-    (clae,) = probe_command(folder, (), "clae", {}, "cpu")
-    assert len(clae.figures["curve"]) == 20  # the run's epochs: 200 on TinyImageNet, 1000 elsewhere
-    (hcl,) = probe_command(folder, (), "hcl", {"probe.epochs": 1}, "cpu")
-    assert hcl.kind == "hcl_probe"
-    with pytest.raises(InputError, match="epochs=0 must be a whole number from 1 to"):
-        probe_command(folder, (), "hcl", {"probe.epochs": 0}, "cpu")
-    changes = {"probe.solver": "lbfgs", "probe.max_iter": "7", "probe.l2": "1e-2"}
-    (other,) = probe_command(folder, (), "run", changes, "cpu")
+    assert len(probed("clae").figures["curve"]) == 20  # the run's: 200 on TinyImageNet, 1000 elsewhere
+    assert probed("hcl", epochs=1).kind == "hcl_probe"
+    other = probed("run", solver="lbfgs", max_iter="7", l2="1e-2")
     assert [other.settings["probe"][name] for name in ("solver", "max_iter", "l2")] == ["lbfgs", 7, 0.01]
     for protocol, changes, told in (
+        ("hcl", {"probe.epochs": 0}, "epochs=0 must be a whole number from 1 to"),
         ("quick", {"probe.epochs": 3}, r"probe\.epochs=3 is Adam's, and this probe takes L-BFGS"),
         ("hcl", {"probe.lr": 1.0}, r"probe\.lr is fixed by --protocol hcl"),
-        (
-            "run",
-            {"train.lr": 1.0},
-            r"setting of the probe='train\.lr' is unknown\. Choose",
-        ),
+        ("run", {"train.lr": 1.0}, r"setting of the probe='train\.lr' is unknown\. Choose"),
         ("slow", {}, "protocol='slow' is unknown"),
     ):
-        with pytest.raises(InputError, match=told):
-            probe_command(folder, (), protocol, changes, "cpu")
+        must_refuse(probe_command, folder, (), protocol, changes, "cpu", told)
 
 
-def test_knn_prints_its_accuracy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_knn_prints_its_accuracy(tmp_path, capsys):
     (part,) = knn_command(trained(tmp_path).folder, (), 7, "cpu")
     first, *_, last = capsys.readouterr().out.splitlines()
     assert first == "knn digits …"
     assert last.split() == ["digits", "7", f"{part.figures['accuracy']:.2f}"]
-    with pytest.raises(InputError, match="k=2000 neighbours of 1442"):
-        knn_command(trained(tmp_path / "other").folder, (), 2000, "cpu")
+    must_refuse(knn_command, trained(tmp_path / "other").folder, (), 2000, "cpu", "k=2000 neighbours of 1442")
 
 
-def test_a_measurement_on_other_images_says_what_the_result_leaves_out(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_measurement_on_other_images_says_what_the_result_leaves_out(tmp_path, capsys):
     name = write_images(tmp_path / "images")
     settings = {"dataset": name, "size": 8, "train.batch_size": 4, "encoder.name": "small"}
     assert train_and_measure(config(**settings), RunFolder(tmp_path / "run"), HERE, Stop()) is None
@@ -95,7 +84,7 @@ def test_a_measurement_on_other_images_says_what_the_result_leaves_out(
     assert not any("other images" in warning for warning in after["warnings"])
 
 
-def test_attack_probes_first_draws_and_warns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_attack_probes_first_and_draws(tmp_path, capsys):
     folder = trained(tmp_path).folder
     attack_command(folder, (), (0.1, 0.02), ("fgsm", "pgd"), 32, "cpu")
     text = capsys.readouterr().out
@@ -108,22 +97,18 @@ def test_attack_probes_first_draws_and_warns(tmp_path: Path, capsys: pytest.Capt
     assert len(list((folder / "parts").glob("attack-*"))) == 6
 
 
-def test_without_radii_ones_own_images_are_attacked_around_the_usual_one(tmp_path: Path) -> None:
+def test_without_radii_ones_own_images_are_attacked_around_the_usual_one(tmp_path):
     own = {"dataset": write_images(tmp_path / "images"), "size": 8, "train.batch_size": 6}
     for name, settings, radii in (("own", own, OWN_CURVE), ("digits", {}, EPS_CURVE)):
         run = config(**settings | {"train.epochs": 1, "encoder.name": "small"})
         assert pretrain(run, RunFolder(tmp_path / name), HERE, Stop()) is None
         attack_command(tmp_path / name, (), (), ("fgsm",), 4, "cpu")
-        found = {
-            one.settings["attacks"][0]["eps"] for one in open_run(tmp_path / name).measurements.all("attack")
-        }
-        assert found == set(radii)
+        found = open_run(tmp_path / name).measurements.all("attack")
+        assert {one.settings["attacks"][0]["eps"] for one in found} == set(radii)
     assert 8 / 255 in OWN_CURVE
 
 
-def test_a_rise_from_one_eps_to_another_is_warned_about(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_rise_from_one_eps_to_another_is_warned_about(tmp_path, monkeypatch, capsys):
     real = robustness.along
 
     def weaker_above(x: Any, sign: Any, eps: float, **options: Any) -> Any:
@@ -138,7 +123,7 @@ def test_a_rise_from_one_eps_to_another_is_warned_about(
     assert "fgsm: accuracy rises with eps" in (folder / "report.html").read_text()
 
 
-def test_attack_on_a_measured_run_brings_its_result_and_page_up_to_date(tmp_path: Path) -> None:
+def test_attack_on_a_measured_run_brings_its_result_and_page_up_to_date(tmp_path):
     folder = measured(tmp_path).folder
     before = json.loads((folder / "result.json").read_text())
     attack_command(folder, (), (0.05,), ("fgsm",), 16, "cpu")
@@ -148,35 +133,25 @@ def test_attack_on_a_measured_run_brings_its_result_and_page_up_to_date(tmp_path
     assert "<td>0.05</td>" in (folder / "report.html").read_text()
 
 
-@pytest.mark.parametrize(
-    ("eps", "attacks", "message"),
-    [
-        ((2.0,), ("fgsm",), "out of range"),
-        ((0.1,), ("nothing",), "attack='nothing'"),
-        ((0.1,), (), "no attack"),
-    ],
+test_mistakes_are_told_before_any_work = refused(
+    lambda eps, attacks: attack_command(Path("no run yet"), (), eps, attacks, None, "cpu"),
+    ((2.0,), ("fgsm",), "out of range"),
+    ((0.1,), ("nothing",), "attack='nothing'"),
+    ((0.1,), (), "no attack"),
 )
-def test_mistakes_are_told_before_any_work(
-    tmp_path: Path, eps: tuple[float, ...], attacks: tuple[str, ...], message: str
-) -> None:
-    with pytest.raises(InputError, match=message):
-        attack_command(tmp_path / "no run yet", (), eps, attacks, None, "cpu")
 
 
 @pytest.mark.parametrize(
     "name", ["probe-digits.safetensors", "probe-digits.png", "result.json", "report.html"]
 )
-def test_a_file_that_cannot_be_written_is_named(tmp_path: Path, name: str) -> None:
+def test_a_file_that_cannot_be_written_is_named(tmp_path, name):
     folder = measured(tmp_path).folder
     (folder / name).unlink(missing_ok=True)
     (folder / name).mkdir()
-    with pytest.raises(InputError, match=f"{name} could not be written: Is a directory"):
-        probe_command(folder, (), "run", {}, "cpu")
+    must_refuse(probe_command, folder, (), "run", {}, "cpu", f"{name} could not be written: Is a directory")
 
 
-def test_a_relative_path_is_measured_and_kept_as_an_absolute_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_relative_path_is_measured_and_kept_as_an_absolute_one(tmp_path, monkeypatch):
     run = trained(tmp_path)
     name = write_images(tmp_path / "pets")
     monkeypatch.chdir(tmp_path)

@@ -9,20 +9,14 @@ import numpy as np
 import pytest
 import torch
 
-from intnacl.errors import InputError
-from intnacl.runs.compare import (
-    accuracy_panels,
-    compare,
-    run_folder,
-    summarize,
-    write_comparison,
-)
+from intnacl.runs.compare import accuracy_panels, compare, run_folder, summarize, write_comparison
 from intnacl.runs.config import RunConfig
 from intnacl.runs.folder import RunFolder
 from intnacl.runs.side_by_side import cores, suits, train_and_measure_all
 from intnacl.runs.stages import train_and_measure
 from intnacl.training.ranks import Ranks
 from intnacl.training.stop import Stop
+from mistakes import must_refuse
 from tiny_run import HERE, config, measured_original
 
 
@@ -49,7 +43,7 @@ def write_results(
             run.result.write_text(json.dumps(result))
 
 
-def test_means_deviations_and_paired_differences(tmp_path: Path) -> None:
+def test_means_deviations_and_paired_differences(tmp_path):
     write_results(tmp_path, {"a": [80.0, 84.0, 82.0], "b": [90.0, 91.0, 95.0]})
     summary = summarize(tmp_path, ["a", "b"], [0, 1, 2])
     pgd = summary["losses"]["b"]["pgd 0.1"]
@@ -67,9 +61,7 @@ def test_means_deviations_and_paired_differences(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_many_ranks_train_everything_before_the_main_one_measures(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rank: int
-) -> None:
+def test_many_ranks_train_everything_before_the_main_one_measures(tmp_path, monkeypatch, rank):
     done: list[str] = []
     for name in ("pretrain", "train_and_measure"):
         monkeypatch.setattr(
@@ -84,21 +76,7 @@ def test_many_ranks_train_everything_before_the_main_one_measures(
     ]
 
 
-def test_only_what_the_configuration_asks_is_compared_and_all_of_it(tmp_path: Path) -> None:
-    def change(result: dict[str, Any], seed: int) -> None:
-        result["config"]["evaluation"]["fgsm_eps"] = [0.05]
-        row = next(row for row in result["attacks"] if row["name"] == "fgsm" and row["eps"] == 0.02)
-        few = row | {"images": 8, "accuracy": 1.0}  # someone's attack on other images
-        result["attacks"] += [row | {"eps": 0.05, "accuracy": 60.0}, row | {"eps": 0.03}, few]
-
-    write_results(tmp_path, {"a": [80.0]}, change)
-    found = summarize(tmp_path, ["a"], [0])["losses"]["a"]
-    assert found["fgsm 0.02"]["mean"] == 80.0 * 0.9
-    assert found["fgsm 0.05"]["mean"] == 60.0
-    assert "fgsm 0.03" not in found
-
-
-def test_table_and_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_table_and_files(tmp_path, capsys):
     write_results(tmp_path, {"a": [80.0, 84.0], "b": [90.0, 92.0]})
     write_comparison(tmp_path, ["a", "b"], [0, 1])
     text = capsys.readouterr().out
@@ -111,9 +89,7 @@ def test_table_and_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert (tmp_path / "comparison.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_radii_are_sorted_and_whole_grey_levels_fractions(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_radii_are_sorted_and_whole_grey_levels_fractions(tmp_path, capsys):
     def change(result: dict[str, Any], seed: int) -> None:
         result["config"]["evaluation"]["eps"] = [0.1, 8 / 255]
         for one in (*result["attacks"], *result["protocol"]["attacks"]):
@@ -128,38 +104,41 @@ def test_radii_are_sorted_and_whole_grey_levels_fractions(
     assert [point[0] for point in accuracy_panels(summary)["FGSM"]["a"]] == [0.0, 8 / 255, 0.1]
 
 
-def test_one_seed_shows_no_deviation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_results(tmp_path, {"a": [80.0], "b": [78.5]})
+def test_one_seed_shows_no_deviation_and_without_attacks_clean_accuracies_are_drawn(tmp_path, capsys):
+    def change(result: dict[str, Any], seed: int) -> None:
+        result["config"]["evaluation"]["attacks"] = result["attacks"] = []
+
+    write_results(tmp_path, {"a": [80.0], "b": [78.5]}, change)
     write_comparison(tmp_path, ["a", "b"], [0])
     text = capsys.readouterr().out
     assert "±" not in text
     assert ["clean", "80.0", "78.5", "-1.5"] in [line.split() for line in text.splitlines()]
     assert f"{tmp_path}/{{a,b}}-seed0/report.html" in text
+    panels = accuracy_panels(summarize(tmp_path, ["a", "b"], [0]))
+    assert panels == {"none": {"a": [(0.0, 80.0, 0.0)], "b": [(0.0, 78.5, 0.0)]}}
 
 
-def test_lines_begin_at_the_clean_accuracy_of_the_attacked_images(tmp_path: Path) -> None:
+def test_only_what_the_configuration_asks_is_compared_and_all_of_it(tmp_path):
+    """A line begins at the clean accuracy of the attacked images."""
+
     def change(result: dict[str, Any], seed: int) -> None:
+        result["config"]["evaluation"]["fgsm_eps"] = [0.05]
         clean = (70.0, 72.0)[seed]  # of the 64 of 355 that were attacked
         result["attacks"] = [row | {"clean": clean} for row in result["attacks"]]
+        row = next(row for row in result["attacks"] if row["name"] == "fgsm" and row["eps"] == 0.02)
+        few = row | {"images": 8, "accuracy": 1.0}  # someone's attack on other images
+        result["attacks"] += [row | {"eps": 0.05, "accuracy": 60.0}, row | {"eps": 0.03}, few]
 
     write_results(tmp_path, {"a": [80.0, 84.0]}, change)
     summary = summarize(tmp_path, ["a"], [0, 1])
-    assert summary["losses"]["a"]["clean"]["mean"] == 82.0
+    found = {name: figure["mean"] for name, figure in summary["losses"]["a"].items()}
+    assert (found["clean"], found["fgsm 0.02"], found["fgsm 0.05"]) == (82.0, pytest.approx(82.0 * 0.9), 60.0)
+    assert "fgsm 0.03" not in found
     for curves in accuracy_panels(summary).values():
         assert curves["a"][0] == (0.0, 71.0, pytest.approx(2**0.5))
 
 
-def test_without_attacks_the_clean_accuracies_are_drawn(tmp_path: Path) -> None:
-    def change(result: dict[str, Any], seed: int) -> None:
-        result["config"]["evaluation"]["attacks"] = result["attacks"] = []
-
-    write_results(tmp_path, {"a": [80.0], "b": [90.0]}, change)
-    write_comparison(tmp_path, ["a", "b"], [0])
-    summary = summarize(tmp_path, ["a", "b"], [0])
-    assert accuracy_panels(summary) == {"none": {"a": [(0.0, 80.0, 0.0)], "b": [(0.0, 90.0, 0.0)]}}
-
-
-def test_runs_have_folders_of_their_own_and_a_stop_is_passed_on(tmp_path: Path) -> None:
+def test_runs_have_folders_of_their_own_and_a_stop_is_passed_on(tmp_path):
     tiny = {"train.epochs": 1, "evaluation.eps": (0.02,), "evaluation.images": 16}
     said: list[str] = []
     configs = {"simclr": config(**tiny)}
@@ -171,9 +150,6 @@ def test_runs_have_folders_of_their_own_and_a_stop_is_passed_on(tmp_path: Path) 
     assert not run_folder(tmp_path, "simclr", 4).result.exists()
 
 
-# ---- side by side ------------------------------------------------------------------------------------------
-
-
 def two_runs(tmp_path: Path, **changes: object) -> dict[str, tuple[RunConfig, RunFolder]]:
     return {
         name: (config(**{"train.epochs": 1, **changes, "seed": seed}), RunFolder(tmp_path / name))
@@ -181,7 +157,7 @@ def two_runs(tmp_path: Path, **changes: object) -> dict[str, tuple[RunConfig, Ru
     }
 
 
-def test_runs_side_by_side_end_in_the_bytes_of_runs_in_turn(tmp_path: Path) -> None:
+def test_runs_side_by_side_end_in_the_bytes_of_runs_in_turn(tmp_path):
     said: list[str] = []
     assert train_and_measure_all(two_runs(tmp_path / "beside"), Stop(), said.append) is None
     for name, (settings, folder) in two_runs(tmp_path / "turn").items():
@@ -194,15 +170,14 @@ def test_runs_side_by_side_end_in_the_bytes_of_runs_in_turn(tmp_path: Path) -> N
         assert any(line.startswith(f"{name}: probe digits: ") for line in said)
 
 
-def test_a_mistake_in_one_run_stops_the_others_and_is_named(tmp_path: Path) -> None:
+def test_a_mistake_in_one_run_stops_the_others_and_is_named(tmp_path):
     runs = two_runs(tmp_path, **{"train.epochs": 10_000})
     runs["b"][1].path.write_bytes(b"a file")
-    with pytest.raises(InputError, match=r"^b: .*is a file: give a folder"):
-        train_and_measure_all(runs, Stop(), lambda line: None)
+    must_refuse(train_and_measure_all, runs, Stop(), lambda line: None, r"^b: .*is a file: give a folder")
     assert runs["a"][1].state() in ("empty", "begun")
 
 
-def test_a_stop_is_handed_on_and_the_same_call_goes_on(tmp_path: Path) -> None:
+def test_a_stop_is_handed_on_and_the_same_call_goes_on(tmp_path):
     runs, said = two_runs(tmp_path, **{"train.epochs": 10_000}), list[str]()
     stop = Stop()
 
@@ -224,9 +199,7 @@ def test_a_stop_is_handed_on_and_the_same_call_goes_on(tmp_path: Path) -> None:
         ({}, Ranks(0, 1, torch.device("cuda")), False),
     ],
 )
-def test_small_networks_alone_on_a_cpu_suit(
-    tmp_path: Path, changes: dict[str, object], here: Ranks, suited: bool
-) -> None:
+def test_small_networks_alone_on_a_cpu_suit(tmp_path, changes, here, suited):
     runs = two_runs(tmp_path, **changes)
     assert suits(runs, here) == (suited and cores() > 1)
     assert not suits({"a": runs["a"]}, here)

@@ -8,14 +8,14 @@ import torch
 from PIL import Image
 
 from intnacl.data import load
-from intnacl.errors import InputError
 from intnacl.evaluation.features import extract
 from intnacl.plots.gallery import NEIGHBOURS, SHOWN
 from intnacl.runs.commands import embed_command
+from mistakes import refused
 from tiny_run import trained
 
 
-def test_the_file_holds_the_encoders_features(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_file_holds_the_encoders_features(tmp_path, capsys):
     run = trained(tmp_path)
     embed_command(run.folder, None, "test", None, "cpu")
     out = run.folder / "features-digits-test.npz"
@@ -32,14 +32,12 @@ def test_the_file_holds_the_encoders_features(tmp_path: Path, capsys: pytest.Cap
         assert picture.width / picture.height == pytest.approx((NEIGHBOURS + 1) / SHOWN, rel=0.2)
 
 
-def test_unlabelled_images_of_a_folder_have_their_names(tmp_path: Path) -> None:
-    run = trained(tmp_path)
-    folder = tmp_path / "new"
+def test_unlabelled_images_of_a_folder_have_their_names_and_one_has_no_neighbours(tmp_path):
+    run, folder, out = trained(tmp_path), tmp_path / "new", tmp_path / "far" / "new.npz"
     folder.mkdir()
     for name, grey in (("b.png", 200), ("a.png", 20), ("c.png", 90)):
         Image.new("L", (11, 9), grey).save(folder / name)
     (folder / "broken.png").write_bytes(b"no image")
-    out = tmp_path / "far" / "new.npz"
     with pytest.warns(match="1 of 4 images are broken"):
         embed_command(run.folder, f"folder:{folder}", "train", out, "cpu", tmp_path)
     with np.load(out) as found:
@@ -47,18 +45,14 @@ def test_unlabelled_images_of_a_folder_have_their_names(tmp_path: Path) -> None:
         assert set(found) == {"features", "names"}
         bright = torch.full((1, 3, 8, 8), 200, dtype=torch.uint8)
         np.testing.assert_allclose(found["features"][1:2], extract(run.encoder, bright).numpy(), rtol=1e-4)
+    for name in ("b.png", "c.png", "broken.png"):
+        (folder / name).unlink()
+    one = tmp_path / "one.npz"
+    embed_command(run.folder, f"folder:{folder}", "train", one, "cpu", tmp_path)
+    assert [path.with_suffix(".png").exists() for path in (out, one)] == [True, False]
 
 
-def test_one_image_has_no_neighbours_to_draw(tmp_path: Path) -> None:
-    run = trained(tmp_path)
-    (tmp_path / "one").mkdir()
-    Image.new("RGB", (8, 8)).save(tmp_path / "one" / "a.png")
-    out = tmp_path / "one.npz"
-    embed_command(run.folder, f"folder:{tmp_path / 'one'}", "train", out, "cpu", tmp_path)
-    assert out.exists()
-    assert not out.with_suffix(".png").exists()
-
-
-def test_an_output_that_is_no_archive_is_refused_before_any_work(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"end its name in \.npz"):
-        embed_command(tmp_path, None, "train", tmp_path / "features.csv", "cpu")
+test_an_output_that_is_no_archive_is_refused_before_any_work = refused(
+    lambda out: embed_command(Path("nowhere"), None, "train", Path(out), "cpu"),
+    ("features.csv", r"end its name in \.npz"),
+)

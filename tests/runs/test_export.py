@@ -21,6 +21,7 @@ from intnacl.runs.export import check_close, export_run, model_card
 from intnacl.runs.folder import RunFolder
 from intnacl.runs.resolve import resolve
 from intnacl.runs.result import Overview
+from mistakes import must_refuse
 from tiny_run import measured, trained, write_images
 
 
@@ -60,14 +61,14 @@ def check_card(
         ("timm:tf_mobilenetv3_small_minimal_100", "timm", 72),  # its own stem: padded as TensorFlow does
     ],
 )  # fmt: skip
-def test_the_cards_code_gives_the_same_features(tmp_path: Path, name: str, format: str, side: int) -> None:
+def test_the_cards_code_gives_the_same_features(tmp_path, name, format, side):
     pytest.importorskip({"timm": "timm", "torchvision": "torchvision"}.get(format, "torch"))
     if name.startswith("timm:"):
         pytest.importorskip("timm")
     check_card(run_of(name, tmp_path / "run", side), tmp_path / "run", format, side)
 
 
-def test_from_pretrained_takes_the_exported_folder(tmp_path: Path) -> None:
+def test_from_pretrained_takes_the_exported_folder(tmp_path):
     run = measured(tmp_path)
     export_run(run.folder, "safetensors")
     path = export_run(run.folder, "safetensors")  # over the former one
@@ -77,7 +78,7 @@ def test_from_pretrained_takes_the_exported_folder(tmp_path: Path) -> None:
         assert intnacl.from_pretrained(path.parent)(pixels).equal(run.encoder(pixels))
 
 
-def test_the_card_is_written_for_people_and_keeps_the_rest_in_files(tmp_path: Path) -> None:
+def test_the_card_is_written_for_people_and_keeps_the_rest_in_files(tmp_path):
     run = measured(tmp_path)
     result = Overview(run).result()
     out = export_run(run.folder, "safetensors").parent
@@ -105,7 +106,7 @@ def test_the_card_is_written_for_people_and_keeps_the_rest_in_files(tmp_path: Pa
 
 
 @pytest.mark.parametrize("own", [False, True])
-def test_the_hub_reads_the_header_of_the_card(tmp_path: Path, own: bool) -> None:
+def test_the_hub_reads_the_header_of_the_card(tmp_path, own):
     hub = pytest.importorskip("huggingface_hub")
     run = measured(tmp_path)
     name = write_images(tmp_path / 'a: "private" place/cats, #1') if own else "digits"
@@ -124,34 +125,31 @@ def test_the_hub_reads_the_header_of_the_card(tmp_path: Path, own: bool) -> None
     assert "private" not in card
 
 
-def test_an_export_takes_no_other_runs_folder_and_leaves_its_own_as_it_is(tmp_path: Path) -> None:
+def test_an_export_takes_no_other_runs_folder_and_leaves_its_own_as_it_is(tmp_path):
     run, other = trained(tmp_path / "one"), trained(tmp_path / "other")
     before = other.folder.encoder.read_bytes()
-    with pytest.raises(InputError, match="is the folder of another run"):
-        export_run(run.folder, "safetensors", other.folder.path)
+    must_refuse(export_run, run.folder, "safetensors", other.folder.path, "is the folder of another run")
     assert other.folder.encoder.read_bytes() == before
     export_run(run.folder, "safetensors", run.folder.path)
     assert (run.folder.path / "README.md").exists()
     assert run.folder.state() == "trained", "it has got a result without being measured"
 
 
-def test_the_card_of_a_run_that_was_not_attacked_or_not_measured(tmp_path: Path) -> None:
-    run = measured(tmp_path / "measured")
-    config = replace(run.config, evaluation=replace(run.config.evaluation, eps=()))
-    result = Overview(replace(run, config=config)).result()
+def test_the_card_of_a_run_that_was_not_attacked_or_not_measured(tmp_path):
+    run = measured(tmp_path / "measured", **{"evaluation.eps": ()})
+    result = Overview(run).result()
     clean = f"{result['accuracy']['digits']['clean']:.2f}"
-    assert f"| digits | {clean} | – | – |" in model_card(config, result, "")
+    assert f"| digits | {clean} | – | – |" in model_card(run.config, result, "")
     run = trained(tmp_path)
     assert "Not measured yet" in model_card(run.config, Overview(run).result(), "")
 
 
 @pytest.mark.parametrize(("name", "side"), [("resnet18", 32), ("small", 8)])
-def test_onnx_gives_the_same_features_for_any_batch(tmp_path: Path, name: str, side: int) -> None:
+def test_onnx_gives_the_same_features_for_any_batch(tmp_path, name, side):
     pytest.importorskip("onnxscript")
     onnxruntime = pytest.importorskip("onnxruntime")
     encoder = run_of(name, tmp_path / "run", side)
-    path = export_run(tmp_path / "run", "onnx")
-    session = onnxruntime.InferenceSession(str(path))
+    session = onnxruntime.InferenceSession(str(export_run(tmp_path / "run", "onnx")))
     check_card(encoder, tmp_path / "run", "onnx", side, rtol=1e-3, atol=1e-4)
     for count in (1, 5):
         pixels = torch.rand(count, 3, side, side)
@@ -160,34 +158,27 @@ def test_onnx_gives_the_same_features_for_any_batch(tmp_path: Path, name: str, s
             torch.testing.assert_close(torch.from_numpy(found), encoder(pixels), rtol=1e-3, atol=1e-4)
 
 
-def test_features_that_differ_are_refused() -> None:
+def test_features_that_differ_are_refused():
     encoder, x = torch.nn.Identity(), torch.rand(2, 4)
     check_close(x + 1e-6, encoder, x)
     for wrong in (x + 0.1, x * torch.nan):
-        with pytest.raises(InputError, match="differ from torch's"):
-            check_close(wrong, encoder, x)
+        must_refuse(check_close, wrong, encoder, x, "differ from torch's")
 
 
 @pytest.mark.parametrize(
     ("name", "format"), [("resnet18", "torchvision"), ("resnet18", "timm"), ("timm:resnet18", "timm")]
 )
-def test_an_encoder_without_batch_norms_has_no_twin(tmp_path: Path, name: str, format: str) -> None:
+def test_an_encoder_without_batch_norms_has_no_twin_unless_it_never_had_any(tmp_path, name, format):
     pytest.importorskip("timm")
     run_of(name, tmp_path / "run", norm="none")
-    with pytest.raises(InputError, match=r"without its batch norms \(encoder.norm=none\)"):
-        export_run(tmp_path / "run", format, tmp_path / "out")
+    told = r"without its batch norms \(encoder.norm=none\)"
+    must_refuse(export_run, tmp_path / "run", format, tmp_path / "out", told)
     assert not (tmp_path / "out").exists()
+    encoder = run_of("timm:convnext_atto", tmp_path / "never" / "run", norm="none")
+    check_card(encoder, tmp_path / "never" / "run", "timm", 32)
 
 
-def test_one_that_never_had_any_has(tmp_path: Path) -> None:
-    pytest.importorskip("timm")
-    encoder = run_of("timm:convnext_atto", tmp_path / "run", norm="none")
-    check_card(encoder, tmp_path / "run", "timm", 32)
-
-
-def test_what_cannot_be_used_or_written_leaves_nothing_behind(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_cannot_be_used_or_written_leaves_nothing_behind(tmp_path, monkeypatch):
     def _session(*_: object, **__: object) -> SimpleNamespace:
         return SimpleNamespace(run=lambda _, feed: [-torch.ones(len(feed["pixels"]), 128).numpy()])
 
@@ -195,36 +186,32 @@ def test_what_cannot_be_used_or_written_leaves_nothing_behind(
     monkeypatch.setitem(sys.modules, "onnxruntime", SimpleNamespace(InferenceSession=_session))
     monkeypatch.setitem(sys.modules, "onnxscript", SimpleNamespace())
     monkeypatch.setattr(torch.onnx, "export", lambda model, x, path, **_: Path(path).write_bytes(b"wrong"))
-    with pytest.raises(InputError, match="not usable"):
-        export_run(folder, "onnx", tmp_path / "out")
+    must_refuse(export_run, folder, "onnx", tmp_path / "out", "not usable")
     assert not (tmp_path / "out").exists()
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match=r"out/encoder\.safetensors could not be written"):
         export_run(folder, "safetensors", tmp_path / "file" / "out")
 
 
-def test_mistakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mistakes(tmp_path, monkeypatch):
     folder = measured(tmp_path).folder
-    with pytest.raises(InputError, match="format='onx' is unknown; did you mean 'onnx'"):
-        export_run(folder, "onx")
+    must_refuse(export_run, folder, "onx", "format='onx' is unknown; did you mean 'onnx'")
     for format in ("torchvision", "timm"):
-        with pytest.raises(InputError, match=f"encoder 'small' has no twin in {format}"):
-            export_run(folder, format)
-    (tmp_path / "project").mkdir()
-    (tmp_path / "project" / "README.md").write_text("# Mine")
-    with pytest.raises(InputError, match=r"README\.md is no model card and would be lost"):
-        export_run(folder, "safetensors", tmp_path / "project")
-    assert (tmp_path / "project" / "README.md").read_text() == "# Mine"
-    (tmp_path / "file").touch()
-    with pytest.raises(InputError, match="is a file: give a folder"):
-        export_run(folder, "safetensors", tmp_path / "file")
+        must_refuse(export_run, folder, format, f"encoder 'small' has no twin in {format}")
+    card, file = tmp_path / "project" / "README.md", tmp_path / "file"
+    card.parent.mkdir()
+    card.write_text("# Mine")
+    file.touch()
+    told = r"README\.md is no model card and would be lost"
+    must_refuse(export_run, folder, "safetensors", card.parent, told)
+    assert card.read_text() == "# Mine"
+    must_refuse(export_run, folder, "safetensors", file, "is a file: give a folder")
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    with pytest.raises(InputError, match=r"pip install '/.*\[onnx\]'"):
-        export_run(folder, "onnx")
+    must_refuse(export_run, folder, "onnx", r"pip install '/.*\[onnx\]'")
     assert not list(folder.path.glob("export-*")), "a refused export leaves no folder"
 
 
-def test_names_of_data_sets_are_no_html_and_no_markdown_in_the_card(tmp_path: Path) -> None:
+def test_names_of_data_sets_are_no_html_and_no_markdown_in_the_card(tmp_path):
     run = measured(tmp_path)
     text = json.dumps(Overview(run).result()).replace('"digits"', '"folder:<b>`_|x"')
     config = replace(run.config, dataset="folder:<b>`_|x\n#")

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from intnacl.errors import InputError, InputWarning
 from intnacl.runs.folder import RunFolder, default_folder, file_name
 from intnacl.runs.images import RunImages
 from intnacl.runs.resolve import resolve
+from mistakes import must_refuse
 
 HOLD = """
 import sys, time
@@ -31,31 +33,25 @@ with RunFolder(sys.argv[1]).hold(device="cpu") as free:
 # ---- one process at a time -------------------------------------------------------------------------------
 
 
-def test_one_holder_at_a_time_who_may_enter_again(tmp_path: Path) -> None:
+def test_one_holder_at_a_time_who_is_known_and_may_enter_again(tmp_path):
     folder, other = RunFolder(tmp_path / "run"), RunFolder(tmp_path / "run")
-    with folder.hold() as first, folder.hold() as again:
+    assert folder.holder() is None
+    with folder.hold(device="cpu") as first, folder.hold() as again:
         assert first
         assert again
         with other.hold() as second:
             assert not second
-    with other.hold() as third:
-        assert third
-
-
-def test_the_holder_is_known(tmp_path: Path) -> None:
-    folder = RunFolder(tmp_path / "run")
-    assert folder.holder() is None
-    with folder.hold(device="cpu"):
-        who = folder.holder()
-        assert who is not None
+        who = other.holder()
         assert (who["pid"], who["device"]) == (os.getpid(), "cpu")
         assert abs(who["since"] - time.time()) < 60
         folder.signature.unlink()
         assert folder.holder() is None  # held, by someone who has not signed yet
     assert folder.holder() is None
+    with other.hold() as third:
+        assert third
 
 
-def test_an_earlier_version_that_works_here_is_not_disturbed(tmp_path: Path) -> None:
+def test_an_earlier_version_that_works_here_is_not_disturbed(tmp_path):
     """It locks the same file, and has signed there."""
     folder = RunFolder(tmp_path)
     with folder.lock.open("w") as handle:
@@ -68,7 +64,7 @@ def test_an_earlier_version_that_works_here_is_not_disturbed(tmp_path: Path) -> 
         assert free
 
 
-def test_many_may_look_at_a_run_at_once(tmp_path: Path) -> None:
+def test_many_may_look_at_a_run_at_once(tmp_path):
     """What was left over of a killed process is not taken for one that works."""
     folder = RunFolder(tmp_path)
     folder.lock.touch()
@@ -77,16 +73,13 @@ def test_many_may_look_at_a_run_at_once(tmp_path: Path) -> None:
         assert set(pool.map(lambda _: folder.holder(), range(400))) == {None}
 
 
-def test_sigkill_frees_it(tmp_path: Path) -> None:
+def test_sigkill_frees_it(tmp_path):
     folder = RunFolder(tmp_path)
     other = subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE, text=True)
-    assert other.stdout is not None
     assert other.stdout.readline() == "True\n"
     with folder.hold() as free:
         assert not free
-    who = folder.holder()
-    assert who is not None
-    assert who["pid"] == other.pid
+    assert folder.holder()["pid"] == other.pid
     other.kill()
     other.communicate()
     assert folder.holder() is None  # its name is still written there
@@ -94,25 +87,22 @@ def test_sigkill_frees_it(tmp_path: Path) -> None:
         assert free
 
 
-def test_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def _full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
+def fails(number: int) -> Callable[..., None]:
+    def fail(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr("os.fsync", _full)
-    with (
-        pytest.raises(InputError, match=r"holder\.json could not be written: No space left"),
-        RunFolder(tmp_path).hold(),
-    ):
+    return fail
+
+
+def test_a_full_disk_is_told(tmp_path, monkeypatch):
+    monkeypatch.setattr("os.fsync", fails(errno.ENOSPC))
+    told = r"holder\.json could not be written: No space left"
+    with pytest.raises(InputError, match=told), RunFolder(tmp_path).hold():
         pass
 
 
-def test_a_file_system_without_locks_warns_those_who_share_work(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def _refuse(*_: object) -> None:
-        raise OSError(errno.ENOLCK, "No locks available")
-
-    monkeypatch.setattr(fcntl, "flock", _refuse)
+def test_a_file_system_without_locks_warns_those_who_share_work(tmp_path, monkeypatch):
+    monkeypatch.setattr(fcntl, "flock", fails(errno.ENOLCK))
     with pytest.warns(InputWarning, match="one process at a time"), RunFolder(tmp_path).hold(device="cpu"):
         pass
     with RunFolder(tmp_path).hold() as free:  # warnings are errors here
@@ -122,7 +112,7 @@ def test_a_file_system_without_locks_warns_those_who_share_work(
 # ---- whose run it is -------------------------------------------------------------------------------------
 
 
-def test_a_run_begins_once(tmp_path: Path) -> None:
+def test_a_run_begins_once(tmp_path):
     folder, config = RunFolder(tmp_path / "a" / "b"), resolve()
     assert folder.begin(config)
     before = folder.config.stat().st_mtime_ns
@@ -131,7 +121,7 @@ def test_a_run_begins_once(tmp_path: Path) -> None:
     assert folder.read_config() == config
 
 
-def test_another_device_is_the_same_run_unless_the_precision_differs(tmp_path: Path) -> None:
+def test_another_device_is_the_same_run_unless_the_precision_differs(tmp_path):
     folder, config = RunFolder(tmp_path), resolve(device=torch.device("cpu"))
     folder.begin(config)
     assert not folder.begin(replace(config, train=replace(config.train, cuda_graph=True, compile=True)))
@@ -139,36 +129,26 @@ def test_another_device_is_the_same_run_unless_the_precision_differs(tmp_path: P
         folder.begin(replace(config, train=replace(config.train, precision="bf16")))
 
 
-def test_weights_of_unknown_origin_are_no_finished_run(tmp_path: Path) -> None:
+def test_weights_of_unknown_origin_are_no_finished_run(tmp_path):
     RunFolder(tmp_path).encoder.write_bytes(b"somebody's")
-    with pytest.raises(InputError, match=r"has an encoder\.safetensors but no config\.json"):
-        RunFolder(tmp_path).begin(resolve())
+    must_refuse(RunFolder(tmp_path).begin, resolve(), r"has an encoder\.safetensors but no config\.json")
     assert [path.name for path in tmp_path.iterdir()] == ["encoder.safetensors"]
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"train": {"epoch": 3}}', '{"train": {"epochs": "x"}}'])
-def test_a_damaged_config_is_named(tmp_path: Path, text: str) -> None:
+def test_a_damaged_config_is_named(tmp_path, text):
     RunFolder(tmp_path).config.write_text(text)
-    with pytest.raises(InputError, match=r"config\.json is damaged, or of another version"):
-        RunFolder(tmp_path).read_config()
+    must_refuse(RunFolder(tmp_path).read_config, r"config\.json is damaged, or of another version")
 
 
-@pytest.mark.parametrize("kind", ["folder", "pipe"])
-def test_a_config_that_is_no_file_is_named(tmp_path: Path, kind: str) -> None:
-    config = RunFolder(tmp_path).config
-    config.mkdir() if kind == "folder" else os.mkfifo(config)
-    with pytest.raises(
-        InputError, match=r"config\.json is damaged, or of another version: .*no regular file"
-    ):
-        RunFolder(tmp_path).read_config()
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo])
+def test_a_config_that_is_no_file_is_named(tmp_path, make):
+    make(RunFolder(tmp_path).config)
+    told = r"config\.json is damaged, or of another version: .*no regular file"
+    must_refuse(RunFolder(tmp_path).read_config, told)
 
 
-def test_a_folder_without_a_run_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"is no run folder: it has no config\.json"):
-        RunFolder(tmp_path).read_config()
-
-
-def test_what_began_is_undone_unless_something_was_trained(tmp_path: Path) -> None:
+def test_what_began_is_undone_unless_something_was_trained(tmp_path):
     folder = RunFolder(tmp_path / "run")
     with folder.hold():
         folder.begin(resolve())
@@ -187,32 +167,30 @@ def test_what_began_is_undone_unless_something_was_trained(tmp_path: Path) -> No
 
 # ---- how far it has come ---------------------------------------------------------------------------------
 
+WHOLE = {"accuracy": {}, "attacks": [], "time_s": {}, "protocol": {}, "config": {}}
 
-def test_states_of_a_run(tmp_path: Path) -> None:
-    folder = RunFolder(tmp_path)
+
+def test_states_of_a_run(tmp_path):
+    folder, checkpoint = RunFolder(tmp_path), tmp_path / "checkpoints" / "step-000000002"
     assert folder.state() == "empty"
     folder.begin(resolve())
     assert folder.state() == "begun"
-    with pytest.raises(InputError, match=r"has no encoder\.safetensors: train it first"):
-        folder.require_encoder()
-    (folder.checkpoints / "step-000000002").mkdir(parents=True)
+    must_refuse(folder.require_encoder, r"has no encoder\.safetensors: train it first")
+    checkpoint.mkdir(parents=True)
     assert folder.state() == "begun"
-    with pytest.raises(InputError, match="not trained to its end yet: run its `intnacl pretrain`"):
-        folder.require_encoder()
+    must_refuse(folder.require_encoder, "not trained to its end yet: run its `intnacl pretrain`")
     folder.encoder.touch()
     assert folder.state() == "trained"
-    result = {"accuracy": {}, "attacks": [], "time_s": {}, "protocol": {}, "config": {}}
-    folder.result.write_text(json.dumps(result))
+    folder.result.write_text(json.dumps(WHOLE))
     assert folder.state() == "finished"
     folder.require_encoder()
     folder.encoder.unlink()
-    (folder.checkpoints / "step-000000002").rmdir()
+    checkpoint.rmdir()
     assert folder.state() == "record"
-    with pytest.raises(InputError, match="is a record without weights: repeat its run with another --out"):
-        folder.require_encoder()
+    told = "is a record without weights: repeat its run with another --out"
+    must_refuse(folder.require_encoder, told)
 
 
-WHOLE = {"accuracy": {}, "attacks": [], "time_s": {}, "protocol": {}, "config": {}}
 DAMAGES = (
     {"accuracy": {"digits": {"claen": 1.0}}}, {"attacks": [{}]}, {"time_s": {"total": "1"}},
     {"warnings": [1]}, {"protocol": {"images": {"digits": {}}}}, {"config": {"evaluation": {"eps": None}}},
@@ -222,7 +200,7 @@ DAMAGES = (
 @pytest.mark.parametrize(
     "damage", ["", "{", "[]", '{"accuracy": {}}', *(json.dumps(WHOLE | damage) for damage in DAMAGES)]
 )
-def test_a_damaged_result_is_none(tmp_path: Path, damage: str) -> None:
+def test_a_damaged_result_is_none(tmp_path, damage):
     folder = RunFolder(tmp_path)
     assert not folder.is_finished()
     folder.result.write_text(damage)
@@ -243,13 +221,11 @@ def test_a_damaged_result_is_none(tmp_path: Path, damage: str) -> None:
         ({"loss.tau_plus": 0.3}, "intcl", "digits-nca-g2-1-seed0"),
     ],
 )
-def test_folders_are_named_after_the_run(settings: dict, preset: str | None, name: str) -> None:
+def test_folders_are_named_after_the_run(settings, preset, name):
     assert default_folder(resolve(settings, preset=preset)) == Path("runs") / name
 
 
-def test_relative_paths_are_stored_absolute_and_named_as_they_were(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_relative_paths_are_stored_absolute_and_named_as_they_were(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     given = {"dataset": "folder:pets", "root": "data", "evaluation.transfer": ("digits", "npz:x.npz")}
     config = resolve(given)
@@ -261,17 +237,14 @@ def test_relative_paths_are_stored_absolute_and_named_as_they_were(
     assert (home.dataset, home.root) == ("folder:~/pets", "~/data")
 
 
-def test_a_run_that_stores_a_relative_path_goes_on_in_its_folder_and_nowhere_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_stores_a_relative_path_goes_on_in_its_folder_and_nowhere_else(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     folder, config = RunFolder(tmp_path / "run"), resolve({"dataset": "folder:pets"})
     folder.begin(replace(config, dataset="folder:pets"))  # as earlier versions did
     assert not folder.begin(config)
     (tmp_path / "other").mkdir()
     monkeypatch.chdir(tmp_path / "other")
-    with pytest.raises(InputError, match=r"another configuration:\n  dataset: '.*other/pets' -> "):
-        folder.begin(config)
+    must_refuse(folder.begin, config, r"another configuration:\n  dataset: '.*other/pets' -> ")
     stored = folder.read_config()
     with pytest.raises(
         InputError, match=r"relative to the folder in which the run was begun, and \S+other/pets "
@@ -279,7 +252,7 @@ def test_a_run_that_stores_a_relative_path_goes_on_in_its_folder_and_nowhere_els
         RunImages(stored).training()
 
 
-def test_paths_of_data_sets_never_enter_file_names() -> None:
+def test_paths_of_data_sets_never_enter_file_names():
     assert file_name("cifar10") == "cifar10"
     first, second = file_name("folder:/a/b"), file_name("folder:/a_b")
     assert first != second

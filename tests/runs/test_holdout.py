@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from pathlib import Path
 
 import pytest
 import torch
@@ -10,7 +9,6 @@ from torch import Tensor
 
 import intnacl
 from intnacl.data import load
-from intnacl.errors import InputError
 from intnacl.models.weights import clean_state
 from intnacl.paper.published import departures
 from intnacl.runs.commands import embed_command
@@ -21,6 +19,7 @@ from intnacl.runs.stages import train_and_measure
 from intnacl.training.journal import records
 from intnacl.training.stop import Stop
 from intnacl.training.trainer import Trainer
+from mistakes import must_refuse
 from tiny_run import CPU, HERE, config, write_images
 
 SETTINGS = {
@@ -39,7 +38,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     return folder
 
 
-def test_what_is_measured_on_was_not_trained_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_measured_on_was_not_trained_on(tmp_path, monkeypatch):
     trained_on: list[Tensor] = []
     real = Trainer.__init__
 
@@ -56,7 +55,7 @@ def test_what_is_measured_on_was_not_trained_on(tmp_path: Path, monkeypatch: pyt
     assert not any(split == "test" for _, split in images._splits)
 
 
-def test_every_figure_names_its_split(folder: RunFolder) -> None:
+def test_every_figure_names_its_split(folder):
     assert folder.state() == "finished"
     result = json.loads(folder.result.read_text())
     assert {row["split"] for key in ("attacks", "knn", "probes") for row in result[key]} == {"holdout"}
@@ -67,7 +66,7 @@ def test_every_figure_names_its_split(folder: RunFolder) -> None:
     assert "Percent of the held-out training images; FGSM and PGD" in folder.page.read_text()
 
 
-def test_transfer_sets_hold_out_their_own_training_images(folder: RunFolder, tmp_path: Path) -> None:
+def test_transfer_sets_hold_out_their_own_training_images(folder, tmp_path):
     run = intnacl.open_run(folder, device=CPU, root=tmp_path)
     name = write_images(tmp_path / "images", count=150)
     train, held = run.images.labelled(name)
@@ -77,7 +76,7 @@ def test_transfer_sets_hold_out_their_own_training_images(folder: RunFolder, tmp
     assert found.figures["split"] == "holdout"
 
 
-def test_the_best_encoder_outlives_its_checkpoint(folder: RunFolder, tmp_path: Path) -> None:
+def test_the_best_encoder_outlives_its_checkpoint(folder, tmp_path):
     shutil.copytree(folder, tmp_path / "run")
     last, best = (intnacl.from_pretrained(folder, which=which) for which in ("last", "best"))
     steps = [record["step"] for record in records(folder.log)]
@@ -92,26 +91,21 @@ def test_the_best_encoder_outlives_its_checkpoint(folder: RunFolder, tmp_path: P
     tidied = intnacl.from_pretrained(tmp_path / "run", which="best")
     torch.testing.assert_close(clean_state(tidied), clean_state(best), rtol=0, atol=0)
     assert {path.name for path in folder.checkpoints.iterdir()} == {f"step-{step:09d}" for step in steps[1:]}
-    with pytest.raises(InputError, match=r"which='best': .* has no encoder-best"):
-        intnacl.from_pretrained(shorter, which="best")
-    with pytest.raises(InputError, match="which='worst' is unknown"):
-        intnacl.from_pretrained(folder, which="worst")
+    must_refuse(intnacl.from_pretrained, shorter, r"which='best': .* has no encoder-best", which="best")
+    must_refuse(intnacl.from_pretrained, folder, "which='worst' is unknown", which="worst")
 
 
-def test_held_out_images_can_be_embedded(folder: RunFolder, tmp_path: Path) -> None:
+def test_held_out_images_can_be_embedded_and_never_stand_beside_a_published_figure(folder, tmp_path):
     embed_command(folder.path, None, "holdout", tmp_path / "held.npz", "cpu")
     assert (tmp_path / "held.png").exists()
-    with pytest.raises(InputError, match="split='holdout': this run holds no images out"):
-        RunImages(config()).split("digits", "holdout")
-
-
-def test_a_hold_out_never_stands_beside_a_published_figure(folder: RunFolder) -> None:
+    none = "split='holdout': this run holds no images out"
+    must_refuse(RunImages(config()).split, "digits", "holdout", none)
     result = json.loads(folder.result.read_text())
     paper = from_dict({**result["config"], "dataset": "cifar100"})
     assert "holdout = 200, not 0" in departures(paper, result)
 
 
-def test_too_large_a_hold_out_is_refused_before_training(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="holdout=1442 of the 1,442 training images"):
-        train_and_measure(config(holdout=1442), RunFolder(tmp_path / "run"), HERE, Stop())
-    assert not (tmp_path / "run").exists()
+def test_too_large_a_hold_out_is_refused_before_training(tmp_path):
+    folder, told = RunFolder(tmp_path / "run"), "holdout=1442 of the 1,442 training images"
+    must_refuse(train_and_measure, config(holdout=1442), folder, HERE, Stop(), told)
+    assert not folder.path.exists()

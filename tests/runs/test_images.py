@@ -1,6 +1,5 @@
 """The images of a run: read once, fitting the encoder, and refused in words where nothing can be measured."""
 
-import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from intnacl.runs.images import RunImages, pair
 from intnacl.runs.pretrain import build_monitor
 from intnacl.runs.resolve import resolve
 from intnacl.training.ranks import Ranks
+from mistakes import must_refuse
 from tiny_run import HERE, write_images
 
 
@@ -47,7 +47,7 @@ def loaded(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     return read
 
 
-def test_each_split_is_read_once(loaded: list[str]) -> None:
+def test_each_split_is_read_once(loaded):
     found = images()
     train, test = found.labelled("digits")
     assert (len(train), len(test)) == (1442, 355)
@@ -57,7 +57,7 @@ def test_each_split_is_read_once(loaded: list[str]) -> None:
     assert loaded == ["digits train", "digits test"]
 
 
-def test_one_transfer_set_at_a_time_stays_beside_the_runs_own(tmp_path: Path, loaded: list[str]) -> None:
+def test_one_transfer_set_at_a_time_stays_beside_the_runs_own(tmp_path, loaded):
     first, second = write_arrays(tmp_path / "a.npz"), write_arrays(tmp_path / "b.npz")
     found = images(**{"evaluation.transfer": (first, second)})
     found.check()
@@ -73,47 +73,48 @@ def test_one_transfer_set_at_a_time_stays_beside_the_runs_own(tmp_path: Path, lo
     assert len(loaded) == 10
 
 
-def test_broken_images_are_named_once(tmp_path: Path) -> None:
-    name = write_images(tmp_path / "images")
+def test_folders_are_resized_to_the_encoder_and_their_broken_images_named_once(tmp_path):
+    name = write_images(tmp_path / "images", side=20)
     (tmp_path / "images/test/cat/0.png").write_bytes(b"no image")
     found = images(root=str(tmp_path), **{"evaluation.transfer": (name,)})
     with pytest.warns(InputWarning, match="1 of 12 images are broken"):
         found.check()
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert len(found.labelled(name).queries) == 11  # it was released
-
-
-def test_folders_of_images_are_resized_to_the_encoder(tmp_path: Path) -> None:
-    name = write_images(tmp_path / "images", side=20)
-    train, test = images(root=str(tmp_path)).labelled(name)
-    assert train.images.shape == (12, 3, 8, 8)
+    train, test = found.labelled(name)  # it was released; warnings are errors here
+    assert (train.images.shape, len(test)) == ((12, 3, 8, 8), 11)
     assert test.classes == ("cat", "dog")
 
 
-@pytest.mark.parametrize("size", [(16, 16), (4, 4), (8, 16)])
-def test_images_of_another_size(tmp_path: Path, size: tuple[int, int]) -> None:
-    name = write_arrays(tmp_path / "other.npz", train=size)
-    told = (
-        f"has {size[0]}×{size[1]} train images, but the encoder is trained on 8×8: choose a data set of that"
-    )
-    with pytest.raises(InputError, match=told):
-        images().labelled(name)
-
-
 @pytest.mark.parametrize(
-    ("train", "test", "told"),
+    ("train", "test", "side", "told"),
     [
-        ((8, 8), (12, 12), "has 12×12 test images, but the encoder is trained on 8×8"),
-        ((8, 10), (8, 10), "has 8×10 images, but encoders are for square ones"),
+        (
+            (16, 16),
+            (8, 8),
+            8,
+            "has 16×16 train images, but the encoder is trained on 8×8: choose a data",
+        ),
+        (
+            (4, 4),
+            (8, 8),
+            8,
+            "has 4×4 train images, but the encoder is trained on 8×8: choose a data",
+        ),
+        (
+            (8, 16),
+            (8, 8),
+            8,
+            "has 8×16 train images, but the encoder is trained on 8×8: choose a data",
+        ),
+        ((8, 8), (12, 12), None, "has 12×12 test images, but the encoder is trained on 8×8"),
+        ((8, 10), (8, 10), None, "has 8×10 images, but encoders are for square ones"),
     ],
 )
-def test_splits_that_no_encoder_fits(
-    tmp_path: Path, train: tuple[int, int], test: tuple[int, int], told: str
-) -> None:
+def test_images_that_the_encoder_does_not_fit(tmp_path, train, test, side, told):
     name = write_arrays(tmp_path / "own.npz", train=train, test=test)
-    with pytest.raises(InputError, match=told):
-        images(name, side=None).check()
+    if side:
+        must_refuse(images().labelled, name, told)
+    else:
+        must_refuse(images(name, side=None).check, told)
 
 
 @pytest.mark.parametrize(
@@ -124,15 +125,12 @@ def test_splits_that_no_encoder_fits(
         (("cat",), "", r"has 'cat' as its only class: every classifier would be right"),
     ],
 )
-def test_images_on_which_nothing_can_be_measured(
-    tmp_path: Path, classes: tuple[str, ...], below: str, told: str
-) -> None:
+def test_images_on_which_nothing_can_be_measured(tmp_path, classes, below, told):
     name = write_images(tmp_path / "images", classes=classes)
-    with pytest.raises(InputError, match=told):
-        images(root=str(tmp_path)).labelled(name + below)
+    must_refuse(images(root=str(tmp_path)).labelled, name + below, told)
 
 
-def test_class_names_that_differ_between_the_splits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_class_names_that_differ_between_the_splits(tmp_path, monkeypatch):
     name = write_images(tmp_path / "images")
     (tmp_path / "images/test/dog").rename(tmp_path / "images/test/cow")
     with pytest.raises(InputError, match="cow is no class of the training folder, which has cat, dog"):
@@ -143,11 +141,10 @@ def test_class_names_that_differ_between_the_splits(tmp_path: Path, monkeypatch:
         return replace(found, classes=(*found.classes[:-1], "ten")) if split == "test" else found
 
     monkeypatch.setattr("intnacl.runs.images.load", _other)
-    with pytest.raises(InputError, match=r"different classes \(9, ten\): give both the same"):
-        images().labelled("digits")
+    must_refuse(images().labelled, "digits", r"different classes \(9, ten\): give both the same")
 
 
-def test_classes_with_images_in_one_split_alone_are_told(tmp_path: Path) -> None:
+def test_classes_with_images_in_one_split_alone_are_told(tmp_path):
     with pytest.warns(InputWarning, match=r"3 of its classes have test images but no .* \(4, 5, 6\)"):
         images(write_arrays(tmp_path / "own.npz", test_classes=7)).check()
     with pytest.warns(InputWarning, match=r"1 of its classes have training images but no .* \(3\)"):
@@ -155,24 +152,19 @@ def test_classes_with_images_in_one_split_alone_are_told(tmp_path: Path) -> None
     images(write_arrays(tmp_path / "all.npz")).check()  # warnings are errors here
 
 
-# ---- what is watched while training ----------------------------------------------------------------------
-
-
-def monitor(found: RunImages, here: Ranks = HERE, epochs: int = 1) -> Any:
-    return build_monitor(resolve({"train.monitor_epochs": epochs}), found, here)
+def monitor(name: str = "digits", here: Ranks = HERE, epochs: int = 1, holdout: int = 0) -> Any:
+    found = images(name, holdout=holdout)
+    return build_monitor(resolve({"train.monitor_epochs": epochs, "holdout": holdout}), found, here)
 
 
 @pytest.mark.parametrize(("holdout", "name"), [(0, "knn_train"), (200, "knn")])
-def test_the_monitor_measures_knn_accuracy(loaded: list[str], holdout: int, name: str) -> None:
-    found = images(holdout=holdout)
-    made = build_monitor(resolve({"train.monitor_epochs": 1, "holdout": holdout}), found, HERE)
-    assert made is not None
-    assert made(torch.nn.Flatten())[name] > 80
+def test_the_monitor_measures_knn_accuracy(loaded, holdout, name):
+    assert monitor(holdout=holdout)(torch.nn.Flatten())[name] > 80
     assert loaded == ["digits train"]  # test images are not even read
 
 
-def test_there_is_no_monitor_on_other_ranks_where_it_is_off_and_without_labels(tmp_path: Path) -> None:
-    assert monitor(images(), Ranks(1, 2, HERE.device)) is None
-    assert monitor(images(), epochs=0) is None
+def test_there_is_no_monitor_on_other_ranks_where_it_is_off_and_without_labels(tmp_path):
     np.savez(tmp_path / "plain.npz", images=np.zeros((4, 8, 8, 3), dtype=np.uint8))
-    assert monitor(images(f"npz:{tmp_path / 'plain.npz'}")) is None
+    plain = {"name": f"npz:{tmp_path / 'plain.npz'}"}
+    for settings in ({"here": Ranks(1, 2, HERE.device)}, {"epochs": 0}, plain):
+        assert monitor(**settings) is None

@@ -2,7 +2,6 @@
 
 import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,9 +21,7 @@ from tiny_run import CPU, forbid_evaluation, trained, write_images
 
 
 @pytest.mark.parametrize("changes", [{}, {"probe.normalize": True, "probe.lr": 0.1}], ids=["raw", "unit"])
-def test_the_probe_is_the_evaluators_and_its_classifier_is_stored(
-    tmp_path: Path, changes: dict[str, Any]
-) -> None:
+def test_the_probe_is_the_evaluators_and_its_classifier_is_stored(tmp_path, changes):
     run = trained(tmp_path, **changes)
     found = measure_probe(run, "digits")
     train, test = run.images.labelled("digits")
@@ -38,9 +35,16 @@ def test_the_probe_is_the_evaluators_and_its_classifier_is_stored(
     assert 100 * (predicted == test.labels).double().mean() == pytest.approx(found.figures["accuracy"])
 
 
-def test_nothing_is_probed_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_probed_twice_and_another_protocol_leaves_the_runs_own_classifier_alone(
+    tmp_path, monkeypatch
+):
     run = trained(tmp_path)
     first = measure_probe(run, "digits")
+    own = run.folder.classifier("digits").read_bytes()
+    quick = measure_probe(run, "digits", replace(run.config.probe, solver="lbfgs"))
+    assert "curve" not in quick.figures
+    assert run.folder.classifier("digits").read_bytes() == own
+    assert len(list(run.folder.path.glob("probe-digits*.safetensors"))) == 2
     forbid_evaluation(monkeypatch)
     again = open_run(run.folder, device=CPU)
     assert measure_probe(again, "digits") == first
@@ -49,7 +53,7 @@ def test_nothing_is_probed_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("damage", ["gone", "cut", "other"])
-def test_a_classifier_that_is_not_the_probes_is_made_again(tmp_path: Path, damage: str) -> None:
+def test_a_classifier_that_is_not_the_probes_is_made_again(tmp_path, damage):
     run = trained(tmp_path)
     measure_probe(run, "digits")
     path = run.folder.classifier("digits")
@@ -67,17 +71,7 @@ def test_a_classifier_that_is_not_the_probes_is_made_again(tmp_path: Path, damag
     assert path.read_bytes() == whole
 
 
-def test_another_protocol_leaves_the_runs_own_classifier_alone(tmp_path: Path) -> None:
-    run = trained(tmp_path)
-    measure_probe(run, "digits")
-    own = run.folder.classifier("digits").read_bytes()
-    quick = measure_probe(run, "digits", replace(run.config.probe, solver="lbfgs"))
-    assert "curve" not in quick.figures
-    assert run.folder.classifier("digits").read_bytes() == own
-    assert len(list(run.folder.path.glob("probe-digits*.safetensors"))) == 2
-
-
-def test_images_at_a_path_that_changed_are_measured_again(tmp_path: Path) -> None:
+def test_images_at_a_path_that_changed_are_measured_again(tmp_path):
     folder, attacks = trained(tmp_path, root=str(tmp_path)).folder, attacks_at(["fgsm"], 0.1, None)
     name = write_images(tmp_path / "images")
 
@@ -100,8 +94,14 @@ def test_images_at_a_path_that_changed_are_measured_again(tmp_path: Path) -> Non
     assert [row["images"] for row in again[0].figures["attacks"]] == [14]
 
 
-def test_hcls_probe_stands_beside_it(tmp_path: Path) -> None:
+def test_knn_is_the_evaluators_and_hcls_probe_stands_beside_ours(tmp_path):
     run = trained(tmp_path, **{"probe.seed": 3})
+    train, test = run.images.labelled("digits")
+    found = measure_knn(run, "digits")
+    assert found.figures["k"] == 1442 // 10
+    for k, one in ((144, found), (5, measure_knn(run, "digits", 5))):
+        figures = knn.evaluate(run.encoder, pair(train), pair(test), knn.KnnConfig(k=k))
+        assert one.figures["accuracy"] == figures["accuracy"]
     found = measure_hcl_probe(run, "digits", epochs=1)
     assert found.kind == "hcl_probe"
     assert (found.settings["probe"]["epochs"], found.settings["probe"]["seed"]) == (1, 3)
@@ -110,19 +110,7 @@ def test_hcls_probe_stands_beside_it(tmp_path: Path) -> None:
     assert not run.folder.classifier("digits").exists()
 
 
-def test_knn_is_the_evaluators(tmp_path: Path) -> None:
-    run = trained(tmp_path)
-    train, test = run.images.labelled("digits")
-    found = measure_knn(run, "digits")
-    assert found.figures["k"] == 1442 // 10
-    for k, one in ((144, found), (5, measure_knn(run, "digits", 5))):
-        figures = knn.evaluate(run.encoder, pair(train), pair(test), knn.KnnConfig(k=k))
-        assert one.figures["accuracy"] == figures["accuracy"]
-
-
-def test_attacks_are_on_the_images_that_were_probed_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_attacks_are_on_the_images_that_were_probed_alone(tmp_path, monkeypatch):
     """Another folder of data sets may hold another one of the same name."""
 
     def _inverted(*arguments: Any, **options: Any) -> Dataset:
@@ -142,9 +130,7 @@ def test_attacks_are_on_the_images_that_were_probed_alone(
     assert len(Overview(run).result()["attacks"]) == 2
 
 
-def test_a_class_without_images_is_no_change_of_the_data_set(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_class_without_images_is_no_change_of_the_data_set(tmp_path, monkeypatch):
     def _with_one_more(*arguments: Any, **options: Any) -> Dataset:
         found = load(*arguments, **options)
         return replace(found, classes=(*found.classes, "ten"))
@@ -154,9 +140,7 @@ def test_a_class_without_images_is_no_change_of_the_data_set(
     assert found.figures["attacks"][0]["images"] == 8
 
 
-def test_bars_on_a_terminal(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bars_on_a_terminal(tmp_path, capsys, monkeypatch):
     run, epochs = trained(tmp_path), 20
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     measure_probe(run, "digits")
@@ -167,12 +151,8 @@ def test_bars_on_a_terminal(
     assert "attacks on digits" in capsys.readouterr().err
 
 
-def test_a_radius_that_is_given_twice_is_attacked_once(tmp_path: Path) -> None:
-    settings = {
-        "evaluation.eps": (0.1, 0.1),
-        "evaluation.fgsm_eps": (0.2, 0.2),
-        "evaluation.attacks": ("fgsm",),
-    }
-    run = trained(tmp_path, **settings, **{"evaluation.images": 8})
+def test_a_radius_that_is_given_twice_is_attacked_once(tmp_path):
+    settings = {"eps": (0.1, 0.1), "fgsm_eps": (0.2, 0.2), "attacks": ("fgsm",), "images": 8}
+    run = trained(tmp_path, **{f"evaluation.{name}": value for name, value in settings.items()})
     assert measure_all(run, Stop()) is None
     assert [row["eps"] for row in run.result["attacks"] if row["name"] == "fgsm"] == [0.1, 0.2]

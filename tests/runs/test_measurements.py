@@ -4,8 +4,7 @@ import json
 import os
 import platform
 import re
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, date, datetime
 from pathlib import Path
 
@@ -50,7 +49,7 @@ def store(tmp_path: Path) -> Store:
     return Store(tmp_path)
 
 
-def test_it_is_made_once_for_the_same_settings(store: Store) -> None:
+def test_it_is_made_once_for_the_same_settings(store):
     first = store.measure()
     assert store.measure() == first
     assert store.calls == 1
@@ -70,9 +69,7 @@ def test_it_is_made_once_for_the_same_settings(store: Store) -> None:
         ('"settings"', '"sittings"', False),
     ],
 )  # fmt: skip
-def test_a_damaged_file_is_measured_again_with_one_warning(
-    store: Store, old: str, new: str, checksum: bool
-) -> None:
+def test_a_damaged_file_is_measured_again_with_one_warning(store, old, new, checksum):
     """Without a checksum, as in earlier versions, damage shows in settings or figures."""
     store.measure()
     text = store.path.read_text()
@@ -86,35 +83,23 @@ def test_a_damaged_file_is_measured_again_with_one_warning(
     assert store.measure().figures == {"accuracy": 2.0}  # another warning would be an error here
 
 
-def test_two_processes_that_want_the_same_measurement_make_it_once(store: Store, tmp_path: Path) -> None:
-    other, path = Store(tmp_path), store.path
-    with pytest.warns(InputWarning, match="another process measures the same"), ThreadPoolExecutor() as pool:
-        waiting = store_while(store, path.stem, pool, other)
-    assert waiting.result().figures == {"accuracy": 7.0}
+def test_two_processes_that_want_the_same_measurement_make_it_once(store, tmp_path):
+    other, settings = Store(tmp_path), plain(store.stored.knn_settings("digits", 1))
+    made = Measurement(
+        kind="knn", settings=settings, figures={"accuracy": 7.0}, time_s=1.0, environment=environment(CPU)
+    )
+    waits = pytest.warns(InputWarning, match="another process measures the same")
+    with waits, ThreadPoolExecutor() as pool:
+        with store.stored.alone([store.path.stem]):
+            waiting = pool.submit(other.measure)
+            with pytest.raises(TimeoutError):
+                waiting.result(timeout=0.5)
+            store.stored.save(made)
+        assert waiting.result().figures == {"accuracy": 7.0}
     assert other.calls == 0
 
 
-def store_while(store: Store, name: str, pool: ThreadPoolExecutor, other: Store) -> Future[Measurement]:
-    """Store a measurement while another store waits to make it."""
-    with store.stored.alone([name]):
-        waiting = pool.submit(other.measure)
-        with pytest.raises(TimeoutError):
-            waiting.result(timeout=0.5)
-        store.stored.save(replace(made_up(store), figures={"accuracy": 7.0}))
-    return waiting
-
-
-def made_up(store: Store) -> Measurement:
-    return Measurement(
-        kind="knn",
-        settings=plain(store.stored.knn_settings("digits", 1)),
-        figures={},
-        time_s=1.0,
-        environment=environment(CPU),
-    )
-
-
-def test_files_of_earlier_versions_are_taken_as_they_are(store: Store) -> None:
+def test_files_of_earlier_versions_are_taken_unless_their_evaluator_has_another_format(store, monkeypatch):
     """They have neither a format nor a checksum, and another name for the environment."""
     store.measure()
     content = json.loads(store.path.read_text())
@@ -123,38 +108,28 @@ def test_files_of_earlier_versions_are_taken_as_they_are(store: Store) -> None:
     store.path.write_text(json.dumps(content))
     assert store.measure().environment == content["surroundings"]
     assert store.calls == 1
-
-
-def test_another_format_of_its_evaluator_makes_it_stale(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store.measure()
     monkeypatch.setitem(measurements.FORMATS, "knn", 2)
     assert store.measure().format == 2
     assert store.calls == 2
     assert len(list(store.stored.all("knn"))) == 1  # the old file is replaced
 
 
-def test_work_that_fails_leaves_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_work_that_fails_leaves_nothing(store, monkeypatch):
     monkeypatch.setattr(store, "_count", lambda: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         store.measure()
     assert list(store.stored.folder.measurements.iterdir()) == []
 
 
-def test_the_environment_is_this_machine() -> None:
-    found = environment(CPU)
+def test_the_environment_is_this_machine():
+    found = environment(torch.device("cuda", 0) if torch.cuda.is_available() else CPU)
     assert found["versions"]["python"] == platform.python_version()
     assert found["versions"]["torch"] == torch.__version__
     assert found["versions"]["intnacl"] == intnacl.__version__
     assert found["hardware"]["cores"] == os.cpu_count()
     assert found["hardware"]["cpu"]
-    assert "gpu" not in found["hardware"]
     assert abs((datetime.now(UTC).date() - date.fromisoformat(found["date"])).days) <= 1
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_the_environment_names_the_gpu() -> None:
-    found = environment(torch.device("cuda", 0))
-    assert found["hardware"]["gpu"] == torch.cuda.get_device_name(0)
-    assert found["versions"]["cuda"] == torch.version.cuda
+    assert "gpu" not in environment(CPU)["hardware"]
+    if torch.cuda.is_available():
+        assert found["hardware"]["gpu"] == torch.cuda.get_device_name(0)
+        assert found["versions"]["cuda"] == torch.version.cuda

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from intnacl.errors import InputError
-from intnacl.evaluation import knn, probe, robustness
+from intnacl.evaluation import robustness
 from intnacl.paper.cells import read_cells
 from intnacl.runs.folder import RunFolder
 from intnacl.runs.opened import open_run
 from intnacl.runs.result import Overview
 from intnacl.runs.stages import train_and_measure
 from intnacl.training.stop import Stop
+from mistakes import must_refuse
 from tiny_run import CPU, HERE, forbid_evaluation
 
 OLD = Path(__file__).with_name("old_runs")
@@ -49,9 +49,7 @@ def assert_holds(found: Any, stored: Any) -> None:
 
 
 @pytest.mark.parametrize("name", MEASURED)
-def test_a_finished_run_opens_and_is_not_measured_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_a_finished_run_opens_and_is_not_measured_again(tmp_path, monkeypatch, name):
     folder = copy(name, tmp_path / "run")
     before = {path: path.read_bytes() for path in folder.measured_files()}
     stored = json.loads(folder.result.read_text())
@@ -67,21 +65,9 @@ def test_a_finished_run_opens_and_is_not_measured_again(
     assert "before and after the attack" not in text  # no images were stored
 
 
-def test_more_can_be_measured_on_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = copy("finished", tmp_path / "run")
-    before = json.loads(folder.result.read_text())
-    wanted = folder.read_config()
-    more = replace(wanted, evaluation=replace(wanted.evaluation, eps=(0.02, 0.1, 0.2)))
-    attacked = note_attacks(monkeypatch)
-    run = replace(open_run(folder, device=CPU), config=more)
-    run.measure()
-    assert attacked == [("fgsm", 0.2), ("pgd", 0.2), ("pgd_tuned", 0.2)]
-    assert run.result is not None
-    assert_holds([row for row in run.result["attacks"] if row["eps"] != 0.2], before["attacks"])
-
-
-def note_attacks(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, float]]:
-    """Forbid everything else, and note the attacks that are carried out."""
+@pytest.fixture
+def attacked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, float]]:
+    """The attacks that are carried out; everything else that measures is forbidden."""
     attacked: list[tuple[str, float]] = []
     real = robustness.verdicts
 
@@ -89,16 +75,23 @@ def note_attacks(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, float]]:
         attacked.extend((attack.name, attack.eps) for attack in arguments[3])
         return real(*arguments, **options)
 
-    for module, name in ((probe, "fit"), (knn, "score")):
-        monkeypatch.setattr(module, name, None)
+    forbid_evaluation(monkeypatch)
     monkeypatch.setattr(robustness, "verdicts", _noted)
     return attacked
 
 
-def test_a_half_attacked_run_goes_on_with_the_attacks_that_are_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder, attacked = copy("half_attacked", tmp_path / "run"), note_attacks(monkeypatch)
+def test_more_can_be_measured_on_it(tmp_path, attacked):
+    folder = copy("finished", tmp_path / "run")
+    before, wanted = json.loads(folder.result.read_text()), folder.read_config()
+    more = replace(wanted, evaluation=replace(wanted.evaluation, eps=(0.02, 0.1, 0.2)))
+    run = replace(open_run(folder, device=CPU), config=more)
+    run.measure()
+    assert attacked == [("fgsm", 0.2), ("pgd", 0.2), ("pgd_tuned", 0.2)]
+    assert_holds([row for row in run.result["attacks"] if row["eps"] != 0.2], before["attacks"])
+
+
+def test_a_half_attacked_run_goes_on_with_the_attacks_that_are_left(tmp_path, attacked):
+    folder = copy("half_attacked", tmp_path / "run")
     result = resume(folder)
     assert attacked == [("fgsm", 0.1), ("pgd", 0.1), ("pgd_tuned", 0.1)]
     assert not list(folder.measurements.glob("*.begun"))
@@ -112,30 +105,24 @@ def test_a_half_attacked_run_goes_on_with_the_attacks_that_are_left(
         assert_holds(row, old | {"accuracy": row["accuracy"]})
 
 
-def test_a_half_trained_run_goes_on_from_its_checkpoint(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_half_trained_run_goes_on_from_its_checkpoint(tmp_path, capsys):
     folder = copy("half_trained", tmp_path / "run")
-    with pytest.raises(InputError, match="is not trained to its end yet"):
-        open_run(folder)
+    must_refuse(open_run, folder, "is not trained to its end yet")
     result = resume(folder)
     assert "going on from step 12 of 33" in capsys.readouterr().out
     assert result["accuracy"]["digits"]["clean"] > 50
 
 
-def test_a_record_is_shown_and_never_trained_over(tmp_path: Path) -> None:
+def test_a_record_is_shown_and_never_trained_over(tmp_path):
     folder = copy("record", tmp_path / "run")
     assert folder.state() == "record"
     result = folder.read_result()
-    assert result is not None
     assert result["accuracy"]["digits"]["clean"] > 50
-    with pytest.raises(InputError, match="is a record without weights"):
-        open_run(folder)
-    with pytest.raises(InputError, match="is the record of a finished run without its weights"):
-        resume(folder)
+    must_refuse(open_run, folder, "is a record without weights")
+    must_refuse(resume, folder, "is the record of a finished run without its weights")
 
 
-def test_a_results_folder_is_reported(tmp_path: Path) -> None:
+def test_a_results_folder_is_reported(tmp_path):
     plan = json.loads((OLD / "reproduced-plan.json").read_text())
     (name,) = [name for name in plan["jobs"] if name.startswith("digits-nca-g2-M1-alpha1-1epochs-seed0")]
     copy("reproduced", tmp_path / "runs" / name)

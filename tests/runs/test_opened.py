@@ -1,7 +1,6 @@
 """A run, opened from Python: what it holds, and that it measures and trains as the commands do."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -13,10 +12,11 @@ from intnacl.evaluation.features import extract
 from intnacl.evaluation.knn import KnnConfig
 from intnacl.models.encoders import build_model
 from intnacl.runs.opened import open_run
+from mistakes import must_refuse
 from tiny_run import CPU, SETTINGS, config, forbid_evaluation, measured, trained, write_images
 
 
-def test_it_holds_the_trained_encoder_its_images_and_its_result(tmp_path: Path) -> None:
+def test_it_holds_the_trained_encoder_its_images_and_its_result(tmp_path):
     run = intnacl.open_run(str(measured(tmp_path).folder), device="cpu")
     assert run.config == config()
     assert (run.image_size, len(run.encoder_sha256)) == (8, 64)
@@ -24,15 +24,12 @@ def test_it_holds_the_trained_encoder_its_images_and_its_result(tmp_path: Path) 
     train, test = run.images.labelled("digits")
     assert run.trained_on == train.checksum
     assert torch.isfinite(run.encoder(test.images[:4] / 255)).all()
-    assert run.result is not None
     assert run.result["accuracy"]["digits"]["clean"] > 50
     run.folder.result.unlink()
     assert run.result is None
 
 
-def test_what_is_measured_stays_and_more_is_added_to_the_result(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_measured_stays_and_more_is_added_to_the_result(tmp_path, monkeypatch):
     run = measured(tmp_path)
     with monkeypatch.context() as patch:
         forbid_evaluation(patch)
@@ -42,17 +39,16 @@ def test_what_is_measured_stays_and_more_is_added_to_the_result(
         assert probe == found[0]
     (knn,) = run.measure(KnnConfig(k=5))
     (attack,) = run.measure(named_attack("fgsm", 0.3, images=8))
-    assert run.result is not None
     assert knn.figures["accuracy"] in [row["accuracy"] for row in run.result["knn"]]
     assert attack.figures["attacks"][0]["eps"] in [row["eps"] for row in run.result["attacks"]]
 
 
-def test_a_run_from_python_is_that_of_the_command(tmp_path: Path) -> None:
+def test_a_run_from_python_is_that_of_the_command(tmp_path):
     said: list[str] = []
     settings = SETTINGS | {"train.epochs": 1, "evaluation.eps": (0.02,), "loss.lam": 0.3}
-    arguments = {"preset": "simclr", "out": tmp_path / "run", "device": "cpu", "say": said.append}
+    arguments = {"preset": "simclr", "device": "cpu", "say": said.append}
     with pytest.warns(InputWarning, match=r"loss\.lam=0\.3 changes nothing here"):
-        run = intnacl.runs.run(settings, **arguments)
+        run = intnacl.runs.run(settings, out=tmp_path / "run", **arguments)
     assert [line.split(":")[0] for line in said] == [
         "probe digits",
         "knn digits",
@@ -62,18 +58,23 @@ def test_a_run_from_python_is_that_of_the_command(tmp_path: Path) -> None:
     assert run.folder.page.exists()
     test = run.images.labelled("digits").queries
     assert run.classifier()(test.images[:2] / 255).shape == (2, 10)
-    with pytest.raises(InputError, match=r"was stopped \(time\) before its end: the same call goes on"):
-        intnacl.runs.run(SETTINGS, preset="simclr", out=tmp_path / "other", device="cpu", max_minutes=0)
+    told = r"was stopped \(time\) before its end: the same call goes on"
+    must_refuse(intnacl.runs.run, SETTINGS, told, out=tmp_path / "other", max_minutes=0, **arguments)
 
 
-def test_data_sets_may_have_moved_since(tmp_path: Path) -> None:
-    run = open_run(trained(tmp_path).folder, device=CPU, root=tmp_path / "moved")
-    with pytest.raises(InputError, match=f"{tmp_path / 'moved'}"):
-        run.images.labelled("tinyimagenet")
+def test_a_folder_without_a_trained_encoder_or_whose_data_sets_have_moved(tmp_path):
+    must_refuse(open_run, tmp_path, r"is no run folder: it has no config\.json")
+    folder, moved = trained(tmp_path).folder, tmp_path / "moved"
+    run = open_run(folder, device=CPU, root=moved)
+    must_refuse(run.images.labelled, "tinyimagenet", str(moved))
     assert run.config.root is None
+    folder.encoder.write_bytes(b"nothing")
+    must_refuse(open_run, folder, "is no encoder of intnacl")
+    folder.encoder.unlink()
+    must_refuse(open_run, folder, "not trained to its end yet")
 
 
-def test_features_of_a_data_set_are_computed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_features_of_a_data_set_are_computed_once(tmp_path, monkeypatch):
     run = trained(tmp_path, root=str(tmp_path))
     name = write_images(tmp_path / "images")
     first = run.features("digits")
@@ -88,43 +89,20 @@ def test_features_of_a_data_set_are_computed_once(tmp_path: Path, monkeypatch: p
     assert run.features("digits") is again
 
 
-def test_a_folder_without_a_trained_encoder(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"is no run folder: it has no config\.json"):
-        open_run(tmp_path)
-    folder = trained(tmp_path).folder
-    folder.encoder.write_bytes(b"nothing")
-    with pytest.raises(InputError, match="is no encoder of intnacl"):
-        open_run(folder)
-    folder.encoder.unlink()
-    with pytest.raises(InputError, match="not trained to its end yet"):
-        open_run(folder)
-
-
 @pytest.mark.parametrize(
     ("file", "noted", "message"),
     [
-        (
-            "encoder.safetensors",
-            True,
-            "encoder.safetensors is damaged: .* Bring it back from a copy, or delete",
-        ),
-        (
-            "encoder.safetensors",
-            False,
-            "is not the encoder of .*result.json.*delete the result to measure anew",
-        ),
-        (
-            "probe-digits.safetensors",
-            True,
-            "probe-digits.safetensors is damaged: .* delete it, and the probe",
-        ),
+        ("encoder", True, "encoder.safetensors is damaged: .* Bring it back from a copy, or delete"),
+        ("encoder", False, "is not the encoder of .*result.json.*delete the result to measure anew"),
+        ("probe-digits", True, "probe-digits.safetensors is damaged: .* delete it, and the probe"),
     ],
 )
-def test_flipped_weights_never_replace_a_result(tmp_path: Path, file: str, noted: bool, message: str) -> None:
+def test_flipped_weights_never_replace_a_result(tmp_path, file, noted, message):
     folder = measured(tmp_path).folder
-    before, content = folder.result.read_bytes(), bytearray((folder / file).read_bytes())
+    path, before = folder / f"{file}.safetensors", folder.result.read_bytes()
+    content = bytearray(path.read_bytes())
     content[-5] ^= 1
-    (folder / file).write_bytes(content)
+    path.write_bytes(content)
     if not noted:  # as in runs of earlier versions
         (folder / "encoder.sha256").unlink()
     with pytest.raises(InputError, match=message):
@@ -132,15 +110,12 @@ def test_flipped_weights_never_replace_a_result(tmp_path: Path, file: str, noted
     assert folder.result.read_bytes() == before
 
 
-def test_wrong_arguments_are_named(tmp_path: Path) -> None:
+def test_wrong_arguments_are_named(tmp_path):
     (tmp_path / "file").touch()
     for path, told in ((3, "path=3 is no path"), (tmp_path / "file", "is a file: give the folder")):
-        with pytest.raises(InputError, match=told):
-            open_run(path)  # type: ignore[arg-type]
+        must_refuse(open_run, path, told)  # type: ignore[arg-type]
     run = trained(tmp_path / "run")
     for name, told in ((3, "dataset=3 is of type int"), ("digit", "is unknown; did you mean 'digits'")):
-        with pytest.raises(InputError, match=told):
-            run.classifier(name)  # type: ignore[arg-type]
+        must_refuse(run.classifier, name, told)  # type: ignore[arg-type]
     for what in ("fgsm", 3, ["pgd"]):
-        with pytest.raises(InputError, match=r"what=.* cannot be measured: .* named_attack"):
-            run.measure(what)  # type: ignore[arg-type]
+        must_refuse(run.measure, what, r"what=.* cannot be measured: .* named_attack")  # type: ignore[arg-type]

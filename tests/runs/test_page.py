@@ -9,20 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from browser import Browser
 from intnacl.console import two_decimals
 from intnacl.runs.attack import AttackGroup, attacks_at, group_rows, measure_attacks
 from intnacl.runs.folder import RunFolder
 from intnacl.runs.measure import measure_hcl_probe, measure_knn, measure_probe
 from intnacl.runs.measurements import Measurements
 from intnacl.runs.opened import Run
-from intnacl.runs.page import (
-    print_attacks,
-    print_probes,
-    print_result,
-    render,
-    write_result_and_page,
-)
+from intnacl.runs.page import print_attacks, print_probes, print_result, render, write_result_and_page
 from intnacl.runs.result import Overview, Result, best_rows
 from tiny_run import measured, measured_original, write_images
 
@@ -45,7 +38,7 @@ def page_of(run: Run) -> str:
     return render(found, found.result())
 
 
-def test_it_needs_no_other_file_and_shows_figures_and_drawings(tmp_path: Path) -> None:
+def test_it_needs_no_other_file_and_shows_figures_and_drawings(tmp_path):
     run = measured(tmp_path)
     text = re.sub(r"\s+", " ", run.folder.page.read_text())
     tags = Tags(text)
@@ -61,26 +54,7 @@ def test_it_needs_no_other_file_and_shows_figures_and_drawings(tmp_path: Path) -
     assert "PGD leaves an image as it is that is misclassified without it" in text
 
 
-def test_other_probes_are_listed_with_their_differences(tmp_path: Path) -> None:
-    run = measured(tmp_path)
-    assert "the run&#39;s own" not in run.folder.page.read_text()
-    quick = measure_probe(run, "digits", replace(run.config.probe, solver="lbfgs"))
-    one, two = (measure_hcl_probe(run, "digits", epochs) for epochs in (1, 2))
-    text = page_of(run)
-    names = {"solver = lbfgs": quick, "HCL&#39;s, epochs = 1": one, "HCL&#39;s, epochs = 2": two}
-    for kind, part in names.items():
-        assert f">{kind}</td><td>{part.figures['accuracy']:.2f}</td>" in text
-    assert text.count("the run&#39;s own") == 1
-
-
-def test_knn_is_the_runs_own_whatever_else_was_tried(tmp_path: Path) -> None:
-    run = measured(tmp_path)
-    own = measure_knn(run, "digits").figures["accuracy"]
-    assert measure_knn(run, "digits", 1).figures["accuracy"] != own
-    assert f"<td>{own:.2f}</td></tr>\n</tbody>" in page_of(run)
-
-
-def test_a_page_is_drawn_from_what_is_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_page_is_drawn_from_what_is_stored(tmp_path, monkeypatch):
     """Measurements are read once, images are neither loaded nor attacked again."""
     run, seen = measured(tmp_path), []
     before, real = run.folder.page.read_text(), Measurements.all
@@ -92,7 +66,7 @@ def test_a_page_is_drawn_from_what_is_stored(tmp_path: Path, monkeypatch: pytest
     assert Tags(run.folder.page.read_text()).seen == Tags(before).seen
 
 
-def test_without_stored_images_of_its_attacks_a_page_goes_without_their_picture(tmp_path: Path) -> None:
+def test_without_stored_images_of_its_attacks_a_page_goes_without_their_picture(tmp_path):
     """As that of a run of an earlier version."""
     name, run = write_images(tmp_path / "images"), measured(tmp_path)
     measure_attacks(run, name, attacks_at(["fgsm"], 0.02, None))
@@ -104,11 +78,26 @@ def test_without_stored_images_of_its_attacks_a_page_goes_without_their_picture(
     assert "None" not in text
 
 
-def test_a_run_without_radii_has_a_page(tmp_path: Path) -> None:
-    assert "<td>–</td><td>–</td>" in page_of(measured(tmp_path, **{"evaluation.eps": ()}))
+def test_other_probes_are_listed_with_their_differences_and_knn_is_the_runs_own(tmp_path):
+    run = measured(tmp_path)
+    assert "the run&#39;s own" not in run.folder.page.read_text()
+    own = measure_knn(run, "digits").figures["accuracy"]
+    assert measure_knn(run, "digits", 1).figures["accuracy"] != own
+    quick = measure_probe(run, "digits", replace(run.config.probe, solver="lbfgs"))
+    one, two = (measure_hcl_probe(run, "digits", epochs) for epochs in (1, 2))
+    text = page_of(run)
+    names = {"solver = lbfgs": quick, "HCL&#39;s, epochs = 1": one, "HCL&#39;s, epochs = 2": two}
+    for kind, part in names.items():
+        assert f">{kind}</td><td>{part.figures['accuracy']:.2f}</td>" in text
+    assert text.count("the run&#39;s own") == 1
+    assert f"<td>{own:.2f}</td></tr>\n</tbody>" in text
+    without_radii = replace(run.config.evaluation, eps=())
+    assert "<td>–</td><td>–</td>" in page_of(
+        replace(run, config=replace(run.config, evaluation=without_radii))
+    )
 
 
-def test_text_from_outside_is_escaped(tmp_path: Path) -> None:
+def test_text_from_outside_is_escaped(tmp_path):
     run = measured(tmp_path)
     result = Overview(run).result() | {"warnings": ["<script>alert(1)</script>"]}
     result["protocol"]["hardware"]["cpu"] = "<img src=x onerror=alert(1)>"
@@ -118,7 +107,7 @@ def test_text_from_outside_is_escaped(tmp_path: Path) -> None:
     assert not {"script", "img", "b"} & set(Tags(text).seen)
 
 
-def test_of_several_rows_the_one_over_most_images_is_drawn() -> None:
+def test_of_several_rows_the_one_over_most_images_and_the_lowest_worst_case_is_drawn():
     rows = [
         {"dataset": dataset, "name": "pgd", "eps": eps, "images": images, "accuracy": 1.0, "clean": images}
         for dataset, eps, images in (("a", 0.1, 8), ("a", 0.1, 64), ("a", 0.02, 8), ("b", 0.1, 99))
@@ -126,9 +115,15 @@ def test_of_several_rows_the_one_over_most_images_is_drawn() -> None:
     found = best_rows({"attacks": rows}, "a")
     assert [(row["eps"], row["images"]) for row in found] == [(0.02, 8), (0.1, 64)]
     assert best_rows({"attacks": rows}, "c") == []
+    row = {"dataset": "a", "name": "worst_case", "eps": 0.1, "images": 8}
+    low = row | {"accuracy": 0.5, "of": ["fgsm", "pgd"]}
+    high = row | {"accuracy": 0.9, "of": ["fgsm", "pgd_tuned"]}
+    alone = row | {"accuracy": 0.9, "of": ["fgsm"], "images": 64}
+    for order in ([low, high, alone], [alone, high, low]):
+        assert best_rows({"attacks": order}, "a") == [low]
 
 
-def test_rows_are_sorted_by_radius_and_at_each_radius_alike() -> None:
+def test_rows_are_sorted_by_radius_and_at_each_radius_alike():
     names = ["fgsm", "pgd_tuned", "mine", "worst_case"]
     falling = [
         {"dataset": "a", "name": name, "eps": eps, "images": 8, "accuracy": accuracy}
@@ -139,9 +134,7 @@ def test_rows_are_sorted_by_radius_and_at_each_radius_alike() -> None:
     assert [(row["eps"], row["name"]) for row in found] == [(eps, n) for eps in (0.02, 0.1) for n in names]
 
 
-def test_radii_in_grey_levels_are_fractions_on_the_page_and_in_the_tables(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_radii_in_grey_levels_are_fractions_on_the_page_and_in_the_tables(tmp_path, capsys):
     run = measured(tmp_path)
     print_attacks("digits", group_rows(AttackGroup(run.measure(attacks_at(["pgd"], 8 / 255, 8)), [])))
     assert "images  8/255" in capsys.readouterr().out
@@ -154,7 +147,7 @@ def test_radii_in_grey_levels_are_fractions_on_the_page_and_in_the_tables(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [1300, 400])
-def test_it_fits_every_screen(browser: Browser, tmp_path: Path, width: int) -> None:
+def test_it_fits_every_screen(browser, tmp_path, width):
     run = measured(tmp_path)
     name = write_images(tmp_path / "a_long_name_of_a_folder_without_any_place_to_break_it")
     run.measure(attacks_at(["fgsm", "pgd_tuned"], 8 / 255, None), dataset=name)
@@ -171,39 +164,28 @@ def test_it_fits_every_screen(browser: Browser, tmp_path: Path, width: int) -> N
     assert browser.complaints == []
 
 
-def test_the_lowest_worst_case_over_several_attacks_is_drawn() -> None:
-    row = {"dataset": "a", "name": "worst_case", "eps": 0.1, "images": 8}
-    low = row | {"accuracy": 0.5, "of": ["fgsm", "pgd"]}
-    high = row | {"accuracy": 0.9, "of": ["fgsm", "pgd_tuned"]}
-    alone = row | {"accuracy": 0.9, "of": ["fgsm"], "images": 64}
-    for order in ([low, high, alone], [alone, high, low]):
-        assert best_rows({"attacks": order}, "a") == [low]
-
-
 @pytest.fixture
 def printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[[Result], str]:
     """The text of `print_result` for a result."""
-    folder = RunFolder(tmp_path)
 
     def show(result: Result) -> str:
-        folder.result.write_text(json.dumps(result))
-        print_result(folder)
+        RunFolder(tmp_path).result.write_text(json.dumps(result))
+        print_result(RunFolder(tmp_path))
         return capsys.readouterr().out
 
     return show
 
 
-@pytest.fixture
-def result() -> Result:
-    return json.loads((measured_original() / "result.json").read_text())
-
-
-def test_the_tables_of_a_result(tmp_path: Path, printed: Callable[[Result], str], result: Result) -> None:
+def test_the_tables_of_a_result(tmp_path, printed):
+    result = json.loads((measured_original() / "result.json").read_text())
     text, row = printed(result), result["accuracy"]["digits"]
     line = next(line for line in text.splitlines() if line.startswith("digits "))
     assert line.split() == ["digits", *(f"{row[key]:.2f}" for key in ("clean", "fgsm", "pgd"))]
     assert "worst case" in text
     assert str(tmp_path / "report.html") in text.replace("\n", "")
+    row = next(row for row in result["attacks"] if row["name"] == "fgsm") | {"accuracy": 12.34}
+    assert "12.34" not in printed(result | {"attacks": [row]})  # it has a column
+    assert "12.34" in printed(result | {"attacks": [row | {"name": "pgd_tuned"}]})
     tested = result["protocol"]["images"]["digits"]["test"]
     for images, said in ((None, False), (tested, False), (7, True)):
         result["config"]["evaluation"]["images"] = images
@@ -215,13 +197,7 @@ def test_the_tables_of_a_result(tmp_path: Path, printed: Callable[[Result], str]
     assert "3.21" not in printed(result), "FGSM alone is called a worst case"
 
 
-def test_an_attack_that_has_no_column_has_a_table(printed: Callable[[Result], str], result: Result) -> None:
-    row = next(row for row in result["attacks"] if row["name"] == "fgsm") | {"accuracy": 12.34}
-    assert "12.34" not in printed(result | {"attacks": [row]})
-    assert "12.34" in printed(result | {"attacks": [row | {"name": "pgd_tuned"}]})
-
-
-def test_attacks_are_rows_and_eps_columns_grouped_by_images(capsys: pytest.CaptureFixture[str]) -> None:
+def test_attacks_are_rows_and_eps_columns_grouped_by_images(capsys):
     tuned = {"name": "pgd_tuned", "eps": 0.1, "images": 8, "accuracy": 10.0, "clean": 95.0}
     fgsm = tuned | {"name": "fgsm", "accuracy": 20.0}
     worst = [tuned | {"name": "worst_case", "accuracy": accuracy} for accuracy in (30.0, 9.0, 40.0)]
@@ -239,7 +215,7 @@ def test_attacks_are_rows_and_eps_columns_grouped_by_images(capsys: pytest.Captu
     ]
 
 
-def test_probes_show_the_last_and_the_best_epoch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_probes_show_the_last_and_the_best_epoch(tmp_path, capsys):
     part = measure_probe(measured(tmp_path), "digits")
     print_probes([part])
     shown = [two_decimals(part.figures[name]) for name in ("accuracy", "best_accuracy")]

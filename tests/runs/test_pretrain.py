@@ -6,9 +6,11 @@ import json
 import os
 import shutil
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import matplotlib.figure
 import numpy as np
 import pytest
 import torch
@@ -23,6 +25,7 @@ from intnacl.runs.folder import RunFolder
 from intnacl.runs.images import RunImages
 from intnacl.runs.pretrain import build_objective, decided, faster_precision, pretrain, suited_threads
 from intnacl.runs.resolve import resolve
+from intnacl.runs.result import Result
 from intnacl.runs.stages import train_and_measure
 from intnacl.training import checkpoint as checkpoints
 from intnacl.training.journal import Journal
@@ -30,6 +33,7 @@ from intnacl.training.objectives import Contrastive, Objective, Supervised
 from intnacl.training.ranks import Ranks
 from intnacl.training.stop import Stop
 from intnacl.training.trainer import DivergedError, Trainer
+from mistakes import must_refuse
 from tiny_run import HERE, write_images
 
 CPU = torch.device("cpu")
@@ -52,8 +56,16 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_finished_run_is_the_whole_record(finished: Path) -> None:
-    assert {path.name for path in finished.iterdir()} == {
+def weights(folder: Path) -> bytes:
+    return RunFolder(folder).encoder.read_bytes()
+
+
+def content(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_finished_run_is_the_whole_record(finished):
+    assert {path.name for path in finished.iterdir()} - {"lock"} == {
         "config.json", "log.jsonl", "checkpoints", "encoder.safetensors", "encoder.sha256", "curves.png",
         "lock",
     }  # fmt: skip
@@ -63,52 +75,43 @@ def test_a_finished_run_is_the_whole_record(finished: Path) -> None:
 
 
 @pytest.mark.parametrize(("schedule", "shown"), [("constant", False), ("cosine", True)])
-def test_a_learning_rate_is_printed_where_it_changes_and_always_in_the_log(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], schedule: str, shown: bool
-) -> None:
+def test_a_learning_rate_is_printed_where_it_changes_and_always_in_the_log(tmp_path, capsys, schedule, shown):
     run(tmp_path, train__schedule=schedule)
     assert ("  lr 0" in capsys.readouterr().out) == shown
     assert "lr" in json.loads((tmp_path / "log.jsonl").read_text())
 
 
-def test_time_up_then_the_same_again_gives_the_same_bytes(tmp_path: Path, finished: Path) -> None:
-    reasons = [run(tmp_path / "run", Stop(0)) for _ in range(3)]  # an update each
+def test_time_up_then_the_same_again_gives_the_same_bytes(tmp_path, finished):
+    reasons = [run(tmp_path, Stop(0)) for _ in range(3)]  # an update each
     assert reasons[:2] == ["time", "time"]
-    assert run(tmp_path / "run") is None
-    whole, pieces = ((folder / "encoder.safetensors").read_bytes() for folder in (finished, tmp_path / "run"))
-    assert pieces == whole
+    assert run(tmp_path) is None
+    assert weights(tmp_path) == weights(finished)
 
 
-def test_a_run_that_was_killed_before_its_encoder_was_written_writes_it(
-    tmp_path: Path, finished: Path
-) -> None:
-    folder = tmp_path / "run"
-    run(folder)
-    (folder / "encoder.safetensors").unlink()
-    assert run(folder) is None
-    assert (folder / "encoder.safetensors").read_bytes() == (finished / "encoder.safetensors").read_bytes()
+def test_an_encoder_that_is_damaged_or_missing_is_written_from_the_last_checkpoint(tmp_path, finished):
+    run(tmp_path)
+    encoder = tmp_path / "encoder.safetensors"
+    encoder.write_bytes(weights(finished)[:100])
+    must_refuse(run, tmp_path, r"damaged .*delete it and repeat the run's command")
+    encoder.unlink()
+    assert run(tmp_path) is None
+    assert weights(tmp_path) == weights(finished)
 
 
-def test_a_damaged_checkpoint_is_named_skipped_and_the_end_is_the_same(
-    tmp_path: Path, finished: Path
-) -> None:
-    folder = tmp_path / "run"
-    run(folder, Stop(0)), run(folder, Stop(0))
-    newest = max((folder / "checkpoints").iterdir())
+def test_a_damaged_checkpoint_is_named_skipped_and_the_end_is_the_same(tmp_path, finished):
+    run(tmp_path, Stop(0)), run(tmp_path, Stop(0))
+    newest = max((tmp_path / "checkpoints").iterdir())
     (newest / "model.safetensors").write_bytes(b"")
     with pytest.warns(InputWarning, match=f"{newest} is damaged"):
-        assert run(folder) is None
-    assert (folder / "encoder.safetensors").read_bytes() == (finished / "encoder.safetensors").read_bytes()
+        assert run(tmp_path) is None
+    assert weights(tmp_path) == weights(finished)
 
 
-def test_a_finished_run_is_left_as_it_is(finished: Path) -> None:
+def test_a_finished_run_stays_as_it_is_and_another_configuration_is_refused(finished, monkeypatch):
+    """A named set does not change, and may be large: it is not loaded for it."""
+    monkeypatch.setattr("intnacl.runs.images.load", None)
     before = {path: path.stat().st_mtime_ns for path in finished.rglob("*")}
     assert run(finished) is None
-    assert {path: path.stat().st_mtime_ns for path in finished.rglob("*")} == before
-
-
-def test_another_configuration_is_refused_with_the_difference(finished: Path) -> None:
-    before = {path: path.stat().st_mtime_ns for path in finished.rglob("*")}
     with pytest.raises(InputError) as caught:
         run(finished, train__lr=0.5, seed=3)
     assert str(caught.value) == (
@@ -116,12 +119,10 @@ def test_another_configuration_is_refused_with_the_difference(finished: Path) ->
         "  seed: 0 -> 3\n  train.lr: 0.001 -> 0.5\n"
         f"Take another --out, such as {finished}-2, or the settings it has."
     )
+    to_measure = rf"eps.*\n.*`intnacl attack {finished} …`.*another --out"
+    must_refuse(run, finished, to_measure, evaluation__eps=(0.3,))
     assert {path: path.stat().st_mtime_ns for path in finished.rglob("*")} == before
-
-
-def test_a_finished_run_with_more_to_measure_names_the_commands_for_it(finished: Path) -> None:
-    with pytest.raises(InputError, match=rf"eps.*\n.*`intnacl attack {finished} …`.*another --out"):
-        run(finished, evaluation__eps=(0.3,))
+    assert run(finished, train__keep=7, train__save_steps=3, train__compile="true", root="/nowhere") is None
 
 
 def begun_by_an_earlier_version(folder: Path) -> None:
@@ -130,199 +131,153 @@ def begun_by_an_earlier_version(folder: Path) -> None:
     (folder / "config.json").write_text(json.dumps(written))
 
 
-def test_a_run_of_an_earlier_version_keeps_its_optimisers_former_rate(tmp_path: Path) -> None:
-    run(tmp_path / "whole", train__optimizer="sgd", train__lr=1e-3)
-    run(tmp_path / "run", Stop(0), train__optimizer="sgd", train__lr=1e-3)
-    with pytest.raises(InputError, match=r"train\.lr: 0\.001 -> 0\.078125"):
-        run(tmp_path / "run", train__optimizer="sgd")
+def test_a_run_of_an_earlier_version_keeps_its_optimisers_former_rate(tmp_path):
+    sgd = {"train__optimizer": "sgd"}
+    run(tmp_path / "whole", **sgd, train__lr=1e-3)
+    run(tmp_path / "run", Stop(0), **sgd, train__lr=1e-3)
+    must_refuse(run, tmp_path / "run", r"train\.lr: 0\.001 -> 0\.078125", **sgd)
     begun_by_an_earlier_version(tmp_path / "run")
-    with pytest.raises(InputError, match=r"train\.lr: 0\.001 -> 0\.1"):
-        run(tmp_path / "run", train__optimizer="sgd", train__lr=0.1)
+    must_refuse(run, tmp_path / "run", r"train\.lr: 0\.001 -> 0\.1", **sgd, train__lr=0.1)
     with pytest.warns(InputWarning, match=r"keeps defaults .* began it, train\.lr=0\.001: another --out has"):
-        assert run(tmp_path / "run", train__optimizer="sgd") is None
-    whole, resumed = (tmp_path / name / "encoder.safetensors" for name in ("whole", "run"))
-    assert resumed.read_bytes() == whole.read_bytes()
+        assert run(tmp_path / "run", **sgd) is None
+    assert weights(tmp_path / "run") == weights(tmp_path / "whole")
 
 
-def test_a_run_of_an_earlier_version_on_ones_own_images_keeps_its_attacks(tmp_path: Path) -> None:
+def test_a_run_of_an_earlier_version_on_ones_own_images_keeps_its_attacks(tmp_path):
     own = {"dataset": write_images(tmp_path / "images"), "size": 8, "train.batch_size": 6}
     own |= {"encoder.name": "small", "train.epochs": 1, "probe.solver": "lbfgs"}
     former = {"evaluation.eps": (0.002,), "evaluation.attacks": ("fgsm", "pgd"), "evaluation.fgsm_eps": ()}
+
+    def measured(folder: RunFolder, settings: dict[str, Any]) -> Result:
+        assert train_and_measure(resolve(settings, device=CPU), folder, ALONE, Stop()) is None
+        return folder.read_result()
+
     folder = RunFolder(tmp_path / "run")
-    assert train_and_measure(resolve(own | former, device=CPU), folder, ALONE, Stop()) is None
-    before = folder.read_result()
+    before = measured(folder, own | former)
     begun_by_an_earlier_version(folder.path)
-    with pytest.warns(
-        InputWarning, match=r"evaluation\.eps=\(0\.002,\), evaluation\.attacks=\('fgsm', 'pgd'\)"
-    ):
-        assert train_and_measure(resolve(own, device=CPU), folder, ALONE, Stop()) is None
-    result = folder.read_result()
-    assert result is not None
-    assert before is not None
-    assert result["accuracy"] == before["accuracy"]
-    another = resolve(own | former | {"evaluation.eps": (0.1,)}, device=CPU)
-    with pytest.raises(InputError, match=r"evaluation\.eps: \[0\.002\] -> \[0\.1\]"):
-        train_and_measure(another, folder, ALONE, Stop())
-    new = RunFolder(tmp_path / "new")
-    assert train_and_measure(resolve(own, device=CPU), new, ALONE, Stop()) is None
-    result = new.read_result()
-    assert result is not None
-    rows = [
-        (row["name"], round(255 * row["eps"])) for row in result["attacks"] if row["name"] != "worst_case"
-    ]
-    assert sorted(rows) == [*(("fgsm", n) for n in (1, 2, 4, 8, 16)), ("pgd_tuned", 8)]
-    assert result["accuracy"][str(own["dataset"])]["pgd"] is not None
+    kept = r"evaluation\.eps=\(0\.002,\), evaluation\.attacks=\('fgsm', 'pgd'\)"
+    with pytest.warns(InputWarning, match=kept):
+        assert measured(folder, own)["accuracy"] == before["accuracy"]
+    another = own | former | {"evaluation.eps": (0.1,)}
+    must_refuse(measured, folder, another, r"evaluation\.eps: \[0\.002\] -> \[0\.1\]")
+    result = measured(RunFolder(tmp_path / "new"), own)
+    rows = {
+        (one["name"], round(255 * one["eps"])) for one in result["attacks"] if one["name"] != "worst_case"
+    }
+    assert rows == {*(("fgsm", n) for n in (1, 2, 4, 8, 16)), ("pgd_tuned", 8)}
+    assert result["accuracy"][own["dataset"]]["pgd"] is not None
 
 
-def test_pretrained_weights_are_trained_on_and_a_stopped_run_ends_in_the_same_bytes(tmp_path: Path) -> None:
+def test_pretrained_weights_are_trained_on_and_a_stopped_run_ends_in_the_same_bytes(tmp_path):
     import timm
 
-    weights = tmp_path / "theirs.pth"
-    torch.save(timm.create_model("resnet10t", num_classes=7).state_dict(), weights)
-    timms = {"encoder__name": "timm:resnet10t", "encoder__pretrained": str(weights), "train__epochs": 1}
+    theirs, out = tmp_path / "theirs.pth", tmp_path / "run"
+    torch.save(timm.create_model("resnet10t", num_classes=7).state_dict(), theirs)
+    timms = {"encoder__name": "timm:resnet10t", "encoder__pretrained": str(theirs), "train__epochs": 1}
     timms |= {"dataset": write_images(tmp_path / "images"), "size": 8, "train__batch_size": 6}
     assert run(tmp_path / "whole", **timms) is None
-    assert [run(tmp_path / "run", Stop(0), **timms) for _ in range(2)] == ["time", None]
-    whole, pieces = (tmp_path / name / "encoder.safetensors" for name in ("whole", "run"))
-    assert pieces.read_bytes() == whole.read_bytes()
-    encoder = RunFolder(tmp_path / "run").read_config().encoder
+    assert [run(out, Stop(0), **timms) for _ in range(2)] == ["time", None]
+    assert weights(out) == weights(tmp_path / "whole")
+    encoder = RunFolder(out).read_config().encoder
     assert encoder.mean == (0.485, 0.456, 0.406)
-    weights.unlink()
-    assert from_pretrained(tmp_path / "run").mean.flatten().tolist() == pytest.approx(encoder.mean)
+    theirs.unlink()
+    assert from_pretrained(out).mean.flatten().tolist() == pytest.approx(encoder.mean)
 
 
-def test_a_record_without_weights_is_not_trained_over(tmp_path: Path) -> None:
+def test_a_record_without_weights_is_not_trained_over(tmp_path):
     """As it is where weights are not kept: the same command would replace the figures."""
-    folder = tmp_path / "run"
-    run(folder)
-    (folder / "result.json").write_text("{}")
-    (folder / "encoder.safetensors").unlink()
-    shutil.rmtree(folder / "checkpoints")
-    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    with pytest.raises(InputError, match="record of a finished run without its weights: take another --out"):
-        run(folder)
-    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
-
-
-def test_settings_that_change_nothing_may_change(finished: Path) -> None:
-    assert run(finished, train__keep=7, train__save_steps=3, train__compile="true", root="/nowhere") is None
+    run(tmp_path)
+    (tmp_path / "result.json").write_text("{}")
+    (tmp_path / "encoder.safetensors").unlink()
+    shutil.rmtree(tmp_path / "checkpoints")
+    before = content(tmp_path)
+    must_refuse(run, tmp_path, "record of a finished run without its weights: take another --out")
+    assert content(tmp_path) == before
 
 
 # ---- what can go wrong -----------------------------------------------------------------------------------
 
 
-def full(*_: object, **__: object) -> None:
-    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+def failing(number: int) -> Callable[..., None]:
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    return fail
 
 
-def test_a_full_disk_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, finished: Path) -> None:
-    folder = tmp_path / "run"
-    run(folder, Stop(0))
-    with monkeypatch.context() as patch:
-        patch.setattr(checkpoints, "save_file", full)
-        with pytest.raises(
-            InputError, match=r"step-000000002 could not be written: No space left on device\."
-        ):
-            run(folder)
-    assert [path.name for path in (folder / "checkpoints").iterdir()] == ["step-000000001"]
-    with monkeypatch.context() as patch:
-        patch.setattr("matplotlib.figure.Figure.savefig", full)
-        with pytest.raises(InputError, match=r"curves\.png could not be written: No space left on device\."):
-            run(folder)
-    assert run(folder) is None
-    assert (folder / "encoder.safetensors").read_bytes() == (finished / "encoder.safetensors").read_bytes()
+def test_a_full_disk_loses_nothing(tmp_path, monkeypatch, finished):
+    run(tmp_path, Stop(0))
+    for module, name, file in (
+        (checkpoints, "save_file", "step-000000002"),
+        (matplotlib.figure.Figure, "savefig", r"curves\.png"),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(module, name, failing(errno.ENOSPC))
+            must_refuse(run, tmp_path, rf"{file} could not be written: No space left on device\.")
+    assert run(tmp_path) is None
+    assert weights(tmp_path) == weights(finished)
 
 
-def test_a_folder_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_cannot_be_written(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     for out in (tmp_path / "file", tmp_path / "file" / "below"):
-        with pytest.raises(InputError, match=r"is a file: give a folder|could not be written: a file stands"):
-            run(out)
-
-    def denied(*_: object, **__: object) -> None:
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-
-    monkeypatch.setattr(Path, "mkdir", denied)
-    with pytest.raises(InputError, match=r"could not be written: Permission denied\. .*fix the permissions"):
-        run(tmp_path / "new")
+        must_refuse(run, out, r"is a file: give a folder|could not be written: a file stands")
+    monkeypatch.setattr(Path, "mkdir", failing(errno.EACCES))
+    must_refuse(run, tmp_path / "new", r"could not be written: Permission denied\. .*fix the permissions")
 
 
-def test_a_second_process_is_sent_away_and_takes_nothing_from_the_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, finished: Path
-) -> None:
+def test_a_second_process_is_sent_away_and_takes_nothing_from_the_first(tmp_path, monkeypatch, finished):
     """Both would write the log, and sweep away what the other is about to save."""
-    folder, refused = tmp_path / "run", []
-    train = Trainer.run
+    refused, train = [], Trainer.run
 
     def meanwhile(*arguments: Any) -> str | None:
-        with pytest.raises(InputError, match=r"another process is working in .*run: wait .* --out"):
-            run(folder)
-        refused.append((folder / "config.json").exists())
+        must_refuse(run, tmp_path, r"another process is working in .*: wait .* --out")
+        refused.append((tmp_path / "config.json").exists())
         return train(*arguments)
 
     with monkeypatch.context() as patch:
         patch.setattr(Trainer, "run", meanwhile)
-        assert run(folder) is None
+        assert run(tmp_path) is None
     assert refused == [True]
-    assert (folder / "encoder.safetensors").read_bytes() == (finished / "encoder.safetensors").read_bytes()
-    assert run(folder) is None
+    assert weights(tmp_path) == weights(finished)
+    assert run(tmp_path) is None
 
 
-def test_missing_data_is_named(tmp_path: Path) -> None:
+def test_a_mistake_before_the_first_epoch_leaves_the_folder_to_the_corrected_command(tmp_path, capsys):
     (tmp_path / "tiny-imagenet-200.zip").write_bytes(b"")
-    with pytest.raises(InputError, match=r"tiny-imagenet-200\.zip is not the official archive"):
-        run(tmp_path / "a", dataset="tinyimagenet", root=str(tmp_path))
-    with pytest.raises(InputError, match="nowhere is not a folder"):
-        run(tmp_path / "b", dataset=f"folder:{tmp_path / 'nowhere'}")
+    np.savez(tmp_path / "wide.npz", images=np.zeros((32, 8, 10, 3), dtype=np.uint8))
+    tiny = {"dataset": "tinyimagenet", "root": str(tmp_path)}
+    mixed = {"loss__nacl": "mixnca", "loss__num_positives": 5, "train__batch_size": 4}
+    for wrong, told in (
+        (tiny, r"tiny-imagenet-200\.zip is not the official archive"),
+        ({"dataset": f"folder:{tmp_path / 'nowhere'}"}, "nowhere is not a folder"),
+        ({"dataset": f"npz:{tmp_path / 'wide.npz'}"}, "8×10 images, but encoders are for square ones"),
+        ({"train__batch_size": 100_000}, "does not fit"),
+        ({"train__batch_size": 1}, r"train\.batch_size=1 has no negatives"),
+        (mixed, r"train\.batch_size=4 .* 4 others: take 5 or more, or a smaller"),
+    ):
+        must_refuse(run, tmp_path / "run", told, **wrong)
+        assert not (tmp_path / "run").exists()
+        assert "updates to go" not in capsys.readouterr().out
+    assert run(tmp_path / "run") is None
 
 
-def test_a_changed_image_is_not_taken_for_the_one_a_run_began_with(tmp_path: Path) -> None:
-    name = write_images(tmp_path / "images")
-    settings = {
-        "dataset": name,
-        "root": str(tmp_path),
-        "train.batch_size": 4,
-        "size": 8,
-        "encoder.name": "small",
-    }
+def test_a_changed_image_is_not_taken_for_the_one_a_run_began_with(tmp_path):
+    settings = {"dataset": write_images(tmp_path / "images"), "root": str(tmp_path), "size": 8}
+    settings |= {"train.batch_size": 4, "encoder.name": "small"}
     assert run(tmp_path / "run", Stop(0), **settings) == "time"
     image = tmp_path / "images" / "train" / "cat" / "0.png"
     before = image.read_bytes()
-    Image.new("RGB", (8, 8), "red").save(image)
-    with pytest.raises(InputError, match="was begun with other images"):
-        run(tmp_path / "run", **settings)
-    image.write_bytes(before)
-    assert run(tmp_path / "run", **settings) is None
-    assert run(tmp_path / "run", **settings) is None
-    Image.new("RGB", (8, 8), "red").save(image)
-    with pytest.raises(InputError, match="was begun with other images"):  # a finished one is not, either
-        run(tmp_path / "run", **settings)
+    for _ in range(2):  # neither while it is trained nor when it is finished
+        Image.new("RGB", (8, 8), "red").save(image)
+        must_refuse(run, tmp_path / "run", "was begun with other images", **settings)
+        image.write_bytes(before)
+        assert run(tmp_path / "run", **settings) is None
     shutil.rmtree(tmp_path / "images")
     assert run(tmp_path / "run", **settings) is None  # trained long ago, and nothing is taken for its images
 
 
-def test_a_named_set_is_not_loaded_for_a_finished_run(
-    finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It does not change, and may be large."""
-    shutil.copytree(finished, tmp_path / "run")
-    monkeypatch.setattr("intnacl.runs.images.load", lambda *_, **__: pytest.fail("loaded"))
-    assert run(tmp_path / "run") is None
-
-
-def test_a_damaged_encoder_is_written_again_from_the_last_checkpoint(tmp_path: Path) -> None:
-    run(tmp_path)
-    encoder = tmp_path / "encoder.safetensors"
-    whole = encoder.read_bytes()
-    encoder.write_bytes(whole[:100])
-    with pytest.raises(InputError, match=r"damaged .*delete it and repeat the run's command"):
-        run(tmp_path)
-    encoder.unlink()
-    run(tmp_path)
-    assert encoder.read_bytes() == whole
-
-
-def test_a_run_leaves_nothing_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_leaves_nothing_in_memory(tmp_path, monkeypatch):
     """On a GPU there would be less room to measure its encoder, and for the next run of the process."""
     made = []
 
@@ -340,7 +295,7 @@ def test_a_run_leaves_nothing_in_memory(tmp_path: Path, monkeypatch: pytest.Monk
         gc.enable()
 
 
-def test_a_rate_far_too_large_ends_in_a_clear_message(tmp_path: Path) -> None:
+def test_a_rate_far_too_large_ends_in_a_clear_message(tmp_path):
     with pytest.raises(
         DivergedError, match=r"not finite (at|after) step \d+ .*last good checkpoint.*Lower --lr"
     ):
@@ -351,36 +306,22 @@ def test_a_rate_far_too_large_ends_in_a_clear_message(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("place", ["__init__", "run"])
-def test_out_of_memory_says_what_to_lower(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
-) -> None:
+def test_out_of_memory_says_what_to_lower(tmp_path, monkeypatch, place):
     def no_room(*_: object, **__: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")
 
     monkeypatch.setattr(Trainer, place, no_room)
-    with pytest.raises(InputError, match=r"out of memory: lower --batch-size"):
-        run(tmp_path)
+    must_refuse(run, tmp_path, r"out of memory: lower --batch-size")
 
 
-def test_a_mistake_before_the_first_epoch_leaves_the_folder_to_the_corrected_command(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="does not fit"):
-        run(tmp_path / "run", train__batch_size=100_000)
-    assert not (tmp_path / "run").exists()
-    assert run(tmp_path / "run") is None
-
-
-def test_a_mistake_takes_away_nothing_that_was_there(tmp_path: Path) -> None:
-    wrong = config(train__batch_size=100_000)
-    folder = RunFolder(tmp_path)
+def test_a_mistake_takes_away_nothing_that_was_there(tmp_path):
+    wrong, folder = config(train__batch_size=100_000), RunFolder(tmp_path)
     folder.begin(wrong)
-    with pytest.raises(InputError, match="does not fit"):
-        pretrain(wrong, folder, ALONE, Stop())
-    assert RunFolder(tmp_path).read_config() == wrong
+    must_refuse(pretrain, wrong, folder, ALONE, Stop(), "does not fit")
+    assert folder.read_config() == wrong
 
 
-def test_a_run_that_fails_after_an_epoch_keeps_its_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_fails_after_an_epoch_keeps_its_folder(tmp_path, monkeypatch):
     def fail(trainer: Trainer, stop: Stop, journal: Journal) -> None:
         journal.path.write_text('{"epoch": 1}\n')
         raise DivergedError("not a number")
@@ -392,31 +333,10 @@ def test_a_run_that_fails_after_an_epoch_keeps_its_folder(
     assert (tmp_path / "log.jsonl").read_text()
 
 
-def test_a_contrastive_batch_of_one_is_refused_by_its_setting(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"train\.batch_size=1 has no negatives"):
-        run(tmp_path / "run", train__batch_size=1)
-
-
-def test_a_batch_too_small_for_its_mixed_views_is_refused_before_any_update(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    mixed = {"loss__nacl": "mixnca", "loss__num_positives": 5}
-    with pytest.raises(InputError, match=r"train\.batch_size=4 .* 4 others: take 5 or more, or a smaller"):
-        run(tmp_path / "run", train__batch_size=4, **mixed)
-    assert "updates to go" not in capsys.readouterr().out
-
-
-def test_images_that_are_not_square_are_refused(tmp_path: Path) -> None:
-    np.savez(tmp_path / "wide.npz", images=np.zeros((32, 8, 10, 3), dtype=np.uint8))
-    with pytest.raises(InputError, match="8×10 images, but encoders are for square ones"):
-        run(tmp_path / "run", dataset=f"npz:{tmp_path / 'wide.npz'}")
-    assert not (tmp_path / "run").exists()
-
-
 # ---- the parts -------------------------------------------------------------------------------------------
 
 
-def test_objectives_by_name(tmp_path: Path) -> None:
+def test_objectives_by_name(tmp_path):
     digits = load("digits")
     assert isinstance(build_objective(config(), digits, ALONE), Contrastive)
     supervised = build_objective(config(objective="supervised"), digits, ALONE)
@@ -428,26 +348,19 @@ def test_objectives_by_name(tmp_path: Path) -> None:
         build_objective(config(objective="supervised"), unlabelled, ALONE)
 
 
-def test_supervised_training_runs_to_its_end(tmp_path: Path) -> None:
-    assert run(tmp_path, objective="supervised") is None
-    assert "accuracy" in json.loads((tmp_path / "log.jsonl").read_text().splitlines()[0])
-
-
-def test_the_small_network_trains_with_one_thread_and_gives_the_others_back(tmp_path: Path) -> None:
-    threads = []
-    before = torch.get_num_threads()
+def test_the_small_network_trains_with_one_thread_and_gives_the_others_back():
+    threads, before = [], torch.get_num_threads()
     try:
         torch.set_num_threads(2)
-        with suited_threads(config(), HERE):
-            threads.append(torch.get_num_threads())
-        with suited_threads(config(encoder__name="resnet18"), HERE):
-            threads.append(torch.get_num_threads())
+        for settings in (config(), config(encoder__name="resnet18")):
+            with suited_threads(settings, HERE):
+                threads.append(torch.get_num_threads())
         assert [*threads, torch.get_num_threads()] == [1, 2, 2]
     finally:
         torch.set_num_threads(before)
 
 
-def test_a_cpus_precision_is_decided_once_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cpus_precision_is_decided_once_and_kept(tmp_path, monkeypatch):
     monkeypatch.setattr("intnacl.runs.pretrain.faster_precision", lambda encoder, side: "bf16")
     usual, folder = resolve({"encoder.name": "resnet18"}), RunFolder(tmp_path / "run")
     images = RunImages(usual)
@@ -461,10 +374,7 @@ def test_a_cpus_precision_is_decided_once_and_kept(tmp_path: Path, monkeypatch: 
     assert decided(given, folder, HERE, images).train.precision == "fp32"
 
 
-def test_the_faster_precision_is_measured_and_trains(tmp_path: Path) -> None:
-    small = EncoderConfig(name="small")
-    assert faster_precision(small, 8) in ("bf16", "fp32")
-    folder = RunFolder(tmp_path / "run")
-    settings = config(train__precision="bf16", loss__alpha=1.0)
-    assert pretrain(settings, folder, HERE, Stop()) is None
-    assert folder.read_config().train.precision == "bf16"
+def test_the_faster_precision_is_measured_and_trains(tmp_path):
+    assert faster_precision(EncoderConfig(name="small"), 8) in ("bf16", "fp32")
+    assert run(tmp_path, train__precision="bf16", loss__alpha=1.0) is None
+    assert RunFolder(tmp_path).read_config().train.precision == "bf16"

@@ -1,10 +1,7 @@
 """result.json holds what was measured, under the names that other programs read."""
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,27 +15,20 @@ from intnacl.runs.page import render
 from intnacl.runs.result import SLOW, Overview, Result, write_result
 from intnacl.training.journal import records
 from tiny_run import CPU, measured, trained, write_images
+from tiny_run import edit_measurements as edit
 
 
 def result_of(run: Run) -> Result:
     return Overview(run).result()
 
 
-def edit(run: Run, pattern: str, change: Callable[[dict[str, Any]], object]) -> None:
-    """Change stored measurements as an earlier version might have written them, without a checksum."""
-    for path in run.folder.measurements.glob(pattern):
-        content = json.loads(path.read_text())
-        del content["checksum"]
-        change(content)
-        path.write_text(json.dumps(content))
-
-
 def log(run: Run, **more: object) -> None:
-    """Add to the last record of the training's log."""
-    run.folder.log.write_text(json.dumps(records(run.folder.log)[-1] | more) + "\n")
+    """Change the last record of the training's log; None takes a key away."""
+    row = {key: value for key, value in (records(run.folder.log)[-1] | more).items() if value is not None}
+    run.folder.log.write_text(json.dumps(row) + "\n")
 
 
-def test_the_keys_and_where_the_numbers_come_from(tmp_path: Path) -> None:
+def test_the_keys_and_where_the_numbers_come_from(tmp_path):
     run = measured(tmp_path)
     result = json.loads(run.folder.result.read_text())
     (probe,) = run.measurements.all("probe")
@@ -62,14 +52,21 @@ def test_the_keys_and_where_the_numbers_come_from(tmp_path: Path) -> None:
     assert result["config"]["loss"]["negatives"] == "g0"
 
 
-def test_data_sets_that_have_moved_since_leave_the_configuration_as_it_was(tmp_path: Path) -> None:
-    folder = measured(tmp_path).folder
-    moved = write_result(Overview(open_run(folder, device=CPU, root=tmp_path / "moved")))
-    assert moved is not None
-    assert moved["config"] == json.loads(folder.config.read_text())
+def test_moved_data_sets_leave_the_configuration_and_another_encoders_measurements_do_not_count(tmp_path):
+    run = measured(tmp_path)
+    curves = Overview(run).probe_curves()
+    assert list(curves) == ["digits"]
+    assert len(curves["digits"]) == 20
+    assert curves["digits"][-1] == result_of(run)["accuracy"]["digits"]["clean"]
+    moved = write_result(Overview(open_run(run.folder, device=CPU, root=tmp_path / "moved")))
+    assert moved["config"] == json.loads(run.folder.config.read_text())
+    other = build_model(run.config.encoder, image_size=8, adversarial=False, seed=9).encoder
+    save_encoder(other, run.config.encoder, 8, run.folder.encoder)
+    found = result_of(open_run(run.folder, device=CPU))
+    assert (found["accuracy"], found["attacks"]) == ({}, [])
 
 
-def test_the_protocol_is_whole(tmp_path: Path) -> None:
+def test_the_protocol_is_whole(tmp_path):
     run = measured(tmp_path)
     protocol = result_of(run)["protocol"]
     train, test = run.images.labelled("digits")
@@ -87,23 +84,20 @@ def test_the_protocol_is_whole(tmp_path: Path) -> None:
     assert {"versions", "hardware", "encoder_sha256"} <= protocol.keys()
 
 
-def test_the_protocol_and_the_page_tell_the_number_of_ranks(tmp_path: Path) -> None:
+def test_the_protocol_and_the_page_tell_the_number_of_ranks(tmp_path):
     run = measured(tmp_path)
     for ranks, said in ((1, "trained on 1 rank."), (2, "trained on 2 ranks."), (None, "recipe digits.")):
-        log(run, **{"ranks": ranks} if ranks else {})
+        log(run, ranks=ranks)
         found = Overview(run)
         assert found.result()["protocol"]["ranks"] == ranks
         assert said in render(found, found.result())
-        row = records(run.folder.log)[-1]
-        run.folder.log.write_text(json.dumps({k: v for k, v in row.items() if k != "ranks"}) + "\n")
 
 
-def test_pgd_is_the_one_that_was_asked_for_and_the_papers_of_two(tmp_path: Path) -> None:
+def test_pgd_is_the_one_that_was_asked_for_and_the_papers_of_two(tmp_path):
     for name, attacks in (("pgd_tuned", ("fgsm", "pgd_tuned")), ("pgd", ("pgd", "pgd_tuned"))):
         changes = {"evaluation.attacks": attacks, "evaluation.eps": (0.1,), "evaluation.images": 20}
         run = trained(tmp_path / name, **changes)
         run.measure()
-        assert run.result is not None
         rows = {row["name"]: row["accuracy"] for row in run.result["attacks"]}
         assert run.result["accuracy"]["digits"]["pgd"] == rows[name]
         assert run.result["protocol"]["accuracy"] == {"fgsm": "fgsm", "pgd": name}
@@ -111,7 +105,7 @@ def test_pgd_is_the_one_that_was_asked_for_and_the_papers_of_two(tmp_path: Path)
         assert head in run.folder.page.read_text()
 
 
-def test_times_are_by_stage_and_sum_up(tmp_path: Path) -> None:
+def test_times_are_by_stage_and_sum_up(tmp_path):
     run = measured(tmp_path)
     times = result_of(run)["time_s"]
     assert list(times) == ["pretrain", "pauses", "probe digits", "knn digits", "attack digits", "total"]
@@ -128,13 +122,13 @@ def test_times_are_by_stage_and_sum_up(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("asked", "done", "warned"), [(True, False, True), (True, True, False), (False, False, False)]
 )
-def test_a_compiler_that_failed_is_warned_of(tmp_path: Path, asked: bool, done: bool, warned: bool) -> None:
+def test_a_compiler_that_failed_is_warned_of(tmp_path, asked, done, warned):
     run = measured(tmp_path, **{"train.compile": asked})
     log(run, compiled=done)
     assert (SLOW in result_of(run)["warnings"]) == warned
 
 
-def test_there_is_no_result_before_everything_is_measured(tmp_path: Path) -> None:
+def test_there_is_no_result_before_everything_is_measured(tmp_path):
     """It does not matter which attacks were measured together."""
     run = trained(tmp_path)
     assert write_result(Overview(run)) is None
@@ -147,16 +141,15 @@ def test_there_is_no_result_before_everything_is_measured(tmp_path: Path) -> Non
     assert write_result(Overview(run)) is not None
 
 
-def test_more_images_to_attack_than_there_are_mean_all_of_them(tmp_path: Path) -> None:
+def test_more_images_to_attack_than_there_are_mean_all_of_them(tmp_path):
     run = trained(tmp_path, **{"evaluation.images": 1000, "evaluation.eps": (0.02,)})
     found = measure_attacks(run, "digits", attacks_at(["fgsm", "pgd"], 0.02, 1000))
-    accuracy = result_of(run)["accuracy"]["digits"]
-    rows = [row for one in found for row in one.figures["attacks"]]
+    rows, accuracy = [one.figures["attacks"][0] for one in found], result_of(run)["accuracy"]["digits"]
     assert [accuracy["fgsm"], accuracy["pgd"]] == [row["accuracy"] for row in rows]
     assert {row["images"] for row in rows} == {355}
 
 
-def test_a_result_waits_for_all_data_sets_and_names_the_runs_own_first(tmp_path: Path) -> None:
+def test_a_result_waits_for_all_data_sets_and_names_the_runs_own_first(tmp_path):
     name = write_images(tmp_path / "images")
     wanted = {"evaluation.transfer": (name,), "evaluation.eps": (0.02,), "evaluation.attacks": ("fgsm",)}
     run = trained(tmp_path, root=str(tmp_path), **wanted)
@@ -164,12 +157,11 @@ def test_a_result_waits_for_all_data_sets_and_names_the_runs_own_first(tmp_path:
         assert write_result(Overview(run)) is None
         measure_attacks(run, dataset, attacks_at(["fgsm"], 0.02, 64))
     result = write_result(Overview(run))
-    assert result is not None
     assert list(result["accuracy"]) == ["digits", name]
     assert [row["dataset"] for row in result["attacks"]] == ["digits"] * 2 + [name] * 2
 
 
-def test_measurements_that_do_not_tell_their_images_count(tmp_path: Path) -> None:
+def test_measurements_that_do_not_tell_their_images_count(tmp_path):
     """As those of early versions."""
     run = measured(tmp_path)
     before = result_of(run)["attacks"]
@@ -181,9 +173,7 @@ def test_measurements_that_do_not_tell_their_images_count(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(("kind", "key"), [("attack", "attacks"), ("knn", "knn"), ("probe", "probes")])
-def test_measurements_on_other_images_than_the_probes_do_not_count(
-    tmp_path: Path, kind: str, key: str
-) -> None:
+def test_measurements_on_other_images_than_the_probes_do_not_count(tmp_path, kind, key):
     run = measured(tmp_path)
     own = run.measurements.path("probe", run.measurements.probe_settings("digits"))
     measure_probe(run, "digits", replace(run.config.probe, solver="lbfgs"))
@@ -198,14 +188,14 @@ def test_measurements_on_other_images_than_the_probes_do_not_count(
     assert warning.startswith("digits: what was measured on other images or labels")
 
 
-def test_the_machine_is_that_of_the_runs_own_probe(tmp_path: Path) -> None:
+def test_the_machine_is_that_of_the_runs_own_probe(tmp_path):
     run = measured(tmp_path)
     (probe,) = run.measurements.all("probe")
     edit(run, "[ak]*", lambda content: content["environment"].update(hardware={"cpu": "another"}))
     assert result_of(run)["protocol"]["hardware"] == probe.environment["hardware"]
 
 
-def test_other_probes_and_attacks_are_listed_but_do_not_replace_the_runs_own(tmp_path: Path) -> None:
+def test_other_probes_and_attacks_are_listed_but_do_not_replace_the_runs_own(tmp_path):
     run = measured(tmp_path)
     before = result_of(run)
     measure_probe(run, "digits", replace(run.config.probe, solver="lbfgs"))
@@ -218,19 +208,3 @@ def test_other_probes_and_attacks_are_listed_but_do_not_replace_the_runs_own(tmp
     few = trained(tmp_path / "few")
     measure_attacks(few, "digits", attacks_at(["fgsm"], 0.02, 8))  # not on 64 images
     assert result_of(few)["accuracy"]["digits"] | {"clean": 0} == {"clean": 0, "fgsm": None, "pgd": None}
-
-
-def test_measurements_of_another_encoder_do_not_count(tmp_path: Path) -> None:
-    run = measured(tmp_path)
-    other = build_model(run.config.encoder, image_size=8, adversarial=False, seed=9).encoder
-    save_encoder(other, run.config.encoder, 8, run.folder.encoder)
-    found = result_of(open_run(run.folder, device=CPU))
-    assert (found["accuracy"], found["attacks"]) == ({}, [])
-
-
-def test_probe_curves_are_those_of_the_runs_probe(tmp_path: Path) -> None:
-    run = measured(tmp_path)
-    curves = Overview(run).probe_curves()
-    assert list(curves) == ["digits"]
-    assert len(curves["digits"]) == 20
-    assert curves["digits"][-1] == result_of(run)["accuracy"]["digits"]["clean"]

@@ -5,7 +5,6 @@ import os
 import shutil
 import signal
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,16 +16,8 @@ from intnacl.runs.images import RunImages
 from intnacl.runs.stages import check, train_and_measure
 from intnacl.training.ranks import Ranks
 from intnacl.training.stop import Stop
-from tiny_run import (
-    CPU,
-    HERE,
-    config,
-    forbid_evaluation,
-    measured,
-    trained,
-    trained_original,
-    write_images,
-)
+from mistakes import must_refuse
+from tiny_run import CPU, HERE, config, forbid_evaluation, measured, trained, trained_original, write_images
 
 
 class StopAfter(Stop):
@@ -43,18 +34,16 @@ class StopAfter(Stop):
         return self.reason is not None
 
 
-def test_a_stopped_measurement_goes_on_where_it_was(tmp_path: Path) -> None:
-    folder = trained(tmp_path).folder
-    said: list[str] = []
+def test_a_stopped_measurement_goes_on_where_it_was(tmp_path):
+    folder, said = trained(tmp_path).folder, []
     assert train_and_measure(config(), folder, HERE, StopAfter(3), said.append) == "terminate"
     stages = ["probe digits", "knn digits", "fgsm, pgd digits at eps 0.02"]
     assert [text.split(":")[0] for text in said] == stages
     assert not folder.result.exists()
     first = {path.name: path.read_bytes() for path in folder.measurements.iterdir()}
-    assert len(first) == 4
     assert train_and_measure(config(), folder, HERE, Stop()) is None
     later = {path.name: path.read_bytes() for path in folder.measurements.iterdir()}
-    assert len(later) == 6
+    assert (len(first), len(later)) == (4, 6)
     assert first.items() <= later.items()
     assert folder.page.exists()
 
@@ -69,9 +58,9 @@ def test_a_stopped_measurement_goes_on_where_it_was(tmp_path: Path) -> None:
     ],
 )
 def test_a_signal_ends_a_measurement_at_once(
-    number: int, reason: str, within: Any, name: str, said: list[str], tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+    number, reason, within, name, said, tmp_path,
+    monkeypatch,
+):  # fmt: skip
     run, real = trained(tmp_path, **{"evaluation.eps": (0.02,)}), getattr(within, name)
 
     def _interrupted(*arguments: Any, **options: Any) -> Any:
@@ -88,9 +77,7 @@ def test_a_signal_ends_a_measurement_at_once(
     assert train_and_measure(run.config, run.folder, HERE, Stop()) is None
 
 
-def test_a_finished_run_is_left_as_it_is_and_needs_no_images(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_finished_run_is_left_as_it_is_and_needs_no_images(tmp_path, monkeypatch):
     folder = measured(tmp_path).folder
     before = {path: path.stat().st_ino for path in folder.path.rglob("*")}  # a replaced file has another
     forbid_evaluation(monkeypatch)
@@ -99,7 +86,7 @@ def test_a_finished_run_is_left_as_it_is_and_needs_no_images(
     assert {path: path.stat().st_ino for path in folder.path.rglob("*")} == before
 
 
-def test_another_process_that_measures_is_not_disturbed(tmp_path: Path) -> None:
+def test_another_process_that_measures_is_not_disturbed(tmp_path):
     folder = trained(tmp_path).folder
     other = RunFolder(folder)
     told = r"another process is working in .*run: wait until it ends"
@@ -108,13 +95,15 @@ def test_another_process_that_measures_is_not_disturbed(tmp_path: Path) -> None:
     assert not folder.measurements.exists()
 
 
-def test_a_run_stopped_in_training_is_not_measured(tmp_path: Path) -> None:
-    folder = RunFolder(tmp_path / "run")
-    assert train_and_measure(config(), folder, HERE, StopAfter(1)) == "terminate"
+def test_neither_a_run_stopped_in_training_nor_another_rank_measures(tmp_path):
+    begun, folder = RunFolder(tmp_path / "begun"), trained(tmp_path).folder
+    assert train_and_measure(config(), begun, HERE, StopAfter(1)) == "terminate"
+    assert train_and_measure(config(), folder, Ranks(1, 2, CPU), Stop()) is None
+    assert not begun.measurements.exists()
     assert not folder.measurements.exists()
 
 
-def test_transfer_sets_get_the_same_figures(tmp_path: Path) -> None:
+def test_transfer_sets_get_the_same_figures(tmp_path):
     name = write_images(tmp_path / "images")
     settings = config(**{"evaluation.transfer": (name,), "evaluation.eps": (0.02,), "root": str(tmp_path)})
     folder = RunFolder(tmp_path / "run")
@@ -126,50 +115,32 @@ def test_transfer_sets_get_the_same_figures(tmp_path: Path) -> None:
     assert set(accuracy[name]) == {"clean", "fgsm", "pgd"}
 
 
-def test_the_supervised_baseline_is_measured_alike(tmp_path: Path) -> None:
-    settings = config(objective="supervised", **{"train.epochs": 1, "evaluation.eps": (0.02,)})
-    folder = RunFolder(tmp_path / "run")
-    assert train_and_measure(settings, folder, HERE, Stop()) is None
-    result = json.loads(folder.result.read_text())
-    assert result["protocol"]["objective"] == "supervised"
-    assert result["accuracy"]["digits"]["clean"] > 50
-    assert "supervised on digits" in folder.page.read_text()
-
-
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("setting", "value", "message"),
     [
-        ({"evaluation.eps": (0.02, 2.0)}, r"eps=2\.0 is out of range"),
-        ({"evaluation.eps": ()}, r"evaluation\.eps is empty"),
-        ({"evaluation.attacks": ("fgms",)}, "did you mean 'fgsm'"),
-        ({"evaluation.images": 0}, "images=0"),
-        ({"evaluation.transfer": ("digit",)}, "did you mean 'digits'"),
-        ({"evaluation.transfer": ("folder:nowhere",)}, "nowhere is not a folder"),
+        ("eps", (0.02, 2.0), r"eps=2\.0 is out of range"),
+        ("eps", (), r"evaluation\.eps is empty"),
+        ("attacks", ("fgms",), "did you mean 'fgsm'"),
+        ("images", 0, "images=0"),
+        ("transfer", ("digit",), "did you mean 'digits'"),
+        ("transfer", ("folder:nowhere",), "nowhere is not a folder"),
     ],
 )
-def test_mistakes_are_found_before_training(tmp_path: Path, changes: dict[str, object], message: str) -> None:
+def test_mistakes_are_found_before_training(tmp_path, setting, value, message):
     with pytest.raises(InputError, match=message):
-        train_and_measure(config(**changes), RunFolder(tmp_path / "run"), HERE, Stop())
+        train_and_measure(
+            config(**{f"evaluation.{setting}": value}), RunFolder(tmp_path / "run"), HERE, Stop()
+        )
     assert not (tmp_path / "run").exists()
 
 
-def test_where_autoattack_cannot_be_done_is_told_before_training(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_autoattack_cannot_be_done_is_told_before_training(tmp_path, monkeypatch):
     wanted = config(root=str(tmp_path), **{"evaluation.attacks": ("fgsm", "autoattack")})
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "pyautoattack", None)
-        with pytest.raises(InputError, match=r"pip install '/.*\[autoattack\]'"):
-            check(wanted, RunImages(wanted))
+        must_refuse(check, wanted, RunImages(wanted), r"pip install '/.*\[autoattack\]'")
     monkeypatch.setattr("intnacl.runs.stages.require_autoattack", lambda: None)
     name = write_images(tmp_path / "images", classes=("cat", "cow", "dog"))
     for where in ({"dataset": name}, {"evaluation.transfer": (name,)}):
         asked = config(root=str(tmp_path), **where, **{"evaluation.attacks": ("pgd", "autoattack")})
-        with pytest.raises(InputError, match="needs at least 4 classes, these are 3: use pgd"):
-            check(asked, RunImages(asked))
-
-
-def test_ranks_other_than_the_main_one_do_not_measure(tmp_path: Path) -> None:
-    folder = trained(tmp_path).folder
-    assert train_and_measure(config(), folder, Ranks(1, 2, CPU), Stop()) is None
-    assert not folder.measurements.exists()
+        must_refuse(check, asked, RunImages(asked), "needs at least 4 classes, these are 3: use pgd")
