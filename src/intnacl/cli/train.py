@@ -90,7 +90,8 @@ def run(
     from intnacl.data.datasets import local_name
     from intnacl.runs.compare import compare as run_all
     from intnacl.runs.compare import write_comparison
-    from intnacl.runs.folder import file_name, loss_name
+    from intnacl.runs.config import loss_name
+    from intnacl.runs.folder import file_name
     from intnacl.training.ranks import ranks
     from intnacl.training.stop import Stop
 

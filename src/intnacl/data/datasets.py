@@ -90,11 +90,11 @@ class Dataset(ImageSet):
                 f"holdout={count} of the {len(self):,} training images of {self.name!r}: take at least 1 and "
                 "leave some to train on."
             )
-        n, classes = len(self), 1 if self.labels is None else len(self.classes)
+        n = len(self)
         labels_N = torch.zeros(n, dtype=torch.int64) if self.labels is None else self.labels
         shuffled_N = permutation(0, HOLD_OUT, n)
         by_class_N = shuffled_N[labels_N[shuffled_N].argsort(stable=True)]  # in random order in each class
-        size_C = torch.bincount(labels_N, minlength=classes)
+        size_C = torch.bincount(labels_N)
         rank_N = torch.arange(n) - (size_C.cumsum(0) - size_C)[labels_N[by_class_N]]
         quantile_N = (rank_N + 0.5) / size_C[labels_N[by_class_N]]
         held = by_class_N[quantile_N.argsort(stable=True)[:count]].sort().values
@@ -283,8 +283,7 @@ def load(
     looked for and caches are kept: by default $INTNACL_DATA, else ~/.cache/intnacl. `size` is the side to
     which `folder:` and `parquet:` resize (32). Images that cannot be decoded are listed in `.skipped`, with a
     warning when they are first decoded; `strict` makes them an error. `.names` are the paths of a folder's
-    images, in the same order.
-    `download=False` never touches the network.
+    images, in the same order. `download=False` never touches the network.
     """
     check_name(name)
     check_choice("split", split, SPLITS)

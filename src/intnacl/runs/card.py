@@ -9,8 +9,7 @@ from intnacl.attacks.named import ATTACK_NAMES, eps_text
 from intnacl.console import two_decimals
 from intnacl.data.datasets import is_at_path
 from intnacl.errors import printable
-from intnacl.runs.config import RunConfig
-from intnacl.runs.folder import loss_name
+from intnacl.runs.config import RunConfig, loss_name
 from intnacl.runs.page import accuracy_rows, attack_heads, escape_markdown
 from intnacl.runs.result import Result, best_rows, images_measured_on, radius_text
 

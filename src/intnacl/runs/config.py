@@ -17,7 +17,7 @@ from intnacl.data.datasets import absolute_name
 from intnacl.data.draws import check_seed
 from intnacl.errors import InputError, Settings, check_choice, must, one_of, setting
 from intnacl.evaluation.probe import ProbeConfig
-from intnacl.losses.config import LossConfig
+from intnacl.losses.config import PRESETS, LossConfig
 from intnacl.models.encoders import EncoderConfig
 from intnacl.training.settings import TrainConfig
 
@@ -91,6 +91,17 @@ def _dotted(owner: type, prefix: str = "") -> Iterator[tuple[str, Field[Any]]]:
 SETTINGS: Mapping[str, Field[Any]] = dict(_dotted(RunConfig))  # by dotted name; docs/settings.md lists them
 FREE = frozenset(key for key, one in SETTINGS.items() if one.metadata.get("free"))
 FLAGS = {key: one.name for key, one in SETTINGS.items() if one.metadata.get("flag")}  # their names as flags
+
+
+def loss_name(config: RunConfig) -> str:
+    """Return the preset with these settings, else the loss's numerator and negatives."""
+    if config.objective == "supervised":
+        return config.objective
+    loss = config.loss if config.loss.weight == "one" else replace(config.loss, weight="loss")  # both are ŵ
+    for name, row in PRESETS.items():
+        if replace(LossConfig(**row), temperature=loss.temperature) == loss:
+            return name
+    return f"{config.loss.nacl}-{config.loss.negatives}"
 
 
 def to_dict(config: RunConfig) -> dict[str, Any]:

@@ -11,7 +11,6 @@ import time
 import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import replace
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
@@ -21,9 +20,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast
 from intnacl.data.datasets import local_name
 from intnacl.errors import InputError, InputWarning
 from intnacl.files import disk_errors, lock, make_folder, parse_json, read_file, read_json, write_file
-from intnacl.losses.config import PRESETS, LossConfig
 from intnacl.models.weights import BEST_ENCODER, ENCODER, checksum_file
-from intnacl.runs.config import RunConfig, differences, from_dict, to_dict
+from intnacl.runs.config import RunConfig, differences, from_dict, loss_name, to_dict
 from intnacl.training.checkpoint import saved
 
 if TYPE_CHECKING:
@@ -302,17 +300,6 @@ def default_folder(config: RunConfig) -> Path:
     """Return runs/DATASET-LOSS-M-seedSEED, where --out is not given."""
     dataset = local_name(config.dataset).replace(os.sep, "_").replace(":", "_")
     return Path("runs") / f"{dataset}-{loss_name(config)}-{config.loss.num_positives}-seed{config.seed}"
-
-
-def loss_name(config: RunConfig) -> str:
-    """Return the preset with these settings, else the loss's numerator and negatives."""
-    if config.objective == "supervised":
-        return config.objective
-    loss = config.loss if config.loss.weight == "one" else replace(config.loss, weight="loss")  # both are ŵ
-    for name, row in PRESETS.items():
-        if replace(LossConfig(**row), temperature=loss.temperature) == loss:
-            return name
-    return f"{config.loss.nacl}-{config.loss.negatives}"
 
 
 def file_name(dataset: str) -> str:

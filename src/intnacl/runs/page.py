@@ -15,7 +15,8 @@ from intnacl.plots.curves import draw_learning, draw_probe, draw_robustness, lea
 from intnacl.plots.gallery import draw_examples
 from intnacl.plots.style import inline_svg
 from intnacl.runs.attack import Examples, load_examples
-from intnacl.runs.folder import RunFolder, loss_name
+from intnacl.runs.config import loss_name
+from intnacl.runs.folder import RunFolder
 from intnacl.runs.measurements import Measurement, plain
 from intnacl.runs.opened import Run
 from intnacl.runs.result import (

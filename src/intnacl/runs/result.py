@@ -283,11 +283,8 @@ def best_rows(result: Result, dataset: str) -> list[AttackRow]:
     for row in sorted(result["attacks"], key=lambda row: (row["images"], -row["accuracy"])):
         if row["dataset"] == dataset and not of_one_attack(row):
             chosen[row["name"], row["eps"]] = row
-    known = list(ATTACK_NAMES)
-    place = {name: known.index(name) if name in known else len(known) for name, _ in chosen}
-    return sorted(
-        chosen.values(), key=lambda row: (row["eps"], row["name"] == "worst_case", place[row["name"]])
-    )
+    place = {name: number for number, name in enumerate(ATTACK_NAMES)}
+    return sorted(chosen.values(), key=lambda row: (row["eps"], place.get(row["name"], len(place))))
 
 
 def of_one_attack(row: AttackRow) -> bool:
