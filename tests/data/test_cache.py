@@ -208,7 +208,7 @@ def test_the_default_root(monkeypatch):
 
 
 @pytest.mark.parametrize("skipped", [{}, {"c.png": "empty"}, {"a.png": "empty", "b.png": "empty"}])
-def test_an_entry_of_other_broken_images_is_rebuilt(root: Path, file: Path, skipped: dict[str, str]) -> None:
+def test_an_entry_of_other_broken_images_is_rebuilt(root, file, skipped):
     own = replace(source(file), names=("a.png", "b.png", "broken.png"))
 
     def fill(out: IO[bytes]) -> tuple[list[int], dict[str, str]]:
