@@ -12,18 +12,14 @@ from intnacl.data.images import LoadRequest
 
 def test_splits_share_out_every_digit_in_three_equal_channels():
     train, test = (load_digits(LoadRequest(split=s, root=Path("nowhere"))) for s in ("train", "test"))
-    bunch = load_embedded()
     everyone = torch.cat([train.images, test.images])[:, 0].flatten(1).double()
     ours = sorted(map(tuple, (everyone * 16 / 255).round().int().tolist()))
-    assert ours == sorted(map(tuple, bunch.data.astype(int).tolist()))
+    assert ours == sorted(map(tuple, load_embedded().data.astype(int).tolist()))
     assert (len(train.images), len(test.images)) == (1442, 355)
     share = test.labels.bincount() / (train.labels.bincount() + test.labels.bincount())
     assert (share - 0.2).abs().max() < 0.01  # the split is stratified
+    labels = torch.tensor([0, 1, 0, 0, 0, 0, 1, 1, 1, 1, 0])  # every fifth of a class is for testing
+    assert in_test(labels).nonzero().flatten().tolist() == [5, 9]
     assert train.images.shape == (1442, 3, 8, 8)
     assert train.images.unique().tolist() == np.rint(np.arange(17) * 255 / 16).astype(int).tolist()
     assert torch.equal(train.images[:, 0], train.images[:, 2])
-
-
-def test_every_fifth_of_a_class_is_for_testing():
-    labels = torch.tensor([0, 1, 0, 0, 0, 0, 1, 1, 1, 1, 0])
-    assert in_test(labels).nonzero().flatten().tolist() == [5, 9]

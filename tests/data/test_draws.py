@@ -80,8 +80,6 @@ def test_compiled_equals_eager_for_any_seed_and_step():
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_gpu_draws_the_same_bits():
-    rows = torch.arange(1000)
-    step = torch.tensor(11, device="cuda")
-    assert torch.equal(
-        uniform(2**40 + 1, step, 3, rows.cuda(), 37).cpu(), uniform(2**40 + 1, 11, 3, rows, 37)
-    )
+    rows, step = torch.arange(1000), torch.tensor(11, device="cuda")
+    drawn = uniform(2**40 + 1, step, 3, rows.cuda(), 37).cpu()
+    assert torch.equal(drawn, uniform(2**40 + 1, 11, 3, rows, 37))

@@ -24,6 +24,8 @@ def test_an_image_of_the_right_size_keeps_every_pixel(image):
     assert np.array_equal(decode(data, 8), wanted)
     with pytest.raises(ValueError, match="is 9×8, not 8×8"):
         decode(image(size=(9, 8)), 8, exact=True)
+    names = ("a/b.JPEG", "a/notes.txt", "a/._b.jpg")
+    assert [is_image(Path(name)) for name in names] == [True, False, False]
 
 
 def test_the_central_square_is_kept_and_averaged_not_sampled():
@@ -95,8 +97,3 @@ def test_broken_images_are_set_apart_and_the_order_kept(image, monkeypatch):
 def test_an_unreadable_file_is_an_error_not_a_broken_image(tmp_path):
     gone = [Item("gone", tmp_path / "gone.png", 0)]
     must_refuse(decode_all, gone, 1, io.BytesIO(), r"cannot read .*gone\.png", size=8)
-
-
-def test_names_of_images():
-    names = ("a/b.JPEG", "a/notes.txt", "a/._b.jpg")
-    assert [is_image(Path(name)) for name in names] == [True, False, False]
