@@ -51,7 +51,7 @@ def test_it_needs_no_other_file_and_shows_figures_and_drawings(tmp_path):
     assert f"<td>digits</td>{cells}" in text
     assert "simclr on digits" in text
     assert "PGD at eps 0.1." in text  # the images at the largest, where most is to be seen
-    assert "PGD leaves an image as it is that is misclassified without it" in text
+    assert "PGD leaves an image alone that is misclassified already" in text
 
 
 def test_a_page_is_drawn_from_what_is_stored(tmp_path, monkeypatch):
