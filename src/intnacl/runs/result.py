@@ -284,7 +284,11 @@ def best_rows(result: Result, dataset: str) -> list[AttackRow]:
         if row["dataset"] == dataset and not of_one_attack(row):
             chosen[row["name"], row["eps"]] = row
     place = {name: number for number, name in enumerate(ATTACK_NAMES)}
-    return sorted(chosen.values(), key=lambda row: (row["eps"], place.get(row["name"], len(place))))
+
+    def order(row: AttackRow) -> tuple[float, bool, int]:
+        return row["eps"], row["name"] == "worst_case", place.get(row["name"], len(place))
+
+    return sorted(chosen.values(), key=order)
 
 
 def of_one_attack(row: AttackRow) -> bool:
