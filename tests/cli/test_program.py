@@ -1,6 +1,7 @@
 """The program: it shows its commands at once, and its ends are clear."""
 
 import errno
+import os
 import shlex
 import subprocess
 import sys
@@ -167,3 +168,17 @@ def test_any_name_of_a_folder_is_trained_on_and_shown_without_terminal_codes(tmp
         assert result.returncode == 0, shown
         assert not [c for c in shown if not c.isprintable() and c != "\n"]
     assert (Path(out) / "report.html").exists()
+
+
+@pytest.mark.parametrize(("given", "expected"), [({}, "400"), ({"OMP_WAIT_POLICY": "ACTIVE"}, None)])
+def test_waiting_threads_sleep_soon_unless_the_user_says_otherwise(monkeypatch, given, expected):
+    """It is set before torch is loaded, and whatever the command starts inherits it."""
+    for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"):
+        monkeypatch.delenv(name, raising=False)
+    code = "import os, sys; from intnacl.cli import main; sys.argv = ['intnacl', '--help']\n"
+    code += "try: main()\nexcept SystemExit: pass\n"
+    code += "print('torch' in sys.modules, os.environ.get('GOMP_SPINCOUNT'))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | given, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines()[-1] == f"False {expected}"

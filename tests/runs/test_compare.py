@@ -10,13 +10,8 @@ import pytest
 import torch
 
 from intnacl.runs.compare import accuracy_panels, compare, run_folder, summarize, write_comparison
-from intnacl.runs.config import RunConfig
-from intnacl.runs.folder import RunFolder
-from intnacl.runs.side_by_side import cores, suits, train_and_measure_all
-from intnacl.runs.stages import train_and_measure
 from intnacl.training.ranks import Ranks
 from intnacl.training.stop import Stop
-from mistakes import must_refuse
 from tiny_run import HERE, config, measured_original
 
 
@@ -148,58 +143,3 @@ def test_runs_have_folders_of_their_own_and_a_stop_is_passed_on(tmp_path):
     assert stored["seed"] == 3
     assert compare(configs, [3, 4], tmp_path, HERE, Stop(max_minutes=0), said.append) == "time"
     assert not run_folder(tmp_path, "simclr", 4).result.exists()
-
-
-def two_runs(tmp_path: Path, **changes: object) -> dict[str, tuple[RunConfig, RunFolder]]:
-    return {
-        name: (config(**{"train.epochs": 1, **changes, "seed": seed}), RunFolder(tmp_path / name))
-        for seed, name in enumerate(("a", "b"))
-    }
-
-
-def test_runs_side_by_side_end_in_the_bytes_of_runs_in_turn(tmp_path):
-    said: list[str] = []
-    assert train_and_measure_all(two_runs(tmp_path / "beside"), Stop(), said.append) is None
-    for name, (settings, folder) in two_runs(tmp_path / "turn").items():
-        assert train_and_measure(settings, folder, HERE, Stop()) is None
-        beside = RunFolder(tmp_path / "beside" / name)
-        assert beside.encoder.read_bytes() == folder.encoder.read_bytes()
-        accuracies = [one.read_result()["attacks"] for one in (beside, folder)]
-        assert accuracies[0] == accuracies[1]
-        assert any(line.startswith(f"{name}: epoch 1/1  loss ") for line in said)
-        assert any(line.startswith(f"{name}: probe digits: ") for line in said)
-
-
-def test_a_mistake_in_one_run_stops_the_others_and_is_named(tmp_path):
-    runs = two_runs(tmp_path, **{"train.epochs": 10_000})
-    runs["b"][1].path.write_bytes(b"a file")
-    must_refuse(train_and_measure_all, runs, Stop(), lambda line: None, r"^b: .*is a file: give a folder")
-    assert runs["a"][1].state() in ("empty", "begun")
-
-
-def test_a_stop_is_handed_on_and_the_same_call_goes_on(tmp_path):
-    runs, said = two_runs(tmp_path, **{"train.epochs": 10_000}), list[str]()
-    stop = Stop()
-
-    def say(line: str) -> None:
-        said.append(line)
-        if "epoch 2/" in line:
-            stop.reason = "terminate"
-
-    assert train_and_measure_all(runs, stop, say) == "terminate"
-    assert {folder.state() for _, folder in runs.values()} == {"begun"}
-
-
-@pytest.mark.parametrize(
-    ("changes", "here", "suited"),
-    [
-        ({}, HERE, True),
-        ({"encoder.name": "resnet18"}, HERE, False),
-        ({}, Ranks(0, 2, HERE.device), False),
-        ({}, Ranks(0, 1, torch.device("cuda")), False),
-    ],
-)
-def test_small_networks_alone_on_a_cpu_suit(tmp_path, changes, here, suited):
-    runs = two_runs(tmp_path, **changes)
-    assert suits(runs, here) == (suited and cores() > 1)
-    assert not suits({"a": runs["a"]}, here)

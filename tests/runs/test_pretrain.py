@@ -23,7 +23,7 @@ from intnacl.models.weights import from_pretrained
 from intnacl.runs.config import RunConfig
 from intnacl.runs.folder import RunFolder
 from intnacl.runs.images import RunImages
-from intnacl.runs.pretrain import build_objective, decided, faster_precision, pretrain, suited_threads
+from intnacl.runs.pretrain import build_objective, decided, faster_precision, pretrain
 from intnacl.runs.resolve import resolve
 from intnacl.runs.result import Result
 from intnacl.runs.stages import train_and_measure
@@ -346,18 +346,6 @@ def test_objectives_by_name(tmp_path):
     unlabelled = load(f"npz:{tmp_path / 'plain.npz'}")
     with pytest.raises(InputError, match="has no labels: supervised training needs them"):
         build_objective(config(objective="supervised"), unlabelled, ALONE)
-
-
-def test_the_small_network_trains_with_one_thread_and_gives_the_others_back():
-    threads, before = [], torch.get_num_threads()
-    try:
-        torch.set_num_threads(2)
-        for settings in (config(), config(encoder__name="resnet18")):
-            with suited_threads(settings, HERE):
-                threads.append(torch.get_num_threads())
-        assert [*threads, torch.get_num_threads()] == [1, 2, 2]
-    finally:
-        torch.set_num_threads(before)
 
 
 def test_a_cpus_precision_is_decided_once_and_kept(tmp_path, monkeypatch):

@@ -12,7 +12,6 @@ from intnacl.console import print_table, print_warnings, show
 from intnacl.files import write_json
 from intnacl.plots.curves import Curve, draw_comparison
 from intnacl.plots.style import save_figure
-from intnacl.runs import side_by_side
 from intnacl.runs.config import RunConfig, from_dict
 from intnacl.runs.folder import RunFolder
 from intnacl.runs.images import MeasuredSplit, RunImages
@@ -60,12 +59,6 @@ def compare(
     Many ranks first train all of them: the main one measures alone, and the others cannot wait that long.
     """
     runs = [(label, replace(config, seed=seed)) for seed in seeds for label, config in configs.items()]
-    by_label = {
-        f"{label}, seed {config.seed}": (config, run_folder(folder, label, config.seed))
-        for label, config in runs
-    }
-    if side_by_side.suits(by_label, here):
-        return side_by_side.train_and_measure_all(by_label, stop, say)
     images = RunImages(runs[0][1])  # they are the same for all
     for label, config in runs if here.world > 1 else ():
         if here.main:

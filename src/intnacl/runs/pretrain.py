@@ -4,8 +4,7 @@ import gc
 import math
 import time
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import cache
 
@@ -57,7 +56,7 @@ def pretrain(
                 "repeat it."
             )
         try:
-            with memory_errors(), suited_threads(config, here):
+            with memory_errors():
                 reason = _train(config, folder, here, stop, images)
         except BaseException:
             if begun:
@@ -101,23 +100,6 @@ def faster_precision(encoder: EncoderConfig, side: int) -> str:
             features.float().sum().backward()
             least[precision] = min(least[precision], time.perf_counter() - begun)
     return "bf16" if least["bf16"] < 0.75 * least["fp32"] else "fp32"
-
-
-@contextmanager
-def suited_threads(config: RunConfig, here: Ranks) -> Iterator[None]:
-    """Let the small network have a CPU's thread of its own inside the block.
-
-    Its operations are so short that several threads mostly wait for each other: beside another busy process
-    they are several times slower than one. With one, a run also ends in the same bytes whatever the number of
-    cores.
-    """
-    before = torch.get_num_threads()
-    try:
-        if config.encoder.name == "small" and here.device.type == "cpu":
-            torch.set_num_threads(1)
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _as_begun(config: RunConfig, folder: RunFolder, here: Ranks) -> RunConfig:

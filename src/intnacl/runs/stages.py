@@ -14,7 +14,7 @@ from intnacl.runs.folder import RunFolder, default_folder
 from intnacl.runs.images import RunImages
 from intnacl.runs.measure import measure_all
 from intnacl.runs.opened import Run, open_run
-from intnacl.runs.pretrain import pretrain, suited_threads
+from intnacl.runs.pretrain import pretrain
 from intnacl.runs.resolve import resolve, warn_of_unused
 from intnacl.training.ranks import Ranks, ranks
 from intnacl.training.stop import Stop
@@ -88,8 +88,7 @@ def train_and_measure(
     with nullcontext() if not here.main or folder.state() == "finished" else folder.work():
         reason = pretrain(config, folder, here, stop, images)
         if reason is None and here.main:
-            with suited_threads(config, here):
-                reason = measure_all(open_run(folder, device=here.device, images=images), stop, say)
+            reason = measure_all(open_run(folder, device=here.device, images=images), stop, say)
         return reason
 
 
