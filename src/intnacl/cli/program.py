@@ -44,7 +44,7 @@ def main() -> None:
 
     _let_waiting_threads_sleep()
     show_warnings_once()
-    for stream in (sys.stdout, sys.stderr):  # the name of a file may be no UTF-8
+    for stream in (sys.stdout, sys.stderr):  # a file's name may not be UTF-8
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     try:

@@ -52,7 +52,7 @@ def save_encoder(
     from safetensors.torch import save
 
     settings = asdict(config)
-    if pretrained := bool(settings.pop("pretrained")):  # from where is no matter: the weights are here
+    if pretrained := bool(settings.pop("pretrained")):  # the weights are here, wherever they are from
         settings["pretrained"] = pretrained
     header: EncoderHeader = {"encoder": settings, "image_size": image_size, "data": data}
     content = save(clean_state(encoder), {KEY: json.dumps(header, sort_keys=True)})
