@@ -14,8 +14,8 @@ from intnacl.attacks.sanity import accuracy_warnings
 from intnacl.console import watched
 from intnacl.errors import printable
 from intnacl.evaluation import robustness
-from intnacl.files import fits, parse_json, write_file
-from intnacl.models.weights import read_tensors
+from intnacl.files import fits, parse_json, read_file, write_file
+from intnacl.models.weights import parse_tensors
 from intnacl.runs.config import EvaluationConfig
 from intnacl.runs.folder import digest
 from intnacl.runs.images import pair
@@ -261,7 +261,7 @@ def load_examples(run: "Run", dataset: str) -> Examples | None:
     from safetensors import SafetensorError
 
     try:
-        metadata, tensors = read_tensors(run.folder.examples(dataset))
+        metadata, tensors = parse_tensors(read_file(run.folder.examples(dataset)))
         facts = parse_json(metadata["intnacl"])
         if not fits(facts, FACTS) or facts["of"] != _examples_key(run, dataset):
             return None
