@@ -17,7 +17,7 @@ from intnacl.models.encoders import SMALL, build_model, timm_options
 from intnacl.models.resnets import RESNETS
 from intnacl.models.weights import ENCODER, clean_state
 from intnacl.runs.card import CARD_MARK, model_card
-from intnacl.runs.config import to_dict
+from intnacl.runs.folder import RunFolder
 from intnacl.runs.opened import Run, open_run
 from intnacl.runs.result import Overview
 
@@ -45,8 +45,9 @@ def export_run(path: Path, format: str, out: Path | None = None) -> Path:
     card = model_card(run.config, result, usage, library=library)
     write_file(out / name, content)
     if elsewhere:  # the run's own files stay, and an unfinished run gets no result
-        write_json(out / "config.json", to_dict(run.config))
-        write_json(out / "result.json", result)
+        exported = RunFolder(out)
+        exported.write_config(run.config)
+        write_json(exported.result, result)
     write_text(readme, card)
     return out / name
 

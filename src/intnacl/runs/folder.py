@@ -21,7 +21,7 @@ from intnacl.data.datasets import local_name
 from intnacl.errors import InputError, InputWarning
 from intnacl.files import disk_errors, lock, make_folder, parse_json, read_file, read_json, write_file
 from intnacl.models.weights import BEST_ENCODER, ENCODER, checksum_file
-from intnacl.runs.config import RunConfig, differences, from_dict, loss_name, to_dict
+from intnacl.runs.config import VERSION, RunConfig, differences, from_dict, loss_name, to_dict
 from intnacl.training.checkpoint import saved
 
 if TYPE_CHECKING:
@@ -153,6 +153,10 @@ class RunFolder:
 
     def read_config(self) -> RunConfig:
         """Return the run's configuration."""
+        return self.read_versioned_config()[0]
+
+    def read_versioned_config(self) -> tuple[RunConfig, int]:
+        """Return the run's configuration, and the version of its file."""
         if self.path.is_file():
             raise InputError(f"{self.path} is a file: give the folder of a run.")
         if not self.config.exists():
@@ -161,7 +165,11 @@ class RunFolder:
                 f"`intnacl pretrain --out {self.path}` makes one."
             )
         try:
-            return from_dict(parse_json(read_file(self.config)))
+            values = parse_json(read_file(self.config))
+            version = values.get("version", 1)
+            if version not in range(1, VERSION + 1):
+                raise ValueError(f"version={version!r} is not known here")
+            return from_dict({key: value for key, value in values.items() if key != "version"}), version
         except (OSError, ValueError, AttributeError) as error:
             raise InputError(f"{self.config} is damaged, or of another version: {error}") from error
 
@@ -212,8 +220,12 @@ class RunFolder:
                 f"{self.path} has an {ENCODER} but no {self.config.name}: nothing tells how it came about. "
                 "Take another --out."
             )
-        write_file(self.config, json.dumps(to_dict(config), indent=1).encode())
+        self.write_config(config)
         return True
+
+    def write_config(self, config: RunConfig) -> None:
+        """Write the configuration, without looking at what is there."""
+        write_file(self.config, json.dumps({"version": VERSION, **to_dict(config)}, indent=1).encode())
 
     def undo(self) -> None:
         """Take back what `begin` did if nothing was trained: the corrected command may use the folder."""
