@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from types import NoneType
 from typing import Any, NamedTuple, NotRequired, TypedDict
 
 from torch import Tensor
@@ -18,16 +17,6 @@ from intnacl.models.encoders import Encoder, EncoderConfig, build_model
 
 ENCODER, BEST_ENCODER = "encoder.safetensors", "encoder-best.safetensors"  # in a run's folder
 KEY = "intnacl"
-NUMBER = (int, float)
-HEADER = {
-    "encoder": {
-        "name?": str, "head?": str, "init?": str, "norm?": str, "sync?": bool,
-        "adversarial_momentum?": NUMBER, "mean": [NUMBER], "std": [NUMBER],
-    },
-    "image_size": int,
-    "data?": (str, NoneType),
-}  # fmt: skip
-"""The form of a header, as `fits` takes it."""
 
 
 class EncoderHeader(TypedDict):
@@ -145,7 +134,7 @@ def parse_tensors(content: bytes) -> tuple[dict[str, Any], dict[str, Tensor]]:
 def _parse(content: bytes) -> tuple[EncoderHeader, dict[str, Tensor]]:
     metadata, tensors = parse_tensors(content)
     header: EncoderHeader = parse_json(metadata[KEY])
-    if not fits(header, HEADER):
+    if not fits(header, EncoderHeader) or not fits(header["encoder"], EncoderConfig):
         raise ValueError("its header")
     return header, tensors
 

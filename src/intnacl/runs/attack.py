@@ -4,7 +4,7 @@ import json
 import shutil
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple, TypedDict, cast
 
 import torch
 from torch import Tensor
@@ -227,7 +227,13 @@ class Examples(NamedTuple):
     """As from `robustness.examples`."""
 
 
-FACTS = {"of": str, "attack": {"name": str, "eps": (int, float)}, "classes": [str]}
+class ExampleFacts(TypedDict):
+    """What is stored beside the images."""
+
+    of: str
+    """The digest of the classifier and its images."""
+    attack: AttackSettings
+    classes: list[str]
 
 
 def store_examples(run: "Run", dataset: str, attacks: Sequence[Attack]) -> None:
@@ -263,7 +269,7 @@ def load_examples(run: "Run", dataset: str) -> Examples | None:
     try:
         metadata, tensors = parse_tensors(read_file(run.folder.examples(dataset)))
         facts = parse_json(metadata["intnacl"])
-        if not fits(facts, FACTS) or facts["of"] != _examples_key(run, dataset):
+        if not fits(facts, ExampleFacts) or facts["of"] != _examples_key(run, dataset):
             return None
         found = Examples(facts["attack"], tuple(map(printable, facts["classes"])), tensors)
         if not _is_whole(found):

@@ -28,8 +28,9 @@ from intnacl.runs.folder import RunFolder, file_name
 from intnacl.runs.measure import measure_hcl_probe, measure_knn, measure_probe
 from intnacl.runs.measurements import Measurement
 from intnacl.runs.opened import Run, open_run
+from intnacl.runs.overview import Overview
 from intnacl.runs.page import draw_stored, print_attacks, print_probes, write_result_and_page
-from intnacl.runs.result import Overview, best_rows
+from intnacl.runs.result import best_rows
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -19,7 +19,7 @@ from intnacl.models.weights import ENCODER, clean_state
 from intnacl.runs.card import CARD_MARK, model_card
 from intnacl.runs.folder import RunFolder
 from intnacl.runs.opened import Run, open_run
-from intnacl.runs.result import Overview
+from intnacl.runs.overview import Overview
 
 Exported = tuple[str, bytes, str]
 """The name of the encoder's file, its content, and code that uses it."""
