@@ -197,11 +197,19 @@ def group_rows(group: AttackGroup) -> list[AttackRow]:
         clean = some[0][1]["clean"][:images]
         marks = zip(clean, *(verdicts["attacked"][:images] for _, verdicts in some), strict=True)
         right = sum(all(mark == "1" for mark in image) for image in marks)
-        rows.append({
-            "name": "worst_case", "eps": eps, "steps": None, "step_size": None, "restarts": None,
-            "images": images, "accuracy": 100 * right / images, "clean": 100 * clean.count("1") / images,
-            "of": [one.settings["attacks"][0]["name"] for one, _ in some],
-        })  # fmt: skip
+        rows.append(
+            {
+                "name": "worst_case",
+                "eps": eps,
+                "steps": None,
+                "step_size": None,
+                "restarts": None,
+                "images": images,
+                "accuracy": 100 * right / images,
+                "clean": 100 * clean.count("1") / images,
+                "of": [one.settings["attacks"][0]["name"] for one, _ in some],
+            }
+        )
     return rows
 
 

@@ -47,9 +47,13 @@ OWN_CURVE = tuple(n / 255 for n in (1, 2, 4, 8, 16))
 
 
 def probe_command(
-    path: Path, datasets: Sequence[str], protocol: str, changes: Mapping[str, object], device: str,
+    path: Path,
+    datasets: Sequence[str],
+    protocol: str,
+    changes: Mapping[str, object],
+    device: str,
     root: Path | None = None,
-) -> list[Measurement]:  # fmt: skip
+) -> list[Measurement]:
     """Probe a run's encoder on data sets, the run's own by default, with settings of the probe changed."""
     check_choice("protocol", protocol, PROTOCOLS)
     for key in changes:

@@ -61,10 +61,15 @@ def _is_card(readme: Path) -> bool:
 
 def _safetensors(run: Run) -> Exported:
     side = run.image_size
-    usage = "\n".join([
-        "import intnacl", "import torch", "", f'encoder = intnacl.from_pretrained("{ENCODER}")',
-        *_compute("encoder(pixels)", side, run.encoder.feature_dim),
-    ])  # fmt: skip
+    usage = "\n".join(
+        [
+            "import intnacl",
+            "import torch",
+            "",
+            f'encoder = intnacl.from_pretrained("{ENCODER}")',
+            *_compute("encoder(pixels)", side, run.encoder.feature_dim),
+        ]
+    )
     return ENCODER, run.folder.encoder.read_bytes(), usage
 
 
@@ -172,11 +177,17 @@ def _onnx(run: Run) -> Exported:
     for batch in (x, x[:1], x[:3]):
         found = torch.from_numpy(session.run(None, {"pixels": batch.numpy()})[0])
         check_close(found, run.encoder, batch)
-    usage = "\n".join([
-        "import numpy", "import onnxruntime", "", 'session = onnxruntime.InferenceSession("encoder.onnx")',
-        f'pixels = numpy.random.rand(2, 3, {side}, {side}).astype("float32")  # your images: RGB in [0, 1]',
-        f'(features,) = session.run(None, {{"pixels": pixels}})  # (2, {run.encoder.feature_dim})',
-    ])  # fmt: skip
+    usage = "\n".join(
+        [
+            "import numpy",
+            "import onnxruntime",
+            "",
+            'session = onnxruntime.InferenceSession("encoder.onnx")',
+            f"pixels = numpy.random.rand(2, 3, {side}, {side})"
+            '.astype("float32")  # your images: RGB in [0, 1]',
+            f'(features,) = session.run(None, {{"pixels": pixels}})  # (2, {run.encoder.feature_dim})',
+        ]
+    )
     return path.name, content, usage
 
 

@@ -69,9 +69,13 @@ def measure_probe(run: "Run", dataset: str, config: ProbeConfig | None = None) -
         train_NF, test_TF = run.features(dataset)
         with progress(f"probe on {dataset}, passes", config.passes) as advance:
             linear, figures = probe.fit(
-                train_NF, pair(images.train)[1], test_TF, pair(images.queries)[1], config,
+                train_NF,
+                pair(images.train)[1],
+                test_TF,
+                pair(images.queries)[1],
+                config,
                 each_pass=lambda: advance(1),
-            )  # fmt: skip
+            )
         state = {name: value.detach().cpu().contiguous() for name, value in linear.state_dict().items()}
         content = save(state, {"intnacl": json.dumps(settings, sort_keys=True)})
         write_file(path, content)

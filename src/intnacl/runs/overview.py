@@ -58,8 +58,9 @@ class Overview:
         asked = {digest(attack.settings()) for attacks in planned for attack in attacks}
         done = {
             (one.dataset, digest(attack))
-            for one in self.measured["attack"] for attack in one.settings["attacks"]
-        }  # fmt: skip
+            for one in self.measured["attack"]
+            for attack in one.settings["attacks"]
+        }
         return all(
             name in self.probes and {(name, key) for key in asked} <= done for name in self.run.datasets
         )
@@ -71,9 +72,8 @@ class Overview:
     def own_knn(self) -> dict[str, float]:
         """Data set -> kNN accuracy with the number of neighbours that suits it; others are tried by hand."""
         return {
-            one.dataset: one.figures["accuracy"]
-            for one in self.measured["knn"] if one.settings["k"] is None
-        }  # fmt: skip
+            one.dataset: one.figures["accuracy"] for one in self.measured["knn"] if one.settings["k"] is None
+        }
 
     def left_out_warnings(self) -> list[str]:
         """One sentence for each data set whose images or labels are not the same in all measurements."""
@@ -164,14 +164,17 @@ class Overview:
             "accuracy": {"fgsm": "fgsm", "pgd": config.evaluation.pgd},
             "attacks": list({digest(attack): attack for attack in settings}.values()),
             "batch_sizes": {
-                "train": config.train.batch_size, "probe": config.probe.batch_size,
-                "features": FEATURE_BATCH, "attack": BATCH,
+                "train": config.train.batch_size,
+                "probe": config.probe.batch_size,
+                "features": FEATURE_BATCH,
+                "attack": BATCH,
             },
             "precision": {
-                "train": config.train.precision, "measurement": "float32",
+                "train": config.train.precision,
+                "measurement": "float32",
                 "search of iterated attacks": "TF32 on GPUs",
             },
-        }  # fmt: skip
+        }
         measured = [one for kind in ("probe", "knn", "attack") for one in self.measured[kind]]
         if measured:
             where = self.probes.get(config.dataset, measured[0]).environment

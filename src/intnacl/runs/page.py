@@ -42,9 +42,13 @@ def template_environment(package: str, *, autoescape: bool = True, **options: An
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     return Environment(
-        loader=PackageLoader(package), undefined=StrictUndefined, autoescape=autoescape, trim_blocks=True,
-        lstrip_blocks=True, **options,
-    )  # fmt: skip
+        loader=PackageLoader(package),
+        undefined=StrictUndefined,
+        autoescape=autoescape,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        **options,
+    )
 
 
 def escape_markdown(text: str) -> str:

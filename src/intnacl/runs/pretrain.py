@@ -156,15 +156,24 @@ def _train(config: RunConfig, folder: RunFolder, here: Ranks, stop: Stop, images
     train = images.training()
     objective = build_objective(config, train, here)
     trainer = Trainer(
-        objective, train.images, train.labels, config.train,
-        checkpoints=folder.checkpoints, seed=config.seed, here=here, checksum=train.checksum,
+        objective,
+        train.images,
+        train.labels,
+        config.train,
+        checkpoints=folder.checkpoints,
+        seed=config.seed,
+        here=here,
+        checksum=train.checksum,
         monitor=build_monitor(config, images, here),
-    )  # fmt: skip
+    )
     events = folder.tensorboard if config.train.tensorboard else None
     with Journal(
-        folder.log, epochs=config.train.epochs, active=here.main, tensorboard=events,
+        folder.log,
+        epochs=config.train.epochs,
+        active=here.main,
+        tensorboard=events,
         constant=() if config.train.changes_rate else ("lr",),
-    ) as journal:  # fmt: skip
+    ) as journal:
         journal.say(train.facts)
         if (begun := trainer.resume()) is not None:
             check_data(folder, begun.get("data"), train.checksum, len(train))
@@ -198,16 +207,26 @@ def build_objective(config: RunConfig, train: Dataset, here: Ranks) -> Objective
         if train.labels is None:
             raise InputError(f"dataset {config.dataset!r} has no labels: supervised training needs them.")
         return Supervised(
-            len(train.classes), config.encoder, config.augment,
-            image_size=side, seed=config.seed, view_dtype=dtype,
-        )  # fmt: skip
+            len(train.classes),
+            config.encoder,
+            config.augment,
+            image_size=side,
+            seed=config.seed,
+            view_dtype=dtype,
+        )
     size = config.train.batch_size
     if size < 2:
         raise InputError(f"train.batch_size={size} has no negatives: take 2 or more.")
     objective = Contrastive(
-        config.loss, config.encoder, config.augment, config.adversary,
-        image_size=side, seed=config.seed, world=here.world, view_dtype=dtype,
-    )  # fmt: skip
+        config.loss,
+        config.encoder,
+        config.augment,
+        config.adversary,
+        image_size=side,
+        seed=config.seed,
+        world=here.world,
+        view_dtype=dtype,
+    )
     if size <= (mixed := objective.needed.mixed):
         raise InputError(
             f"train.batch_size={size} has too few images to mix each with {mixed} others: take {mixed + 1} "
