@@ -236,7 +236,7 @@ class Examples(NamedTuple):
 
 
 class ExampleFacts(TypedDict):
-    """What is stored beside the images."""
+    """The facts that are stored beside the images."""
 
     of: str
     """The digest of the classifier and its images."""

@@ -79,14 +79,14 @@ class Protocol(TypedDict, total=False):
 
 
 class EvaluationSettings(TypedDict):
-    """What is read of the settings of a result's measurements."""
+    """The settings of measurements that are read from a result."""
 
     eps: list[float]
     images: int | None
 
 
 class RunSettings(TypedDict, total=False):
-    """What is read of the configuration in a result; all of it is there."""
+    """The settings of a run that are read from a result, which has all of them."""
 
     dataset: str
     holdout: int
