@@ -6,7 +6,9 @@ import os
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Literal, NotRequired, TypedDict
 
 import pytest
 
@@ -118,22 +120,45 @@ def test_only_regular_files_are_read(tmp_path, kind):
         files.read_file(path)
 
 
+class AsDict(TypedDict):
+    a: int
+    b: NotRequired[str]
+
+
+@dataclass
+class AsClass:
+    a: int
+    b: str = ""
+
+
 @pytest.mark.parametrize(
-    ("value", "shape", "fit"),
+    ("value", "kind", "fit"),
     [
-        (1, (int, float), True),
+        (1, float, True),
         (True, int, False),
-        ([1, "x"], [int], False),
-        ({"a": 1, "c": 2}, {"a": int, "b?": str}, True),
-        ({"a": 1, "b": 2}, {"a": int, "b?": str}, False),
-        ({"b": ""}, {"a": int, "b?": str}, False),
-        ({"a": [{"b": 1}]}, {...: [{"b": int}]}, True),
-        ({"a": [{"b": None}]}, {...: [{"b": int}]}, False),
-        ([], {...: int}, False),
+        (None, int | None, True),
+        ("c", Literal["a", "b"], False),
+        ([1, "x"], list[int], False),
+        ([1, 2], tuple[int, int], True),
+        ([1], tuple[int, int], False),
+        *(
+            (value, kind, fit)
+            for kind in (AsDict, AsClass)
+            for value, fit in (
+                ({"a": 1, "c": 2}, True),
+                ({"a": 1, "b": 2}, False),
+                ({"b": ""}, False),
+                ([], False),
+            )
+        ),
+        ({"a": [{"a": 1}]}, dict[str, list[AsDict]], True),
+        ({"a": [{"a": None}]}, dict[str, list[AsDict]], False),
+        ([], dict[str, int], False),
+        ([{}], list[Any], True),
     ],
 )
-def test_values_fit_shapes(value, shape, fit):
-    assert files.fits(value, shape) is fit
+def test_values_fit_types(value, kind, fit):
+    assert files.fits(value, kind) is fit
 
 
 @pytest.mark.parametrize(

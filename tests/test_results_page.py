@@ -86,7 +86,8 @@ def test_every_finished_run_is_whole(views):
     assert folders
     for folder in folders:
         result = json.loads((folder / "result.json").read_text())
-        assert result["config"] == json.loads((folder / "config.json").read_text())
+        config = json.loads((folder / "config.json").read_text())
+        assert result["config"] == {key: value for key, value in config.items() if key != "version"}
         epochs = [json.loads(line)["epoch"] for line in (folder / "log.jsonl").read_text().splitlines()]
         assert epochs == list(range(1, result["config"]["train"]["epochs"] + 1))
     known = {

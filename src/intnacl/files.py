@@ -12,9 +12,12 @@ import tempfile
 import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import MISSING, fields, is_dataclass
+from functools import cache
 from io import BufferedReader
 from pathlib import Path
-from typing import IO, Any, Literal
+from types import UnionType
+from typing import IO, Any, Literal, Union, get_args, get_origin, get_type_hints, is_typeddict
 
 from filelock import FileLock, Timeout
 
@@ -102,34 +105,49 @@ def parse_toml(content: str) -> dict[str, Any]:
         return value
 
 
-def fits(value: object, shape: Any) -> bool:
-    """True if a value of JSON has a shape.
+def fits(value: Any, kind: Any) -> bool:
+    """True if a value of JSON is of a type: plain, a list or dict, a TypedDict, a dataclass, or a union.
 
-    A shape is a type, or several in a tuple; [shape] for a list whose entries have it; {...: shape} for a
-    dict whose values have it; or {"key": shape, "other?": shape} for a dict with these keys, of which those
-    with a question mark may be missing, and any others.
+    An int is also a float. A TypedDict may have other keys beside its own. A dataclass is a dict of its
+    fields, of which those with a default may be missing; a tuple is a list.
     """
-    if isinstance(shape, list):
-        return isinstance(value, list) and all(fits(one, shape[0]) for one in value)
-    if not isinstance(shape, dict):
-        return type(value) in (shape if isinstance(shape, tuple) else (shape,))
-    if not isinstance(value, dict):
-        return False
-    if ... in shape:
-        return all(fits(one, shape[...]) for one in value.values())
-    return all(
-        fits(value[name], inner) if (name := key.removesuffix("?")) in value else key.endswith("?")
-        for key, inner in shape.items()
-    )
+    origin, inner = get_origin(kind), get_args(kind)
+    if kind in (Any, object):
+        return True
+    if is_typeddict(kind) or is_dataclass(kind):
+        hints, needed = _keys(kind)
+        whole = isinstance(value, dict) and needed <= value.keys()
+        return whole and all(fits(value[key], hint) for key, hint in hints.items() if key in value)
+    if origin in (UnionType, Union):
+        return any(fits(value, one) for one in inner)
+    if origin is list:
+        return isinstance(value, list) and all(fits(one, inner[0]) for one in value)
+    if origin is tuple:
+        return isinstance(value, list) and len(value) == len(inner) and all(map(fits, value, inner))
+    if origin in (dict, Mapping):
+        return isinstance(value, dict) and all(fits(one, inner[1]) for one in value.values())
+    if origin is Literal:
+        return value in inner
+    return type(value) in ((int, float) if kind is float else (kind,))
 
 
-def read_json(path: Path, shape: Any) -> Any:
-    """Return what a file of JSON holds; None where it is missing or damaged, or does not have the shape."""
+@cache
+def _keys(kind: Any) -> tuple[dict[str, Any], frozenset[str]]:
+    """Return the keys of a TypedDict or dataclass with their types, and those that must be there."""
+    hints = get_type_hints(kind)
+    if is_typeddict(kind):
+        return hints, kind.__required_keys__
+    named = {one.name: one.default is one.default_factory is MISSING for one in fields(kind)}
+    return {name: hints[name] for name in named}, frozenset(name for name in named if named[name])
+
+
+def read_json(path: Path, kind: Any) -> Any:
+    """Return what a file of JSON holds; None where it is missing or damaged, or not of the type."""
     try:
         value = parse_json(read_file(path))
     except (OSError, ValueError):
         return None
-    return value if fits(value, shape) else None
+    return value if fits(value, kind) else None
 
 
 @contextmanager

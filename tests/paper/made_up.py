@@ -27,6 +27,9 @@ def shifted(shift: float = 0.0, spread: float = 0.3) -> Accuracy:
     return accuracy
 
 
+SCHEDULE = {"steps": None, "step_size": None, "restarts": None}  # that of AutoAttack is its own
+
+
 def result_of(job: Job, accuracy: Accuracy) -> dict[str, Any]:
     """A result in the format of a run."""
     config = job.config
@@ -35,7 +38,8 @@ def result_of(job: Job, accuracy: Accuracy) -> dict[str, Any]:
     return {
         "accuracy": table,
         "attacks": [
-            {"dataset": d, "name": m, "eps": eps, "images": 100, "accuracy": table[d][m] * 0.002 / eps}
+            {"dataset": d, "name": m, "eps": eps, "images": 100,
+             "accuracy": table[d][m] * 0.002 / eps, **SCHEDULE}
             for d in datasets for m in ("fgsm", "pgd") for eps in config.evaluation.eps
         ],
         "time_s": {"pretrain": 1.4 * config.train.epochs * (config.loss.num_positives + 1) / 2},

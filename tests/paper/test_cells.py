@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from grids import table
-from made_up import edit, fill, note_failure, paper_plan, result_of, shifted
+from made_up import SCHEDULE, edit, fill, note_failure, paper_plan, result_of, shifted
 
 from intnacl.cli.flags import pairs
 from intnacl.paper import published
@@ -76,6 +76,7 @@ def test_optional_columns_are_shown_once_measured(tmp_path: Path) -> None:
     assert optional not in [column.label for column in main.columns]
     assert {len(row) for row in main.cells} == {len(main.columns)}
     found = {"dataset": "cifar100", "name": "autoattack", "eps": 0.002, "images": 50, "accuracy": 12.5}
+    found |= SCHEDULE
     edit(tmp_path, lambda result, _: result["attacks"].append(found), main.cells[0][0].runs["0"].name)
     (main, _), _ = read_cells(tmp_path)
     place = [column.label for column in main.columns].index(optional)

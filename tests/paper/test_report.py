@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from grids import table
-from made_up import edit, fill, note_failure, paper_plan, shifted
+from made_up import SCHEDULE, edit, fill, note_failure, paper_plan, shifted
 
 from intnacl.paper import published, record
 from intnacl.paper.cells import read_cells
@@ -196,7 +196,7 @@ def test_the_csv_is_tidy(written: dict[str, str]) -> None:
 )
 def test_a_figure_says_of_how_many_images_it_is(tmp_path: Path, counts: tuple[int, int], shown: str) -> None:
     fill(tmp_path, paper_plan(("main",), [0, 1]), shifted(), skip=not_simclr)
-    row = {"dataset": "cifar100", "name": "autoattack", "eps": 0.002, "accuracy": 20.0}
+    row = {"dataset": "cifar100", "name": "autoattack", "eps": 0.002, "accuracy": 20.0, **SCHEDULE}
     edit(tmp_path, lambda result, i: result["attacks"].append(row | {"images": counts[i]}))
     report = report_of(tmp_path)
     assert f"| 20.00 ± 0.00 (n = 2){shown} |" in report["report.md"]

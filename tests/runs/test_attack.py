@@ -21,7 +21,7 @@ from intnacl.runs.attack import (
 from intnacl.runs.config import EvaluationConfig
 from intnacl.runs.images import pair
 from intnacl.runs.opened import Run, open_run
-from intnacl.runs.result import Overview
+from intnacl.runs.overview import Overview
 from mistakes import must_refuse
 from tiny_run import CPU, edit_measurements, forbid_evaluation, trained
 

@@ -19,8 +19,8 @@ from intnacl.models.weights import save_encoder
 from intnacl.runs.attack import attacks_at, measure_attacks
 from intnacl.runs.export import check_close, export_run, model_card
 from intnacl.runs.folder import RunFolder
+from intnacl.runs.overview import Overview
 from intnacl.runs.resolve import resolve
-from intnacl.runs.result import Overview
 from mistakes import must_refuse
 from tiny_run import measured, trained, write_images
 

@@ -135,7 +135,9 @@ def test_weights_of_unknown_origin_are_no_finished_run(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["encoder.safetensors"]
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"train": {"epoch": 3}}', '{"train": {"epochs": "x"}}'])
+@pytest.mark.parametrize(
+    "text", ["{", "[]", '{"train": {"epoch": 3}}', '{"train": {"epochs": "x"}}', '{"version": 99}']
+)
 def test_a_damaged_config_is_named(tmp_path, text):
     RunFolder(tmp_path).config.write_text(text)
     must_refuse(RunFolder(tmp_path).read_config, r"config\.json is damaged, or of another version")

@@ -15,7 +15,7 @@ from intnacl.runs.images import pair
 from intnacl.runs.measure import measure_all, measure_hcl_probe, measure_knn, measure_probe
 from intnacl.runs.measurements import Measurement
 from intnacl.runs.opened import open_run
-from intnacl.runs.result import Overview
+from intnacl.runs.overview import Overview
 from intnacl.training.stop import Stop
 from tiny_run import CPU, forbid_evaluation, trained, write_images
 

@@ -13,7 +13,7 @@ from intnacl.evaluation import robustness
 from intnacl.paper.cells import read_cells
 from intnacl.runs.folder import RunFolder
 from intnacl.runs.opened import open_run
-from intnacl.runs.result import Overview
+from intnacl.runs.overview import Overview
 from intnacl.runs.stages import train_and_measure
 from intnacl.training.stop import Stop
 from mistakes import must_refuse

@@ -69,7 +69,7 @@ def test_a_folder_without_a_trained_encoder_or_whose_data_sets_have_moved(tmp_pa
     must_refuse(run.images.labelled, "tinyimagenet", str(moved))
     assert run.config.root is None
     folder.encoder.write_bytes(b"nothing")
-    must_refuse(open_run, folder, "is no encoder of intnacl")
+    must_refuse(open_run, folder, r"encoder\.safetensors is damaged")
     folder.encoder.unlink()
     must_refuse(open_run, folder, "not trained to its end yet")
 

@@ -15,8 +15,9 @@ from intnacl.runs.folder import RunFolder
 from intnacl.runs.measure import measure_hcl_probe, measure_knn, measure_probe
 from intnacl.runs.measurements import Measurements
 from intnacl.runs.opened import Run
+from intnacl.runs.overview import Overview
 from intnacl.runs.page import print_attacks, print_probes, print_result, render, write_result_and_page
-from intnacl.runs.result import Overview, Result, best_rows
+from intnacl.runs.result import Result, best_rows
 from tiny_run import measured, measured_original, write_images
 
 

@@ -127,7 +127,7 @@ def test_a_finished_run_stays_as_it_is_and_another_configuration_is_refused(fini
 
 def begun_by_an_earlier_version(folder: Path) -> None:
     written = json.loads((folder / "config.json").read_text())
-    del written["encoder"]["pretrained"]
+    del written["version"]
     (folder / "config.json").write_text(json.dumps(written))
 
 
@@ -352,14 +352,14 @@ def test_a_cpus_precision_is_decided_once_and_kept(tmp_path, monkeypatch):
     monkeypatch.setattr("intnacl.runs.pretrain.faster_precision", lambda encoder, side: "bf16")
     usual, folder = resolve({"encoder.name": "resnet18"}), RunFolder(tmp_path / "run")
     images = RunImages(usual)
-    assert decided(config(), folder, HERE, images).train.precision == "fp32"  # the small network
-    new = decided(usual, folder, HERE, images)
+    assert decided(config(), None, HERE, images).train.precision == "fp32"  # the small network
+    new = decided(usual, None, HERE, images)
     assert (new.train.precision, new.train.compile) == ("bf16", False)
     assert folder.begin(new)
     monkeypatch.setattr("intnacl.runs.pretrain.faster_precision", lambda encoder, side: "fp32")
-    assert decided(usual, folder, HERE, images) == new
+    assert decided(usual, folder.read_config(), HERE, images) == new
     given = resolve({"encoder.name": "resnet18", "train.precision": "fp32"})
-    assert decided(given, folder, HERE, images).train.precision == "fp32"
+    assert decided(given, folder.read_config(), HERE, images).train.precision == "fp32"
 
 
 def test_the_faster_precision_is_measured_and_trains(tmp_path):

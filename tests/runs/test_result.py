@@ -8,11 +8,12 @@ import pytest
 from intnacl.models.encoders import build_model
 from intnacl.models.weights import save_encoder
 from intnacl.runs.attack import attacks_at, measure_attacks
-from intnacl.runs.config import from_dict
+from intnacl.runs.config import from_dict, to_dict
 from intnacl.runs.measure import measure_knn, measure_probe
 from intnacl.runs.opened import Run, open_run
+from intnacl.runs.overview import SLOW, Overview, write_result
 from intnacl.runs.page import render
-from intnacl.runs.result import SLOW, Overview, Result, write_result
+from intnacl.runs.result import Result
 from intnacl.training.journal import records
 from tiny_run import CPU, measured, trained, write_images
 from tiny_run import edit_measurements as edit
@@ -59,7 +60,7 @@ def test_moved_data_sets_leave_the_configuration_and_another_encoders_measuremen
     assert len(curves["digits"]) == 20
     assert curves["digits"][-1] == result_of(run)["accuracy"]["digits"]["clean"]
     moved = write_result(Overview(open_run(run.folder, device=CPU, root=tmp_path / "moved")))
-    assert moved["config"] == json.loads(run.folder.config.read_text())
+    assert moved["config"] == to_dict(run.folder.read_config())
     other = build_model(run.config.encoder, image_size=8, adversarial=False, seed=9).encoder
     save_encoder(other, run.config.encoder, 8, run.folder.encoder)
     found = result_of(open_run(run.folder, device=CPU))

@@ -47,7 +47,7 @@ class AttackRow(TypedDict):
     restarts: int | None
     images: int
     accuracy: float
-    clean: float
+    clean: NotRequired[float]  # missing in results of earlier versions
     dataset: NotRequired[str]
     of: NotRequired[list[str]]  # worst case: the attacks that it is over
     split: NotRequired[str]

@@ -141,9 +141,10 @@ def untrained_model(dataset: str, image_size: int, seed: int) -> "ContrastiveMod
 def trained_encoder(run: Path, image_size: int) -> "Encoder":
     """Return the encoder of a finished run, for images of the size that it was trained on."""
     from intnacl.errors import InputError
-    from intnacl.models.weights import from_pretrained, read_header
+    from intnacl.models.weights import load_encoder
 
-    encoder, wanted = from_pretrained(run), read_header(run)["image_size"]
+    encoder, header, _ = load_encoder(run)
+    wanted = header["image_size"]
     if wanted != image_size:
         raise InputError(
             f"{run} was trained on {wanted}×{wanted} images, but these have side {image_size}: take the "

@@ -91,11 +91,20 @@ def reproduce(
     from intnacl.paper import reproduce as experiments
 
     selection = experiments.Selection(
-        tables=table, rows=row, columns=column, everything=all_, scale=scale,
-        seeds=experiments.seeds_of(trials, seeds), grid=config, out=out, device=device, workers=workers,
-        ray=ray, max_minutes=max_minutes,
+        tables=table,
+        rows=row,
+        columns=column,
+        everything=all_,
+        scale=scale,
+        seeds=experiments.seeds_of(trials, seeds),
+        grid=config,
+        out=out,
+        device=device,
+        workers=workers,
+        ray=ray,
+        max_minutes=max_minutes,
         overrides=({"root": str(root.absolute())} if root else {}) | pairs(set_),
-    )  # fmt: skip
+    )
     if list_:
         experiments.list_tables(selection)
     elif dry_run:

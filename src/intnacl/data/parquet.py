@@ -98,7 +98,7 @@ def _classes(files: list[Path]) -> tuple[str, ...]:
         with suppress(ValueError, KeyError, TypeError):  # of a file without such metadata
             features = parse_json(metadata.get(b"huggingface", b"{}"))["info"]["features"]
             names = features[column]["names"]
-            if names and fits(names, [str]):
+            if names and fits(names, list[str]):
                 return tuple(names)
     largest = max((max(_labels(file), default=-1) for file in files), default=-1)
     return numbered_classes(largest + 1, files[0].parent)

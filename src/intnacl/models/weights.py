@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from types import NoneType
-from typing import Any, NotRequired, TypedDict
+from typing import Any, NamedTuple, NotRequired, TypedDict
 
 from torch import Tensor
 
@@ -18,16 +17,6 @@ from intnacl.models.encoders import Encoder, EncoderConfig, build_model
 
 ENCODER, BEST_ENCODER = "encoder.safetensors", "encoder-best.safetensors"  # in a run's folder
 KEY = "intnacl"
-NUMBER = (int, float)
-HEADER = {
-    "encoder": {
-        "name?": str, "head?": str, "init?": str, "norm?": str, "sync?": bool,
-        "adversarial_momentum?": NUMBER, "mean": [NUMBER], "std": [NUMBER],
-    },
-    "image_size": int,
-    "data?": (str, NoneType),
-}  # fmt: skip
-"""The form of a header, as `fits` takes it."""
 
 
 class EncoderHeader(TypedDict):
@@ -65,21 +54,20 @@ def checksum_file(path: Path) -> Path:
     return path.with_suffix(".sha256")
 
 
-def checked_sha256(path: Path) -> str:
-    """Return the SHA-256 of an encoder's file; raise if another one was noted when it was written."""
-    found, noted = hashlib.sha256(read_file(path)).hexdigest(), checksum_file(path)
-    if noted.is_file() and found not in noted.read_text(errors="replace").split():
-        raise InputError(
-            f"{path} is damaged: its SHA-256 is not the one in {noted.name}. Bring it back from a copy, or "
-            "delete it and repeat the run's command, which goes on from the last checkpoint."
-        )
-    return found
-
-
 def clean_state(encoder: Encoder) -> dict[str, Tensor]:
     """Return the backbone's weights and statistics without those of the adversarial batch norm."""
     state = encoder.backbone.state_dict()
     return {k: v.detach().cpu().contiguous() for k, v in state.items() if ".adversarial." not in f".{k}"}
+
+
+class SavedEncoder(NamedTuple):
+    """The content of an encoder's file."""
+
+    encoder: Encoder
+    """In eval mode: pixels in [0, 1] -> features."""
+    header: EncoderHeader
+    sha256: str
+    """Of the file."""
 
 
 def from_pretrained(path: str | Path, which: str = "last") -> Encoder:
@@ -99,41 +87,54 @@ def from_pretrained(path: str | Path, which: str = "last") -> Encoder:
                 f"which='best': {folder} has no {BEST_ENCODER}. Runs that hold images out (--holdout) and "
                 "watch the kNN accuracy on them write it when they end; for others, leave `which` out."
             )
+    return load_encoder(path).encoder
+
+
+def load_encoder(path: str | Path) -> SavedEncoder:
+    """Load the encoder of a run folder or a file, with its header; the file is read once.
+
+    Raises if the file is not the one whose checksum was noted when it was written.
+    """
     with _reading(path) as file:
-        checked_sha256(file)
-        header, state = _read(file)
+        content = read_file(file)
+        sha256, noted = hashlib.sha256(content).hexdigest(), checksum_file(file)
+        if noted.is_file() and sha256 not in noted.read_text(errors="replace").split():
+            raise InputError(
+                f"{file} is damaged: its SHA-256 is not the one in {noted.name}. Bring it back from a copy, "
+                "or delete it and repeat the run's command, which goes on from the last checkpoint."
+            )
+        header, state = _parse(content)
         options = header["encoder"]
         config = EncoderConfig(**options | {name: tuple(options[name]) for name in ("mean", "std")})
         side = header["image_size"]
         encoder = build_model(config, image_size=side, adversarial=False, seed=0, load=False).encoder
         encoder.backbone.load_state_dict(state)
-    return encoder.eval()
+    return SavedEncoder(encoder.eval(), header, sha256)
 
 
 def read_header(path: str | Path) -> EncoderHeader:
     """Read the header of the encoder of a run folder or a file."""
     with _reading(path) as file:
-        return _read(file)[0]
+        return _parse(read_file(file))[0]
 
 
-def read_tensors(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Return the metadata and the tensors of a safetensors file.
+def parse_tensors(content: bytes) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Return the metadata and the tensors in the bytes of a safetensors file.
 
-    Raises OSError, ValueError or SafetensorError. The package's own functions wait for a pipe, and open no
+    Raises ValueError or SafetensorError. The package's own functions for files wait for a pipe, and open no
     path that has bytes other than UTF-8.
     """
     from safetensors.torch import load
 
-    content = read_file(path)
     tensors = load(content)  # which checks all of the header
     header = parse_json(content[8 : 8 + int.from_bytes(content[:8], "little")])
     return header.get("__metadata__", {}), tensors
 
 
-def _read(file: Path) -> tuple[EncoderHeader, dict[str, Tensor]]:
-    metadata, tensors = read_tensors(file)
+def _parse(content: bytes) -> tuple[EncoderHeader, dict[str, Tensor]]:
+    metadata, tensors = parse_tensors(content)
     header: EncoderHeader = parse_json(metadata[KEY])
-    if not fits(header, HEADER):
+    if not fits(header, EncoderHeader) or not fits(header["encoder"], EncoderConfig):
         raise ValueError("its header")
     return header, tensors
 

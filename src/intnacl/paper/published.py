@@ -83,9 +83,18 @@ def values() -> Mapping[Key, Value]:
     for row in document()["values"]:
         one = row["m"] == 1  # NCA and MIXNCA are the same there
         key = (
-            row["pretrain"], row["eval"], row["metric"], None if one else row["nacl"], row["g1"],
-            None if one else row["lam"], row["m"], row["alpha"], row["g2"], row["w"], row["epochs"],
-        )  # fmt: skip
+            row["pretrain"],
+            row["eval"],
+            row["metric"],
+            None if one else row["nacl"],
+            row["g1"],
+            None if one else row["lam"],
+            row["m"],
+            row["alpha"],
+            row["g2"],
+            row["w"],
+            row["epochs"],
+        )
         if key not in found or row["std"] is not None:
             found[key] = Value(row["mean"], row["std"])
     return found

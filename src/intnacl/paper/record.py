@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
-from types import NoneType
 from typing import Any, TypedDict, cast
 
 from intnacl.errors import InputError
@@ -23,20 +22,6 @@ from intnacl.training.settings import TrainConfig
 
 NAME = "plan.json"
 VERSION = 1
-TEXT, NUMBER = (str, NoneType), (int, float, NoneType)
-COLUMN = {
-    "label": str, "metric": str, "dataset": TEXT, "eps": NUMBER, "settings": {}, "x": NUMBER, "panel": str,
-    "optional?": bool, "preset?": TEXT,
-}  # fmt: skip
-ROW = {"label": str, "group": str, "settings": {}, "preset?": TEXT}
-RECORD = {
-    "tables": {...: {
-        "name": str, "title": str, "rows": [ROW], "columns": [COLUMN], "settings": [str], "figure": TEXT,
-        "x_label": str, "cells": [[{...: str}]],
-    }},
-    "jobs": {...: {"config": {}, "parent": TEXT}},
-}  # fmt: skip
-"""The parts of plan.json, in the form that `fits` takes."""
 UNMARKED = FREE - {"recipe"}  # a run's recipe is only its name; as an override it stands for settings
 Cells = list[list[dict[str, str]]]
 """In each row and column, the run of each seed."""
@@ -124,15 +109,16 @@ def read(results: Path) -> Record:
 
 def _check(record: Any) -> None:
     """Raise unless every part of a record is as `write` leaves it."""
-    if not fits(record, RECORD):
+    if not fits(record, Record) or not all(
+        fits(table["rows"], list[Row]) and fits(table["columns"], list[Column])
+        for table in record["tables"].values()
+    ):
         raise ValueError("a part of it is missing or of the wrong kind.")
     for job in record["jobs"].values():
         from_dict(job["config"])
     for table in record["tables"].values():
-        rows, columns = (
-            tuple(Row(**row) for row in table["rows"]),
-            tuple(Column(**c) for c in table["columns"]),
-        )
+        rows = tuple(Row(**row) for row in table["rows"])
+        columns = tuple(Column(**column) for column in table["columns"])
         facts = {key: table[key] for key in ("name", "title", "figure", "x_label")}
         Table(rows=rows, columns=columns, **facts)
         if [len(row) for row in table["cells"]] != [len(columns)] * len(rows):

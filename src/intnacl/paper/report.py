@@ -278,11 +278,24 @@ def tidy(tables: Sequence[FilledTable]) -> str:
         for seed, run in cell.runs.items():
             eps = radius(column, run)
             line = (
-                table.key, row.group, row.label, column.label, cell.dataset, column.metric,
-                "" if eps is None else eps, seed, run.name, run.status,
-                cell.values.get(seed, ""), mean, "" if sd is None else sd, not run.departures,
-                cell.images.get(seed, ""), cell.n, published.TRIALS if cell.published else "",
-            )  # fmt: skip
+                table.key,
+                row.group,
+                row.label,
+                column.label,
+                cell.dataset,
+                column.metric,
+                "" if eps is None else eps,
+                seed,
+                run.name,
+                run.status,
+                cell.values.get(seed, ""),
+                mean,
+                "" if sd is None else sd,
+                not run.departures,
+                cell.images.get(seed, ""),
+                cell.n,
+                published.TRIALS if cell.published else "",
+            )
             # A spreadsheet would take text that begins like this for a formula: it gets an apostrophe.
             formula = ("=", "+", "-", "@", "\t")
             writer.writerow(f"'{v}" if isinstance(v, str) and v.startswith(formula) else v for v in line)

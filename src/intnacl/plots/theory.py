@@ -54,9 +54,15 @@ def draw_deviation(axes: Axes, rows: list[dict[str, float]], name: str) -> None:
     _plot(axes, rows, "proved", "-", color=INK["proved"], label="proved bound")
     _plot(axes, rows, "spread", "o-", color=INK["measured"], label="measured mean Δ, g1")
     axes.errorbar(
-        x, [row["gap"] for row in rows], [2 * row["gap_error"] for row in rows],
-        fmt="s:", color=INK["measured"], alpha=0.7, capsize=2, label="measured |difference|, g1 (± 2 s.e.)",
-    )  # fmt: skip
+        x,
+        [row["gap"] for row in rows],
+        [2 * row["gap_error"] for row in rows],
+        fmt="s:",
+        color=INK["measured"],
+        alpha=0.7,
+        capsize=2,
+        label="measured |difference|, g1 (± 2 s.e.)",
+    )
     _plot(axes, rows, "plain_gap", "^-", color=INK["bad"], label="measured |difference|, g0: biased")
     _powers(axes, x)
     axes.set(yscale="log", xlabel=name, title=f"Deviation from the unbiased loss over {name}")

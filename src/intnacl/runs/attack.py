@@ -4,7 +4,7 @@ import json
 import shutil
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple, TypedDict, cast
 
 import torch
 from torch import Tensor
@@ -14,8 +14,8 @@ from intnacl.attacks.sanity import accuracy_warnings
 from intnacl.console import watched
 from intnacl.errors import printable
 from intnacl.evaluation import robustness
-from intnacl.files import fits, parse_json, write_file
-from intnacl.models.weights import read_tensors
+from intnacl.files import fits, parse_json, read_file, write_file
+from intnacl.models.weights import parse_tensors
 from intnacl.runs.config import EvaluationConfig
 from intnacl.runs.folder import digest
 from intnacl.runs.images import pair
@@ -197,11 +197,19 @@ def group_rows(group: AttackGroup) -> list[AttackRow]:
         clean = some[0][1]["clean"][:images]
         marks = zip(clean, *(verdicts["attacked"][:images] for _, verdicts in some), strict=True)
         right = sum(all(mark == "1" for mark in image) for image in marks)
-        rows.append({
-            "name": "worst_case", "eps": eps, "steps": None, "step_size": None, "restarts": None,
-            "images": images, "accuracy": 100 * right / images, "clean": 100 * clean.count("1") / images,
-            "of": [one.settings["attacks"][0]["name"] for one, _ in some],
-        })  # fmt: skip
+        rows.append(
+            {
+                "name": "worst_case",
+                "eps": eps,
+                "steps": None,
+                "step_size": None,
+                "restarts": None,
+                "images": images,
+                "accuracy": 100 * right / images,
+                "clean": 100 * clean.count("1") / images,
+                "of": [one.settings["attacks"][0]["name"] for one, _ in some],
+            }
+        )
     return rows
 
 
@@ -227,7 +235,13 @@ class Examples(NamedTuple):
     """As from `robustness.examples`."""
 
 
-FACTS = {"of": str, "attack": {"name": str, "eps": (int, float)}, "classes": [str]}
+class ExampleFacts(TypedDict):
+    """The facts that are stored beside the images."""
+
+    of: str
+    """The digest of the classifier and its images."""
+    attack: AttackSettings
+    classes: list[str]
 
 
 def store_examples(run: "Run", dataset: str, attacks: Sequence[Attack]) -> None:
@@ -261,9 +275,9 @@ def load_examples(run: "Run", dataset: str) -> Examples | None:
     from safetensors import SafetensorError
 
     try:
-        metadata, tensors = read_tensors(run.folder.examples(dataset))
+        metadata, tensors = parse_tensors(read_file(run.folder.examples(dataset)))
         facts = parse_json(metadata["intnacl"])
-        if not fits(facts, FACTS) or facts["of"] != _examples_key(run, dataset):
+        if not fits(facts, ExampleFacts) or facts["of"] != _examples_key(run, dataset):
             return None
         found = Examples(facts["attack"], tuple(map(printable, facts["classes"])), tensors)
         if not _is_whole(found):

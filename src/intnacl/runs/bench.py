@@ -122,10 +122,16 @@ def measure(name: str, device: torch.device, *, steps: int = 50) -> StepTimes:
         views_ms = time_calls(make_views, device, steps)
     milliseconds = statistics.median(repeats)
     return {
-        "loss": name, "ms": milliseconds, "repeats_ms": repeats, "views_ms": views_ms, "memory_gib": gib,
-        "way": str(mode), "precision": config.train.precision, "build_s": built,
+        "loss": name,
+        "ms": milliseconds,
+        "repeats_ms": repeats,
+        "views_ms": views_ms,
+        "memory_gib": gib,
+        "way": str(mode),
+        "precision": config.train.precision,
+        "build_s": built,
         "epochs_100_min": milliseconds * EPOCHS_100 / 60_000,
-    }  # fmt: skip
+    }
 
 
 def hardware(device: torch.device) -> str:

@@ -73,11 +73,17 @@ def _figures(result: Result) -> str:
     accuracies = [[shown(name), *row, two_decimals(knn.get(name))] for name, *row in accuracy_rows(result)]
     parts = [table(["data set (accuracy, %)", "clean", *heads, "kNN, clean"], accuracies)]
     attacks = [
-        [shown(dataset), ATTACK_NAMES.get(row["name"], row["name"]), eps_text(row["eps"]),
-         f"{row['images']:,}", two_decimals(row["accuracy"]), two_decimals(row["clean"])]
+        [
+            shown(dataset),
+            ATTACK_NAMES.get(row["name"], row["name"]),
+            eps_text(row["eps"]),
+            f"{row['images']:,}",
+            two_decimals(row["accuracy"]),
+            two_decimals(row["clean"]),
+        ]
         for dataset in dict.fromkeys(row["dataset"] for row in result["attacks"])
         for row in best_rows(result, dataset)
-    ]  # fmt: skip
+    ]
     if attacks:
         heads = ["data set", "attack", "eps", "images", "accuracy, %", "clean, same images"]
         parts.append(table(heads, attacks, text=2))
@@ -106,8 +112,9 @@ def _protocol(result: Result) -> list[str]:
         efforts = {row["name"]: (row["steps"], row["restarts"]) for row in result["attacks"]}
         schedules = [
             f" {ATTACK_NAMES.get(name, name)} takes {steps} steps from {starts} start{'s' * (starts != 1)}."
-            for name, (steps, starts) in efforts.items() if (steps or 0) > 1
-        ]  # fmt: skip
+            for name, (steps, starts) in efforts.items()
+            if (steps or 0) > 1
+        ]
         lines.append(
             "- Attacks: ℓ∞ ball, pixels in [0, 1], judged in float32 without TF32; those of many steps "
             f"search in TF32 on a GPU.{''.join(schedules)}"

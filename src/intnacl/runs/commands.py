@@ -28,8 +28,9 @@ from intnacl.runs.folder import RunFolder, file_name
 from intnacl.runs.measure import measure_hcl_probe, measure_knn, measure_probe
 from intnacl.runs.measurements import Measurement
 from intnacl.runs.opened import Run, open_run
+from intnacl.runs.overview import Overview
 from intnacl.runs.page import draw_stored, print_attacks, print_probes, write_result_and_page
-from intnacl.runs.result import Overview, best_rows
+from intnacl.runs.result import best_rows
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -46,9 +47,13 @@ OWN_CURVE = tuple(n / 255 for n in (1, 2, 4, 8, 16))
 
 
 def probe_command(
-    path: Path, datasets: Sequence[str], protocol: str, changes: Mapping[str, object], device: str,
+    path: Path,
+    datasets: Sequence[str],
+    protocol: str,
+    changes: Mapping[str, object],
+    device: str,
     root: Path | None = None,
-) -> list[Measurement]:  # fmt: skip
+) -> list[Measurement]:
     """Probe a run's encoder on data sets, the run's own by default, with settings of the probe changed."""
     check_choice("protocol", protocol, PROTOCOLS)
     for key in changes:

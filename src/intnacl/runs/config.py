@@ -1,7 +1,8 @@
 """A run's configuration: the settings of all parts, how they are written, read and changed.
 
-`config.json` holds all of them. A setting has a dotted name, such as `train.lr`, under which the command line
-and files give it; unknown names and ill-typed values are errors that name the nearest setting.
+`config.json` holds all of them, and its version. A setting has a dotted name, such as `train.lr`, under which
+the command line and files give it; unknown names and ill-typed values are errors that name the nearest
+setting.
 """
 
 import json
@@ -20,6 +21,8 @@ from intnacl.evaluation.probe import ProbeConfig
 from intnacl.losses.config import PRESETS, LossConfig
 from intnacl.models.encoders import EncoderConfig
 from intnacl.training.settings import TrainConfig
+
+VERSION = 2  # of config.json: raised when recipes change their defaults; files of before 2 name none
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,9 +17,9 @@ from intnacl.models.encoders import SMALL, build_model, timm_options
 from intnacl.models.resnets import RESNETS
 from intnacl.models.weights import ENCODER, clean_state
 from intnacl.runs.card import CARD_MARK, model_card
-from intnacl.runs.config import to_dict
+from intnacl.runs.folder import RunFolder
 from intnacl.runs.opened import Run, open_run
-from intnacl.runs.result import Overview
+from intnacl.runs.overview import Overview
 
 Exported = tuple[str, bytes, str]
 """The name of the encoder's file, its content, and code that uses it."""
@@ -45,8 +45,9 @@ def export_run(path: Path, format: str, out: Path | None = None) -> Path:
     card = model_card(run.config, result, usage, library=library)
     write_file(out / name, content)
     if elsewhere:  # the run's own files stay, and an unfinished run gets no result
-        write_json(out / "config.json", to_dict(run.config))
-        write_json(out / "result.json", result)
+        exported = RunFolder(out)
+        exported.write_config(run.config)
+        write_json(exported.result, result)
     write_text(readme, card)
     return out / name
 
@@ -60,10 +61,15 @@ def _is_card(readme: Path) -> bool:
 
 def _safetensors(run: Run) -> Exported:
     side = run.image_size
-    usage = "\n".join([
-        "import intnacl", "import torch", "", f'encoder = intnacl.from_pretrained("{ENCODER}")',
-        *_compute("encoder(pixels)", side, run.encoder.feature_dim),
-    ])  # fmt: skip
+    usage = "\n".join(
+        [
+            "import intnacl",
+            "import torch",
+            "",
+            f'encoder = intnacl.from_pretrained("{ENCODER}")',
+            *_compute("encoder(pixels)", side, run.encoder.feature_dim),
+        ]
+    )
     return ENCODER, run.folder.encoder.read_bytes(), usage
 
 
@@ -171,11 +177,17 @@ def _onnx(run: Run) -> Exported:
     for batch in (x, x[:1], x[:3]):
         found = torch.from_numpy(session.run(None, {"pixels": batch.numpy()})[0])
         check_close(found, run.encoder, batch)
-    usage = "\n".join([
-        "import numpy", "import onnxruntime", "", 'session = onnxruntime.InferenceSession("encoder.onnx")',
-        f'pixels = numpy.random.rand(2, 3, {side}, {side}).astype("float32")  # your images: RGB in [0, 1]',
-        f'(features,) = session.run(None, {{"pixels": pixels}})  # (2, {run.encoder.feature_dim})',
-    ])  # fmt: skip
+    usage = "\n".join(
+        [
+            "import numpy",
+            "import onnxruntime",
+            "",
+            'session = onnxruntime.InferenceSession("encoder.onnx")',
+            f"pixels = numpy.random.rand(2, 3, {side}, {side})"
+            '.astype("float32")  # your images: RGB in [0, 1]',
+            f'(features,) = session.run(None, {{"pixels": pixels}})  # (2, {run.encoder.feature_dim})',
+        ]
+    )
     return path.name, content, usage
 
 

@@ -14,35 +14,18 @@ from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
-from types import NoneType
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast
+from typing import Any, Literal, TypedDict, cast
 
 from intnacl.data.datasets import local_name
 from intnacl.errors import InputError, InputWarning
 from intnacl.files import disk_errors, lock, make_folder, parse_json, read_file, read_json, write_file
 from intnacl.models.weights import BEST_ENCODER, ENCODER, checksum_file
-from intnacl.runs.config import RunConfig, differences, from_dict, loss_name, to_dict
+from intnacl.runs.config import VERSION, RunConfig, differences, from_dict, loss_name, to_dict
+from intnacl.runs.result import Result
 from intnacl.training.checkpoint import saved
-
-if TYPE_CHECKING:
-    from intnacl.runs.result import Result
 
 State = Literal["empty", "begun", "trained", "finished", "record"]
 MOMENT_S = 0.1  # of patience: to see whether a lock is free, others take it for less than that
-NUMBER = (int, float)
-RESULT = {
-    "accuracy": {...: {"clean": NUMBER, "fgsm?": (*NUMBER, NoneType), "pgd?": (*NUMBER, NoneType)}},
-    "attacks": [{
-        "dataset": str, "name": str, "eps": NUMBER, "images": int, "accuracy": NUMBER, "clean?": NUMBER,
-        "of?": [str],
-    }],
-    "time_s": {...: NUMBER}, "warnings?": [str],
-    "protocol": {
-        "images?": {...: {"train": int, "test?": int, "holdout?": int}}, "hardware?": {...: (str, int, bool)},
-    },
-    "config": {"dataset?": str, "evaluation?": {"eps": [NUMBER], "images": (int, NoneType)}},
-}  # fmt: skip
-"""What is read of `result.json`, in the form that `fits` takes."""
 
 
 class Holder(TypedDict, total=False):
@@ -147,12 +130,16 @@ class RunFolder:
             return False
         return _is_whole(self.result, facts.st_mtime_ns, facts.st_size)
 
-    def read_result(self) -> "Result | None":
+    def read_result(self) -> Result | None:
         """Return what `result.json` holds; None where it is missing or damaged."""
-        return cast("Result | None", read_json(self.result, RESULT))
+        return cast(Result | None, read_json(self.result, Result))
 
     def read_config(self) -> RunConfig:
         """Return the run's configuration."""
+        return self.read_versioned_config()[0]
+
+    def read_versioned_config(self) -> tuple[RunConfig, int]:
+        """Return the run's configuration, and the version of its file."""
         if self.path.is_file():
             raise InputError(f"{self.path} is a file: give the folder of a run.")
         if not self.config.exists():
@@ -161,7 +148,11 @@ class RunFolder:
                 f"`intnacl pretrain --out {self.path}` makes one."
             )
         try:
-            return from_dict(parse_json(read_file(self.config)))
+            values = parse_json(read_file(self.config))
+            version = values.get("version", 1)
+            if version not in range(1, VERSION + 1):
+                raise ValueError(f"version={version!r} is not known here")
+            return from_dict({key: value for key, value in values.items() if key != "version"}), version
         except (OSError, ValueError, AttributeError) as error:
             raise InputError(f"{self.config} is damaged, or of another version: {error}") from error
 
@@ -212,8 +203,12 @@ class RunFolder:
                 f"{self.path} has an {ENCODER} but no {self.config.name}: nothing tells how it came about. "
                 "Take another --out."
             )
-        write_file(self.config, json.dumps(to_dict(config), indent=1).encode())
+        self.write_config(config)
         return True
+
+    def write_config(self, config: RunConfig) -> None:
+        """Write the configuration, without looking at what is there."""
+        write_file(self.config, json.dumps({"version": VERSION, **to_dict(config)}, indent=1).encode())
 
     def undo(self) -> None:
         """Take back what `begin` did if nothing was trained: the corrected command may use the folder."""
@@ -293,7 +288,7 @@ class RunFolder:
 @cache
 def _is_whole(path: Path, changed_ns: int, size: int) -> bool:
     """True if the result can be read; cached on (path, mtime, size), because it is polled every second."""
-    return read_json(path, RESULT) is not None
+    return read_json(path, Result) is not None
 
 
 def default_folder(config: RunConfig) -> Path:

@@ -16,8 +16,8 @@ from intnacl.errors import InputError
 from intnacl.evaluation import hcl_probe, knn, probe
 from intnacl.evaluation.precision import exact_float32
 from intnacl.evaluation.probe import Classifier, ProbeConfig, as_linear
-from intnacl.files import parse_json, write_file
-from intnacl.models.weights import read_tensors
+from intnacl.files import parse_json, read_file, write_file
+from intnacl.models.weights import parse_tensors
 from intnacl.runs.attack import describe, measure_attacks, planned_attacks
 from intnacl.runs.folder import digest
 from intnacl.runs.images import LabelledPair, pair
@@ -69,9 +69,13 @@ def measure_probe(run: "Run", dataset: str, config: ProbeConfig | None = None) -
         train_NF, test_TF = run.features(dataset)
         with progress(f"probe on {dataset}, passes", config.passes) as advance:
             linear, figures = probe.fit(
-                train_NF, pair(images.train)[1], test_TF, pair(images.queries)[1], config,
+                train_NF,
+                pair(images.train)[1],
+                test_TF,
+                pair(images.queries)[1],
+                config,
                 each_pass=lambda: advance(1),
-            )  # fmt: skip
+            )
         state = {name: value.detach().cpu().contiguous() for name, value in linear.state_dict().items()}
         content = save(state, {"intnacl": json.dumps(settings, sort_keys=True)})
         write_file(path, content)
@@ -137,13 +141,13 @@ def load_classifier(run: "Run", dataset: str) -> Classifier:
             f"dataset {dataset!r} has other images or labels than its probe was made with: give the --root "
             f"of then, or delete {path} and probe it again."
         )
-    noted = found.figures.get("classifier_sha256")
-    if noted not in (None, hashlib.sha256(path.read_bytes()).hexdigest()):
+    content, noted = read_file(path), found.figures.get("classifier_sha256")
+    if noted not in (None, hashlib.sha256(content).hexdigest()):
         raise InputError(
             f"{path} is damaged: its SHA-256 is not the one noted when the probe was fitted. Bring it back "
             "from a copy, or delete it, and the probe is fitted again."
         )
-    _, state = read_tensors(path)
+    _, state = parse_tensors(content)
     linear = as_linear(state["weight"], state["bias"]).requires_grad_(False).to(run.device)
     return Classifier(run.encoder, linear, normalize=config.normalize).eval()
 
@@ -157,7 +161,7 @@ def _is_stored(path: Path, settings: Settings) -> bool:
     from safetensors import SafetensorError
 
     try:
-        metadata, tensors = read_tensors(path)
+        metadata, tensors = parse_tensors(read_file(path))
         layer = tensors["weight"].ndim, tensors["bias"].shape
         same = bool(parse_json(metadata["intnacl"]) == plain(settings))
         return same and layer == (2, tensors["weight"].shape[:1])

@@ -24,7 +24,7 @@ from intnacl.evaluation.precision import exact_float32
 from intnacl.evaluation.probe import Classifier, ProbeConfig
 from intnacl.files import as_path
 from intnacl.models.encoders import Encoder
-from intnacl.models.weights import checked_sha256, from_pretrained, read_header
+from intnacl.models.weights import load_encoder
 from intnacl.runs.attack import measure_attacks
 from intnacl.runs.config import RunConfig
 from intnacl.runs.folder import RunFolder
@@ -160,7 +160,7 @@ def open_run(
     folder = path if isinstance(path, RunFolder) else RunFolder(as_path("path", path))
     config = folder.read_config()
     folder.require_encoder()
-    header, encoder_sha256 = read_header(folder.encoder), checked_sha256(folder.encoder)
+    encoder, header, encoder_sha256 = load_encoder(folder.encoder)
     folder.check_measured_encoder(encoder_sha256)
     placed = device if isinstance(device, torch.device) else pick_device(device)
     if images is None:
@@ -171,7 +171,7 @@ def open_run(
     return Run(
         folder=folder,
         config=config,
-        encoder=from_pretrained(folder.encoder).to(placed),
+        encoder=encoder.to(placed),
         image_size=images.side,
         encoder_sha256=encoder_sha256,
         trained_on=header.get("data"),

@@ -19,15 +19,14 @@ from intnacl.runs.config import loss_name
 from intnacl.runs.folder import RunFolder
 from intnacl.runs.measurements import Measurement, plain
 from intnacl.runs.opened import Run
+from intnacl.runs.overview import Overview, write_result
 from intnacl.runs.result import (
-    Overview,
     Result,
     best_rows,
     images_measured_on,
     measured_images,
     of_one_attack,
     radius_text,
-    write_result,
 )
 from intnacl.training.journal import records
 
@@ -43,9 +42,13 @@ def template_environment(package: str, *, autoescape: bool = True, **options: An
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     return Environment(
-        loader=PackageLoader(package), undefined=StrictUndefined, autoescape=autoescape, trim_blocks=True,
-        lstrip_blocks=True, **options,
-    )  # fmt: skip
+        loader=PackageLoader(package),
+        undefined=StrictUndefined,
+        autoescape=autoescape,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        **options,
+    )
 
 
 def escape_markdown(text: str) -> str:

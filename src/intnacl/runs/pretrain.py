@@ -13,12 +13,11 @@ import torch
 from intnacl.data.datasets import Dataset, is_at_path
 from intnacl.errors import InputError, InputWarning
 from intnacl.evaluation.knn import KnnMonitor
-from intnacl.files import parse_json
 from intnacl.models.encoders import EncoderConfig, build_model
 from intnacl.models.weights import read_header, save_encoder
 from intnacl.plots.curves import draw_learning
 from intnacl.plots.style import save_figure
-from intnacl.runs.config import RunConfig
+from intnacl.runs.config import VERSION, RunConfig
 from intnacl.runs.folder import RunFolder
 from intnacl.runs.images import RunImages, image_side
 from intnacl.runs.resolve import as_begun
@@ -40,7 +39,14 @@ def pretrain(
     loaded already.
     """
     images = images or RunImages(config)
-    config = _as_begun(decided(config, folder, here, images), folder, here)
+    begun_with, version = folder.read_versioned_config() if folder.config.exists() else (None, VERSION)
+    config = decided(config, begun_with, here, images)
+    if begun_with and version < VERSION:
+        config, kept = as_begun(config, begun_with)
+        if kept and here.main:
+            listed = ", ".join(f"{key}={value}" for key, value in kept.items())
+            text = f"{folder} keeps defaults of the version that began it, {listed}"
+            warnings.warn(f"{text}: another --out has today's.", InputWarning, stacklevel=2)
     with folder.work() if here.main and not folder.encoder.exists() else nullcontext():
         begun = here.main and folder.begin(config)
         if folder.encoder.exists():
@@ -66,16 +72,16 @@ def pretrain(
         return reason
 
 
-def decided(config: RunConfig, folder: RunFolder, here: Ranks, images: RunImages) -> RunConfig:
+def decided(config: RunConfig, begun_with: RunConfig | None, here: Ranks, images: RunImages) -> RunConfig:
     """Return the configuration with everything decided that is left to the device.
 
-    On a CPU, a run that was begun keeps its precision, and a new one takes the faster.
+    On a CPU, a run keeps the precision that it was begun with, and a new one takes the faster.
     """
     train = config.train
     if train.precision == "auto" and here.device.type == "cpu":
-        if folder.config.exists():
-            train = replace(train, precision=folder.read_config().train.precision)
-        elif config.encoder.name != "small" and here.world == 1 and not folder.encoder.exists():
+        if begun_with is not None:
+            train = replace(train, precision=begun_with.train.precision)
+        elif config.encoder.name != "small" and here.world == 1:
             precision = faster_precision(config.encoder, image_side(images.training()))
             train = replace(train, precision=precision)
     return replace(config, train=train.on(here.device))
@@ -100,21 +106,6 @@ def faster_precision(encoder: EncoderConfig, side: int) -> str:
             features.float().sum().backward()
             least[precision] = min(least[precision], time.perf_counter() - begun)
     return "bf16" if least["bf16"] < 0.75 * least["fp32"] else "fp32"
-
-
-def _as_begun(config: RunConfig, folder: RunFolder, here: Ranks) -> RunConfig:
-    """Return the configuration with former defaults where an earlier version began the run with them."""
-    if not folder.config.exists():
-        return config
-    begun = folder.read_config()
-    if "pretrained" in parse_json(folder.config.read_bytes())["encoder"]:  # of this version
-        return config
-    config, kept = as_begun(config, begun)
-    if kept and here.main:
-        listed = ", ".join(f"{key}={value}" for key, value in kept.items())
-        text = f"{folder} keeps defaults of the version that began it, {listed}: another --out has today's."
-        warnings.warn(text, InputWarning, stacklevel=3)
-    return config
 
 
 def _check_trained(folder: RunFolder, images: RunImages) -> None:
@@ -165,15 +156,24 @@ def _train(config: RunConfig, folder: RunFolder, here: Ranks, stop: Stop, images
     train = images.training()
     objective = build_objective(config, train, here)
     trainer = Trainer(
-        objective, train.images, train.labels, config.train,
-        checkpoints=folder.checkpoints, seed=config.seed, here=here, checksum=train.checksum,
+        objective,
+        train.images,
+        train.labels,
+        config.train,
+        checkpoints=folder.checkpoints,
+        seed=config.seed,
+        here=here,
+        checksum=train.checksum,
         monitor=build_monitor(config, images, here),
-    )  # fmt: skip
+    )
     events = folder.tensorboard if config.train.tensorboard else None
     with Journal(
-        folder.log, epochs=config.train.epochs, active=here.main, tensorboard=events,
+        folder.log,
+        epochs=config.train.epochs,
+        active=here.main,
+        tensorboard=events,
         constant=() if config.train.changes_rate else ("lr",),
-    ) as journal:  # fmt: skip
+    ) as journal:
         journal.say(train.facts)
         if (begun := trainer.resume()) is not None:
             check_data(folder, begun.get("data"), train.checksum, len(train))
@@ -207,16 +207,26 @@ def build_objective(config: RunConfig, train: Dataset, here: Ranks) -> Objective
         if train.labels is None:
             raise InputError(f"dataset {config.dataset!r} has no labels: supervised training needs them.")
         return Supervised(
-            len(train.classes), config.encoder, config.augment,
-            image_size=side, seed=config.seed, view_dtype=dtype,
-        )  # fmt: skip
+            len(train.classes),
+            config.encoder,
+            config.augment,
+            image_size=side,
+            seed=config.seed,
+            view_dtype=dtype,
+        )
     size = config.train.batch_size
     if size < 2:
         raise InputError(f"train.batch_size={size} has no negatives: take 2 or more.")
     objective = Contrastive(
-        config.loss, config.encoder, config.augment, config.adversary,
-        image_size=side, seed=config.seed, world=here.world, view_dtype=dtype,
-    )  # fmt: skip
+        config.loss,
+        config.encoder,
+        config.augment,
+        config.adversary,
+        image_size=side,
+        seed=config.seed,
+        world=here.world,
+        view_dtype=dtype,
+    )
     if size <= (mixed := objective.needed.mixed):
         raise InputError(
             f"train.batch_size={size} has too few images to mix each with {mixed} others: take {mixed + 1} "

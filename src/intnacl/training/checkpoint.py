@@ -23,10 +23,9 @@ from torch import Tensor
 
 from intnacl.errors import InputWarning
 from intnacl.files import disk_errors, make_folder, new_folder, open_file, parse_json, read_file
-from intnacl.models.weights import read_tensors
+from intnacl.models.weights import parse_tensors
 from intnacl.training.run_state import RunInfo
 
-CHECKPOINTS = "checkpoints"  # their folder in a run's
 MODEL, OPTIMIZER, STATE = "model.safetensors", "optimizer.pt", "state.json"
 LOAD_ERRORS = (OSError, ValueError, KeyError, TypeError, RuntimeError, UnpicklingError, SafetensorError)
 
@@ -159,9 +158,10 @@ def newest(folder: Path, device: torch.device | str = "cpu") -> Checkpoint | Non
 def load(path: Path, device: torch.device | str = "cpu") -> Checkpoint:
     """Read a checkpoint. Only tensors and plain values are built from its bytes: no code in it can run."""
     state = parse_json(read_file(path / STATE))
+    _, model = parse_tensors(read_file(path / MODEL))
     return Checkpoint(
         step=state["step"],
-        model={name: value.to(device) for name, value in read_tensors(path / MODEL)[1].items()},
+        model={name: value.to(device) for name, value in model.items()},
         optimizer=torch.load(path / OPTIMIZER, map_location=device, weights_only=True),
         info=state["info"],
     )
