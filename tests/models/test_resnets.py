@@ -33,7 +33,7 @@ def test_names_and_results_are_torchvisions_with_the_stem_replaced(name, trainin
 
 
 def test_gradients_of_the_small_net_keep_the_memory_format_of_its_activations():
-    """Otherwise the backward pass copies, or walks through memory in steps: a seventh of a step on digits."""
+    """Otherwise the backward pass copies, or walks through memory in steps: an eighth of a step on digits."""
     net, formats = SmallNet().to(memory_format=torch.channels_last), []
     for layer in net.layers:
         if isinstance(layer, nn.BatchNorm2d):
