@@ -1,5 +1,7 @@
 """The embedded digits: values, and a split that never moves."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -23,3 +25,15 @@ def test_splits_share_out_every_digit_in_three_equal_channels():
     assert train.images.shape == (1442, 3, 8, 8)
     assert train.images.unique().tolist() == np.rint(np.arange(17) * 255 / 16).astype(int).tolist()
     assert torch.equal(train.images[:, 0], train.images[:, 2])
+
+
+def test_they_are_read_without_the_import_of_scikit_learn_which_takes_a_second(monkeypatch):
+    code = "import sys, intnacl.data; intnacl.data.load('digits'); print('sklearn' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False"]
+    request = LoadRequest(split="test", root=Path("nowhere"))
+    own = load_digits(request)
+    monkeypatch.setattr(Path, "exists", lambda file: False)  # as if a later scikit-learn had moved its file
+    other = load_digits(request)
+    assert torch.equal(own.images, other.images)
+    assert torch.equal(own.labels, other.labels)

@@ -68,7 +68,8 @@ def pretrain(
             if begun:
                 folder.undo()
             raise
-        gc.collect()  # model and views refer to each other: a GPU's memory would wait for Python's next look
+        if here.device.type == "cuda":
+            gc.collect()  # model and views refer to each other: memory would wait for Python's next look
         return reason
 
 
