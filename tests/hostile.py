@@ -205,9 +205,8 @@ def altered(draw: random.Random, value: Any) -> Any:
 
 
 def _places(value: Any) -> Iterator[tuple[Any, Any]]:
-    for key in (
-        list(value) if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
-    ):
+    keys = list(value) if isinstance(value, dict) else range(len(value) if isinstance(value, list) else 0)
+    for key in keys:
         yield value, key
         yield from _places(value[key])
 

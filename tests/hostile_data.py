@@ -33,17 +33,11 @@ def npz_file(draw: random.Random, place: Path, canary: Path) -> str:
             return np.array([Canary(canary)], dtype=object)
         return np.zeros(shape, kind)
 
-    usual = {
-        "train_images": (4, 8, 8, 3),
-        "train_labels": (4,),
-        "test_images": (4, 3, 8, 8),
-        "test_labels": (4, 1),
-    }
+    usual = dict(train_images=(4, 8, 8, 3), train_labels=(4,), test_images=(4, 3, 8, 8), test_labels=(4, 1))
+    odd = ((4, 8, 8), (4, 8, 7, 3), (0, 8, 8, 3), (4,), (4, 1), (3,), (), (2, 2))
     arrays = {name: np.zeros(shape, "u1") for name, shape in usual.items()}
     for name in draw.sample((*usual, "images", "labels", "classes"), draw.choice((0, 1, 1, 2))):
-        arrays[name] = array(
-            draw.choice(((4, 8, 8), (4, 8, 7, 3), (0, 8, 8, 3), (4,), (4, 1), (3,), (), (2, 2)))
-        )
+        arrays[name] = array(draw.choice(odd))
     np.savez(place / "set.npz", **arrays)
     if draw.random() < 0.5:
         data = (place / "set.npz").read_bytes()
@@ -62,13 +56,11 @@ def parquet_file(draw: random.Random, place: Path, canary: Path) -> str:
     }
     names = {"info": {"features": {"image": {}, "label": {"names": ["a", "b"]}}}}
     metadata = json.dumps(altered(draw, names) if draw.random() < 0.5 else names)
-    table = pa.table(
-        {name: columns[name] for name in draw.choice((["image"], ["image", "label"], ["image", "label"]))}
-    )
+    kept = draw.choice((["image"], ["image", "label"], ["image", "label"]))
+    table = pa.table({name: columns[name] for name in kept})
+    table = table.replace_schema_metadata({"huggingface": metadata})
     file = place / draw.choice(("set.parquet", "train.parquet"))
-    pq.write_table(
-        table.replace_schema_metadata({"huggingface": metadata}), file, use_dictionary=draw.random() < 0.5
-    )
+    pq.write_table(table, file, use_dictionary=draw.random() < 0.5)
     if draw.random() < 0.7:
         file.write_bytes(damaged(draw, file.read_bytes()))
     return f"parquet:{file}"
@@ -98,17 +90,15 @@ def cifar(draw: random.Random, place: Path, canary: Path) -> str:
     folder.mkdir()
 
     def part(value: Any) -> Any:
-        return (
-            Canary(canary) if draw.random() < 0.1 else draw.choice(VALUES) if draw.random() < 0.1 else value
-        )
+        odd = draw.random()
+        return Canary(canary) if odd < 0.1 else draw.choice(VALUES) if odd < 0.2 else value
 
     names = part([f"class {i}".encode() for i in range(10)])
     (folder / "meta").write_bytes(pickled(part({b"fine_label_names": names})))
     for split in ("train", "test"):
         data = part(np.zeros((4, 3072), draw.choice(("u1", "u1", "u1", "f4", "O"))))
-        content = pickled(
-            part({b"data": data, b"fine_labels": part([0, 1, 2, part(3)])}), draw.choice((2, 4))
-        )
+        labels = part([0, 1, 2, part(3)])
+        content = pickled(part({b"data": data, b"fine_labels": labels}), draw.choice((2, 4)))
         (folder / split).write_bytes(damaged(draw, content) if draw.random() < 0.5 else content)
     if draw.random() < 0.1:
         misplace(draw, folder / "train")
@@ -117,12 +107,8 @@ def cifar(draw: random.Random, place: Path, canary: Path) -> str:
 
 def tinyimagenet(draw: random.Random, place: Path, canary: Path) -> str:
     folder = place / "tiny-imagenet-200"
-    for name in (
-        "train/n01/images/a.JPEG",
-        "train/n02/images/b.JPEG",
-        "val/images/v0.JPEG",
-        "val/images/v1.JPEG",
-    ):
+    for name in ("train/n01/images/a", "train/n02/images/b", "val/images/v0", "val/images/v1"):
+        name = f"{name}.JPEG"
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(encoded(draw, 64))
     (folder / "wnids.txt").write_text("n01\nn02\n")

@@ -120,16 +120,17 @@ def settings_files(campaign: Campaign, count: int) -> None:
 def toml(value: Any) -> str:
     """A value as TOML, which has no null: an inline table, but for the outermost one."""
     if isinstance(value, dict):
-        return "\n".join(
-            f"{json.dumps(key)} = {_inline(one)}" for key, one in value.items() if one is not None
-        )
+        return "\n".join(_pairs(value))
     return _inline(value)
+
+
+def _pairs(value: dict[str, Any]) -> list[str]:
+    return [f"{json.dumps(key)} = {_inline(one)}" for key, one in value.items() if one is not None]
 
 
 def _inline(value: Any) -> str:
     if isinstance(value, dict):
-        pairs = [f"{json.dumps(key)} = {_inline(one)}" for key, one in value.items() if one is not None]
-        return "{" + ", ".join(pairs) + "}"
+        return "{" + ", ".join(_pairs(value)) + "}"
     if isinstance(value, list):
         return "[" + ", ".join(_inline(one) for one in value if one is not None) + "]"
     return str(value) if isinstance(value, float) else json.dumps(value)
@@ -194,10 +195,8 @@ def results_folders(campaign: Campaign, count: int) -> None:
     record.write(original, plan, scale="grid", overrides={})
     for job in plan.jobs:
         shutil.copytree(measured_original(), original / "runs" / job.name)
-    names = [
-        "plan.json",
-        *(f"runs/{job.name}/{name}" for job in plan.jobs for name in ("result.json", "config.json")),
-    ]
+    files = ("result.json", "config.json")
+    names = ["plan.json", *(f"runs/{job.name}/{name}" for job in plan.jobs for name in files)]
     for number in range(count):
         folder = campaign.folder / f"results{number}"
         shutil.copytree(original, folder)
@@ -209,20 +208,8 @@ def results_folders(campaign: Campaign, count: int) -> None:
                 path.write_bytes(damaged_json(draw, path.read_bytes()))
         words: list[object] = ["report", folder]
         if draw.random() < 0.3:
-            words = [
-                "reproduce",
-                "--config",
-                grid,
-                "--seeds",
-                0,
-                "--max-minutes",
-                0,
-                "--workers",
-                0,
-                "--out",
-                folder,
-            ]
-            words += ["--device", "cpu", "--list"] if draw.random() < 0.5 else ["--device", "cpu"]
+            words = ["reproduce", "--config", grid, "--out", folder, "--device", "cpu", "--seeds", 0]
+            words += ["--list"] if draw.random() < 0.5 else ["--max-minutes", 0, "--workers", 0]
         campaign.attempt(f"{number}: {words}", partial(program, *words))
         shutil.rmtree(folder)
 
@@ -276,29 +263,9 @@ def late_settings(campaign: Campaign, count: int) -> None:
 def python_arguments(campaign: Campaign, count: int) -> None:
     """Values of wrong types and kinds for the functions of the package."""
     draw, folder = campaign.draw, campaign.folder
-    good = {
-        "name": "digits",
-        "split": "train",
-        "root": str(folder),
-        "size": 8,
-        "strict": False,
-        "download": False,
-    }
-    odd = (
-        *VALUES,
-        b"x",
-        1j,
-        object(),
-        Path("x"),
-        Path("\0"),
-        (),
-        {1},
-        np.float32(8),
-        np.int64(8),
-        range(3),
-        print,
-        "cpu:7",
-    )
+    good = dict(name="digits", split="train", root=str(folder), size=8, strict=False, download=False)
+    numbers, paths = (1j, np.float32(8), np.int64(8)), (Path("x"), Path("\0"))
+    odd = (*VALUES, *numbers, *paths, b"x", object(), (), {1}, range(3), print, "cpu:7")
     functions = (load, intnacl.open_run, intnacl.from_pretrained, run)
     for number in range(count):
         function = draw.choice(functions)

@@ -19,7 +19,9 @@ SMALL = (
 ENVIRONMENT = os.environ | {"GLOO_SOCKET_IFNAME": "lo", "PYTHONUNBUFFERED": "1"}
 
 
-def start(out: Path, *more: str, ranks: int = 1, options: tuple[str, ...] = ()) -> subprocess.Popen[str]:
+def start(
+    out: Path, *more: str, ranks: int = 1, options: tuple[str, ...] = (), **environment: str
+) -> subprocess.Popen[str]:
     """A run into the folder `out`, under torchrun if it has several ranks."""
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), *options]
     return subprocess.Popen(
@@ -27,7 +29,7 @@ def start(out: Path, *more: str, ranks: int = 1, options: tuple[str, ...] = ()) 
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        env=ENVIRONMENT,
+        env=ENVIRONMENT | environment,
     )
 
 

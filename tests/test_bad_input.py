@@ -60,19 +60,14 @@ LOSSES = [
 def loss(**given: object) -> Tensor:
     """The loss with some of its settings and views replaced."""
     settings = {key: given.pop(key) for key in [*vars(LossConfig()), "name"] if key in given}
-    made = (
-        IntNaClLoss.preset(**{"name": "intnacl"} | settings)
-        if "name" in settings
-        else IntNaClLoss(**settings)
-    )
+    made = (IntNaClLoss.preset if "name" in settings else IntNaClLoss)(**settings)
     need = made.views_needed
     if max(need) > 9:
         return torch.zeros(())
     views = {kind: [Z.clone().requires_grad_() for _ in range(n)] for kind, n in need._asdict().items()}
     (z0, z1), (za,) = views["plain"], views["adversarial"] or [None]
-    value = made(
-        **{"z0": z0, "z1": z1, "extra": views["extra"], "mixed": views["mixed"], "adversarial": za} | given
-    )
+    usual = dict(z0=z0, z1=z1, extra=views["extra"], mixed=views["mixed"], adversarial=za)
+    value = made(**usual | given)
     value.backward()
     return value
 

@@ -71,10 +71,8 @@ def test_a_missing_extra_is_installed_from_where_the_package_came(tmp_path):
     """From a checkout, from the place that pip noted of an installed copy, or from one that is not known."""
     error = missing_extra("onnx and onnxruntime", "onnx", "--format onnx")
     assert str(error) == f"--format onnx needs onnx and onnxruntime: pip install '{ROOT}[onnx]'"
-    copy, facts = (
-        tmp_path / "lib" / "site-packages",
-        tmp_path / "lib" / "site-packages" / "intnacl-1.dist-info",
-    )
+    copy = tmp_path / "lib" / "site-packages"
+    facts = copy / "intnacl-1.dist-info"
     shutil.copytree(ROOT / "src" / "intnacl", copy / "intnacl")
     facts.mkdir()
     (facts / "METADATA").write_text("Name: intnacl\nVersion: 1\n")

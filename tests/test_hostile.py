@@ -7,7 +7,6 @@ import multiprocessing
 import os
 import random
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +38,7 @@ CAMPAIGNS = {
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)], ids=["sample", "whole"])
 @pytest.mark.parametrize("kind", CAMPAIGNS, ids=lambda kind: kind.__name__)
-def test_malformed_input_is_refused_in_clear_words_or_does_no_harm(
-    kind: Callable[[Campaign, int], None], seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_malformed_input_is_refused_in_clear_words_or_does_no_harm(kind, seed, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("INTNACL_DATA", str(tmp_path / "root"))
     campaign = Campaign(seed, tmp_path)
@@ -51,7 +48,7 @@ def test_malformed_input_is_refused_in_clear_words_or_does_no_harm(
 
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("kills", [2, pytest.param(100, marks=pytest.mark.slow)])
-def test_a_run_that_is_killed_at_any_moment_ends_in_the_same_bytes(kills: int, tmp_path: Path) -> None:
+def test_a_run_that_is_killed_at_any_moment_ends_in_the_same_bytes(kills, tmp_path):
     processes = multiprocessing.get_context("forkserver")
     processes.set_forkserver_preload(["hostile", "sklearn.datasets", "matplotlib.backends.backend_agg"])
     draw = random.Random(kills)

@@ -7,11 +7,8 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-PAGES = [
-    *sorted(DOCS.glob("*.md")),
-    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
-]
-PAGES += [ROOT / "benchmarks" / "README.md", ROOT / "results" / "README.md"]
+READ = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "benchmarks/README.md", "results/README.md")
+PAGES = [*sorted(DOCS.glob("*.md")), *(ROOT / name for name in READ)]
 
 
 def label(value: object) -> str:

@@ -90,13 +90,8 @@ def test_every_finished_run_is_whole(views):
         assert result["config"] == {key: value for key, value in config.items() if key != "version"}
         epochs = [json.loads(line)["epoch"] for line in (folder / "log.jsonl").read_text().splitlines()]
         assert epochs == list(range(1, result["config"]["train"]["epochs"] + 1))
-    known = {
-        run.name
-        for view in views.values()
-        for row in view.cells
-        for cell in row
-        for run in cell.runs.values()
-    }
+    cells = [cell for view in views.values() for row in view.cells for cell in row]
+    known = {run.name for cell in cells for run in cell.runs.values()}
     assert {folder.name for folder in folders} <= known
 
 

@@ -13,7 +13,7 @@ from intnacl.errors import InputError
 from intnacl.models.batchnorm import stacked
 from intnacl.models.encoders import EncoderConfig, build_model
 from intnacl.training.ranks import wrap_ddp
-from mistakes import refused
+from mistakes import must_refuse, refused
 
 EPS = 0.05
 
@@ -57,14 +57,6 @@ def simclr(a, b, temperature=0.5):
         others = torch.cat([s[i, :i], s[i, i + 1 :]])
         rows.append(torch.logsumexp(others, 0) - s[i, (i + n) % (2 * n)])
     return torch.stack(rows).mean()
-
-
-def test_the_view_raises_the_simclr_loss_and_more_steps_raise_it_more(embedder, images):
-    embedder.eval()
-    z, noise = embedder(images).detach(), images + EPS * torch.randn_like(images).sign()
-    one, eight = (adversarial_view(embedder, images, EPS, steps=steps) for steps in (1, 8))
-    losses = [simclr(z, embedder(x)).item() for x in (images, noise, one, eight)]
-    assert losses[0] - 1e-3 < losses[1] < losses[2] < losses[3]
 
 
 @pytest.mark.parametrize("steps", [1, 4])
@@ -191,6 +183,5 @@ def test_pixels_and_gradients_that_are_not_numbers_are_an_error(embedder, images
     x[3, 0, 0, 0] = torch.nan
     with pytest.raises(InputError, match=r"x is NaN for 1 of 24 images: attacks need pixels in \[0, 1\]"):
         adversarial_view(embedder, x, EPS)
-    with pytest.raises(InputError, match="loss is NaN for 24 of 24 images: the model has div"):
-        adversarial_view(diverged, images, EPS)
+    must_refuse(adversarial_view, diverged, images, EPS, "loss is NaN for 24 of 24 images: the model has div")
     assert adversarial_view(diverged, x, EPS, check=False).isnan().any()

@@ -24,13 +24,6 @@ def test_datasets_lists_names_sizes_and_the_place_of_files(tmp_path):
         assert word in result.stdout
 
 
-def test_datasets_show_draws_and_tells_the_checksum(tmp_path):
-    result = intnacl("datasets", "show", "digits", "--out", str(tmp_path / "grid.png"), "--rows", "4")
-    assert result.returncode == 0, result.stderr
-    assert "1,442 images, 8×8, 10 classes; sha256 c6fcf5eb" in result.stdout
-    assert (tmp_path / "grid.png").read_bytes().startswith(b"\x89PNG")
-
-
 def test_without_out_each_picture_has_a_name_of_its_own_below_runs(tmp_path, capsys):
     written = []
     with contextlib.chdir(tmp_path):
@@ -98,13 +91,6 @@ def test_datasets_show_names_wrong_wishes(monkeypatch, tmp_path):
         ("--augment", "digit"): "augment='digit' is unknown",
     }.items():
         must_refuse(columns_of, monkeypatch, *words, message)
-
-
-def test_datasets_show_names_an_out_that_cannot_be_written(tmp_path):
-    (tmp_path / "file").touch()
-    out = tmp_path / "file" / "grid.png"
-    words = ["datasets", "show", "--rows", "2", "--mixed", "0", "--eps", "0", "--out", str(out)]
-    must_refuse(app, words, f"{out} could not be written")
 
 
 def test_datasets_show_skips_broken_images_or_refuses_them(tmp_path):

@@ -21,10 +21,8 @@ def test_flags_are_settings_and_what_was_not_given_is_left_out():
 
 
 def test_set_comes_last_and_wins():
-    assert Flags(lr=1.0, set_=("train.lr=2", "loss.nacl=a=b")).overrides == {
-        "train.lr": "2",
-        "loss.nacl": "a=b",
-    }
+    given = Flags(lr=1.0, set_=("train.lr=2", "loss.nacl=a=b")).overrides
+    assert given == {"train.lr": "2", "loss.nacl": "a=b"}
     with pytest.raises(InputError, match=r"--set 'train\.lr' must be KEY=VALUE"):
         _ = Flags(set_=("train.lr",)).overrides
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from command_line import TINY, assert_refused, intnacl
+from command_line import TINY, intnacl
 from intnacl.cli import app
 from intnacl.runs import commands
 
@@ -71,16 +71,3 @@ def test_flags_of_probe_are_settings_of_the_probe(monkeypatch):
     expected = {"probe.epochs": 3, "probe.batch_size": 64, "probe.lr": "0.2", "probe.l2": "1"}
     assert changes == [expected]
     assert "write --set probe.seed=…" in intnacl("probe", "RUN", "--seed", "1").stderr
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["probe", "RUN", "--set", "loss.beta=2"], r"setting of the probe='loss.beta' is unknown. Choose"),
-        (["probe", "RUN"], r"RUN is no run folder: it has no config\.json"),
-        (["attack", "RUN", "--eps", "8"], r"eps=8\.0 is out of range"),
-        (["export", "RUN", "--format", "onx"], "format='onx' is unknown; did you mean 'onnx'"),
-    ],
-)
-def test_mistakes_are_told_before_anything_is_written(arguments, message, tmp_path):
-    assert_refused(arguments, message, tmp_path)

@@ -8,11 +8,9 @@ from intnacl.cli import app
 from intnacl.paper import report, reproduce
 from intnacl.paper.reproduce import Selection
 
-Patch = pytest.MonkeyPatch
-
 
 def asked(
-    monkeypatch: Patch, *words: str, ending: tuple[str | None, int] = (None, 0)
+    monkeypatch: pytest.MonkeyPatch, *words: str, ending: tuple[str | None, int] = (None, 0)
 ) -> tuple[Selection, int]:
     """The request that `intnacl reproduce` makes of these words, and the exit code of such an ending."""
     requests = []

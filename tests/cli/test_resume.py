@@ -4,14 +4,13 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
 from intnacl.training.journal import records
-from processes import ENVIRONMENT, SMALL, encoder, finish, kill, log, newest_step, start, wait_until, workers
+from processes import encoder, finish, kill, log, newest_step, start, wait_until, workers
 
 
 def _reference(factory: pytest.TempPathFactory, ranks: int) -> Path:
@@ -98,13 +97,7 @@ def test_a_killed_rank_stops_the_others_with_a_clear_message(tmp_path):
 
     def rank(number: int) -> subprocess.Popen[str]:
         place = {"RANK": str(number), "LOCAL_RANK": str(number), "WORLD_SIZE": "2"}
-        return subprocess.Popen(
-            [sys.executable, "-m", "intnacl", *SMALL, "train.epochs=500", "--out", str(out)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env=ENVIRONMENT | place | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port},
-        )
+        return start(out, "train.epochs=500", **place, MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
 
     processes = [rank(0), rank(1)]
     wait_until(lambda: newest_step(out) > 0, processes[0])

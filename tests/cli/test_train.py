@@ -11,15 +11,6 @@ from intnacl.cli.train import resume_command
 from intnacl.errors import InputWarning
 from intnacl.runs.config import RunConfig
 
-Patch = pytest.MonkeyPatch
-Output = pytest.CaptureFixture[str]
-
-
-def test_pretrain_help_shows_examples():
-    text = intnacl("pretrain", "--help").stdout
-    assert all(word in text for word in ("--max-minutes", "--preset", "--set"))
-    assert "torchrun --nproc-per-node 8 -m intnacl pretrain" in text
-
 
 def test_pretrain_takes_flags_a_file_and_settings(tmp_path):
     (tmp_path / "run.toml").write_text('preset = "adv"\n[train]\nepochs = 7\nlr = 0.002\n')
@@ -68,7 +59,7 @@ Runs = dict[str, tuple[RunConfig, list[int]]]
 
 
 @pytest.fixture
-def asked(monkeypatch: Patch, tmp_path: Path) -> Runs:
+def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Runs:
     """The configurations and seeds that a command starts, by label; "" where it is no comparison."""
     runs: Runs = {}
 
@@ -122,27 +113,10 @@ def test_transfer_comes_under_the_other_settings(words, asked):
     assert asked.popitem()[1][0].evaluation.transfer == ()
 
 
-def test_supervised_is_another_objective(asked):
-    exit_code("supervised", "--epochs", "3")
-    (config, _) = asked[""]
-    assert (config.objective, config.train.epochs) == ("supervised", 3)
-
-
 def test_a_flag_without_effect_is_named_unless_one_of_several_runs_uses_it(asked):
     with pytest.warns(InputWarning, match=r"loss\.lam=0\.3 changes nothing here: it is used with loss.nacl="):
         assert exit_code("run", "--preset", "simclr", "--num-positives", 3, "--lam", 0.3) == 0
     assert exit_code("run", "--compare", "simclr", "intnacl", "--lam", 0.3) == 0
-
-
-def test_run_goes_on_and_a_finished_run_ends_in_0(tmp_path, capsys):
-    words = ("run", "--preset", "simclr", "--device", "cpu", "--out", tmp_path / "run", "--set", *TINY)
-    assert exit_code(*words, "--max-minutes", 0) == 0
-    assert "go on with:" in capsys.readouterr().out
-    assert not (tmp_path / "run" / "result.json").exists()
-    assert exit_code(*words) == 0
-    capsys.readouterr()
-    assert exit_code(*words) == 0
-    assert "going on" not in capsys.readouterr().out
 
 
 def test_weights_of_the_hub_without_a_network_are_one_line(tmp_path, monkeypatch):

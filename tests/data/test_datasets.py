@@ -120,18 +120,6 @@ def test_spread_and_captions(tmp_path, image):
         assert found.captions(torch.tensor([0])) == ["caf\\xe8.png"]
 
 
-LOAD = "import sys; from intnacl.data import load; print(load(sys.argv[1], size=8).checksum)"
-
-
-def test_two_processes_at_once_make_one_cache(pets, root):
-    command = [sys.executable, "-c", LOAD, f"folder:{pets}"]
-    processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    sums = {process.communicate(timeout=120)[0].strip() for process in processes}
-    assert all(process.returncode == 0 for process in processes)
-    assert sums == {load(f"folder:{pets}", size=8).checksum}
-    assert len([path for path in (root / "cache").iterdir() if path.is_dir()]) == 1
-
-
 def test_loading_the_digits_needs_no_optional_package():
     code = "import sys; import intnacl.data; print([m for m in sys.argv[1:] if m in sys.modules])"
     heavy = ["sklearn", "matplotlib", "PIL", "rich", "pyarrow", "torchvision"]

@@ -57,15 +57,6 @@ def test_a_flat_folder_is_unlabelled_and_resized_to_32_by_default(tmp_path, imag
     assert (got.labels, got.classes) == (None, ())
 
 
-def test_broken_images_are_skipped_and_named(pets, image):
-    put(pets / "cat" / "0.png", b"")
-    put(pets / "dog" / "0.png", image(size=(64, 64))[:200])
-    got = get(pets)
-    assert got.labels.tolist() == [0, 0, 0, 1]
-    assert sorted(got.skipped) == ["cat/0.png", "dog/0.png"]
-    assert got.names == ("cat/1.png", "cat/2.PNG", "cat/deep/3.jpg", "dog/1.png")
-
-
 NAMES = [*(("train", name) for name in ("test", "val", "valid", "validation"))]
 
 

@@ -10,7 +10,7 @@ from torch import nn
 from digits_model import digits
 from intnacl.errors import InputError
 from intnacl.evaluation.features import changed, check_images, extract, frozen, snapshot
-from mistakes import refused
+from mistakes import must_refuse, refused
 
 
 class Counter(nn.Module):
@@ -77,8 +77,7 @@ def test_buffers_that_come_go_or_change_their_kind_have_changed():
 
 
 def test_an_encoder_that_moves_is_an_error(encoder):
-    with pytest.raises(InputError, match="changed while they should be frozen"):
-        extract(Counter(), digits()[0][:8])
+    must_refuse(extract, Counter(), digits()[0][:8], "changed while they should be frozen")
     with pytest.raises(InputError, match=r"frozen \(body.1.running_mean\);"), frozen(encoder):
         encoder.body[1].running_mean += 1
     with pytest.raises(InputError, match=r"frozen \(body.0.weight and \d+ more\);"), frozen(encoder):

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from intnacl.errors import InputError
 from intnacl.evaluation.features import changed, snapshot
 from intnacl.evaluation.hcl_probe import HCL, evaluate
 from intnacl.evaluation.probe import ProbeConfig
+from mistakes import must_refuse
 
 QUICK = ProbeConfig(epochs=3, batch_size=128, lr=1e-2, l2=1e-6)
 
@@ -63,5 +63,4 @@ def test_settings_count(encoder, data, other):
 
 @pytest.mark.parametrize("other", [{"normalize": True}, {"standardize": True}, {"solver": "lbfgs"}])
 def test_settings_that_it_does_not_have_are_refused(encoder, data, other):
-    with pytest.raises(InputError, match="features as they are"):
-        evaluate(encoder, *data, plain, replace(QUICK, **other))
+    must_refuse(evaluate, encoder, *data, plain, replace(QUICK, **other), "features as they are")

@@ -15,10 +15,6 @@ def test_nca_with_copies_of_the_twin_equals_the_base_loss_when_the_negatives_cou
         assert (nca_rows(PAIR, copies_RE, "N") < base_rows(PAIR) - 0.1).all()
 
 
-def test_a_mixed_view_with_lambda_1_is_a_plain_positive():
-    torch.testing.assert_close(mix_rows(PAIR, 1.0), base_rows(PAIR))
-
-
 def test_a_mixed_view_costs_least_where_omega_is_lambda():
     """−λ log Ω − (1 − λ) log(1 − Ω) is the cross-entropy of λ and Ω."""
     omega = torch.linspace(0.01, 0.99, 99)

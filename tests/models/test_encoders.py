@@ -13,7 +13,7 @@ from intnacl.errors import InputError
 from intnacl.models.batchnorm import ViewBatchNorm, stacked
 from intnacl.models.encoders import ContrastiveModel, EncoderConfig, build_model, own_normalisation
 from intnacl.models.weights import from_pretrained, save_encoder
-from mistakes import refused
+from mistakes import must_refuse, refused
 
 
 def model(
@@ -120,7 +120,7 @@ def weights_of(name: str, path: Path) -> nn.Module:
     return made.eval()
 
 
-def test_pretrained_weights_come_from_a_file(tmp_path: Path) -> None:
+def test_pretrained_weights_come_from_a_file(tmp_path):
     theirs = weights_of("resnet10t", tmp_path / "weights.pth")
     mean, std = own_normalisation("timm:resnet10t")
     assert mean == (0.485, 0.456, 0.406)
@@ -131,7 +131,7 @@ def test_pretrained_weights_come_from_a_file(tmp_path: Path) -> None:
     torch.testing.assert_close(encoder(x), theirs(by_hand))
 
 
-def test_a_pretrained_transformer_is_timms_and_is_read_without_its_file(tmp_path: Path) -> None:
+def test_a_pretrained_transformer_is_timms_and_is_read_without_its_file(tmp_path):
     theirs = weights_of("vit_tiny_patch16_224", tmp_path / "weights.pth")
     config = EncoderConfig(name="timm:vit_tiny_patch16_224", pretrained=str(tmp_path / "weights.pth"))
     encoder = build_model(config, image_size=224, adversarial=False, seed=0).encoder.eval()
@@ -149,7 +149,7 @@ def test_a_pretrained_transformer_is_timms_and_is_read_without_its_file(tmp_path
         ("vit_tiny_patch16_224", "patch_embed.proj", "blocks.11.mlp.fc2.weight"),
     ],
 )
-def test_pretrained_weights_fit_small_images(name: str, stem: str, kept: str, tmp_path: Path) -> None:
+def test_pretrained_weights_fit_small_images(name, stem, kept, tmp_path):
     theirs = weights_of(name, tmp_path / "weights.pth")
     settings = {"name": f"timm:{name}", "image_size": 32, "pretrained": str(tmp_path / "weights.pth")}
     ours = model(**settings).encoder.backbone
@@ -159,23 +159,20 @@ def test_pretrained_weights_fit_small_images(name: str, stem: str, kept: str, tm
     torch.testing.assert_close(small, resample_patch_embed(large, list(small.shape[2:])))
 
 
-def test_weights_that_cannot_be_had_are_named(tmp_path: Path) -> None:
+def test_weights_that_cannot_be_had_are_named(tmp_path):
     settings = {"name": "timm:resnet10t", "image_size": 96}
     path = tmp_path / "weights.pth"
-    with pytest.raises(InputError, match=f"encoder.pretrained='{path}' is no file"):
-        model(pretrained=str(path), **settings)
+    must_refuse(model, f"encoder.pretrained='{path}' is no file", pretrained=str(path), **settings)
     weights_of("resnet18", path)
     with pytest.raises(InputError, match=r"does not hold weights that fit 'timm:resnet10t' .*state_dict"):
         model(pretrained=str(path), **settings)
     torch.save({}, path)
-    with pytest.raises(InputError, match=r"that fit 'timm:resnet10t' \(it holds none\)"):
-        model(pretrained=str(path), **settings)
+    must_refuse(model, r"that fit 'timm:resnet10t' \(it holds none\)", pretrained=str(path), **settings)
 
 
 def test_without_timm_the_message_tells_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "timm", None)  # importing it then fails
-    with pytest.raises(InputError, match=r"pip install '/.*\[timm\]'"):
-        model(name="timm:resnet18")
+    must_refuse(model, r"pip install '/.*\[timm\]'", name="timm:resnet18")
 
 
 test_a_timm_model_that_is_unknown_or_cannot_take_the_images_is_named = refused(

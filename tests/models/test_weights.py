@@ -12,9 +12,9 @@ import pytest
 import torch
 from safetensors.torch import save
 
-from intnacl.errors import InputError
 from intnacl.models.encoders import EncoderConfig, build_model
 from intnacl.models.weights import KEY, clean_state, from_pretrained, read_header, save_encoder
+from mistakes import must_refuse
 
 CONFIG = EncoderConfig(name="small", mean=(0.4, 0.5, 0.6))
 
@@ -45,18 +45,6 @@ def test_equal_encoders_give_equal_bytes_without_the_adversarial_norms(tmp_path)
     assert (tmp_path / "a").stat().st_mode & 0o777 == 0o644  # others may read it
 
 
-def test_a_resnet_has_torchvisions_names(tmp_path):
-    import torchvision
-    from safetensors.torch import load_file
-
-    config = EncoderConfig(name="resnet18")
-    net = build_model(config, image_size=32, adversarial=True, seed=0)
-    save_encoder(net.encoder, config, 32, tmp_path / "e")
-    theirs = torchvision.models.resnet18()
-    theirs.conv1, theirs.fc = torch.nn.Conv2d(3, 64, 3, bias=False), torch.nn.Identity()
-    theirs.load_state_dict(load_file(tmp_path / "e"))
-
-
 def one_tensor(header: object) -> bytes:
     return save({"a": torch.zeros(2)}, {KEY: json.dumps(header)})
 
@@ -75,12 +63,10 @@ DAMAGED = {
 
 @pytest.mark.parametrize("name", DAMAGED)
 def test_a_file_that_is_no_encoder_is_refused_by_name(tmp_path, name):
-    with pytest.raises(InputError, match="does not exist: give a finished run"):
-        from_pretrained(tmp_path)
+    must_refuse(from_pretrained, tmp_path, "does not exist: give a finished run")
     saved(tmp_path / "whole")
     (tmp_path / name).write_bytes(DAMAGED[name]((tmp_path / "whole").read_bytes()))
-    with pytest.raises(InputError, match=f"{name} is no encoder of intnacl, or damaged"):
-        from_pretrained(tmp_path / name)
+    must_refuse(from_pretrained, tmp_path / name, f"{name} is no encoder of intnacl, or damaged")
 
 
 def test_flipped_bits_are_found_by_the_checksum_beside_the_file(tmp_path):
@@ -90,24 +76,22 @@ def test_flipped_bits_are_found_by_the_checksum_beside_the_file(tmp_path):
     content = bytearray(file.read_bytes())
     content[-5] ^= 1
     file.write_bytes(content)
-    with pytest.raises(InputError, match=r"encoder.safetensors is damaged: .* delete it and repeat the run"):
-        from_pretrained(tmp_path)
+    must_refuse(from_pretrained, tmp_path, r"encoder.safetensors is damaged: .* delete it and repeat the run")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="names of files are bytes")
-def test_any_name_of_a_file_is_read_and_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+def test_any_name_of_a_file_is_read_and_a_pipe_is_not_waited_for(tmp_path):
     encoder = saved(tmp_path / "\udcff\n.safetensors")
     loaded = from_pretrained(tmp_path / "\udcff\n.safetensors")
     assert all(a.equal(b) for a, b in zip(encoder.parameters(), loaded.parameters(), strict=False))
     os.mkfifo(tmp_path / "encoder.safetensors")
-    with pytest.raises(InputError, match=r"encoder\.safetensors is no regular file, but a pipe"):
-        from_pretrained(tmp_path)
+    must_refuse(from_pretrained, tmp_path, r"encoder\.safetensors is no regular file, but a pipe")
 
 
 @pytest.mark.parametrize(
     "change", [{"image_size": []}, {"image_size": "8"}, {"encoder": {"name": 5}}, {"data": 1}]
 )
-def test_headers_of_wrong_types_are_named(tmp_path: Path, change: dict[str, object]) -> None:
+def test_headers_of_wrong_types_are_named(tmp_path, change):
     net = build_model(CONFIG, image_size=8, adversarial=False, seed=0)
     header = {"encoder": asdict(CONFIG), "image_size": 8, "data": None}
     header |= {
@@ -115,5 +99,4 @@ def test_headers_of_wrong_types_are_named(tmp_path: Path, change: dict[str, obje
     }
     (tmp_path / "x.safetensors").write_bytes(save(clean_state(net.encoder), {KEY: json.dumps(header)}))
     for read in (from_pretrained, read_header):
-        with pytest.raises(InputError, match=r"x\.safetensors is no encoder of intnacl, or damaged"):
-            read(tmp_path / "x.safetensors")
+        must_refuse(read, tmp_path / "x.safetensors", r"x\.safetensors is no encoder of intnacl, or damaged")

@@ -73,7 +73,7 @@ def marked(results: Path) -> list[str]:
     return sorted(path.parent.name for path in results.glob("runs/*/shared"))
 
 
-def test_a_run_is_done_once_and_half_a_result_is_none(tmp_path: Path, try_once: Try) -> None:
+def test_a_run_is_done_once_and_half_a_result_is_none(tmp_path, try_once):
     (job,) = jobs()
     folder = run_folder(tmp_path, job.name)
     with folder.hold(device="cpu"):
@@ -97,7 +97,7 @@ def test_a_run_is_done_once_and_half_a_result_is_none(tmp_path: Path, try_once: 
     assert result_of(tmp_path, job)["accuracy"] == result["accuracy"]
 
 
-def test_a_milestone_equals_a_run_of_its_length(tmp_path: Path, try_once: Try) -> None:
+def test_a_milestone_equals_a_run_of_its_length(tmp_path, try_once):
     first, second = jobs(epochs=(1, 3))
     assert [try_once(job) for job in (second, first, second)] == ["waiting", "finished", "finished"]
     folder = run_folder(tmp_path, second.name)
@@ -110,7 +110,7 @@ def test_a_milestone_equals_a_run_of_its_length(tmp_path: Path, try_once: Try) -
     assert went_on["accuracy"] == straight["accuracy"]
 
 
-def test_a_stopped_run_goes_on_and_is_no_failure(tmp_path: Path, try_once: Try) -> None:
+def test_a_stopped_run_goes_on_and_is_no_failure(tmp_path, try_once):
     (job,) = jobs()
     assert try_once(job, stop=Stop(0.0)) == "stopped"
     assert noted(tmp_path, job) == {"error": "", "tries": {"one": 0}, "given_up": []}
@@ -118,9 +118,7 @@ def test_a_stopped_run_goes_on_and_is_no_failure(tmp_path: Path, try_once: Try) 
     assert failure(run_folder(tmp_path, job.name)) is None
 
 
-def test_failures_are_retried_then_given_up_until_the_next_session(
-    tmp_path: Path, try_once: Try, broken: list[BaseException | str]
-) -> None:
+def test_failures_are_retried_then_given_up_until_the_next_session(tmp_path, try_once, broken):
     (job,) = jobs()
     broken += [RuntimeError(f"no {i}") for i in range(TRIES + 1)]
     for i in range(TRIES):
@@ -135,8 +133,8 @@ def test_failures_are_retried_then_given_up_until_the_next_session(
 
 
 def test_a_users_mistake_is_not_retried_and_sessions_do_not_undo_each_others_verdict(
-    tmp_path: Path, try_once: Try, broken: list[BaseException | str]
-) -> None:
+    tmp_path, try_once, broken
+):
     (job,) = jobs()
     broken += [InputError("no such data set"), InputError("no such data set"), "terminate"]
     for session in ("one", "two", "one", "two"):
@@ -149,9 +147,7 @@ def test_a_users_mistake_is_not_retried_and_sessions_do_not_undo_each_others_ver
     }  # fmt: skip
 
 
-def test_a_run_that_kills_its_process_is_given_up(
-    tmp_path: Path, try_once: Try, broken: list[BaseException | str]
-) -> None:
+def test_a_run_that_kills_its_process_is_given_up(tmp_path, try_once, broken):
     (job,) = jobs()
     for _ in range(TRIES):
         broken.append(KeyboardInterrupt())
@@ -161,9 +157,7 @@ def test_a_run_that_kills_its_process_is_given_up(
     assert noted(tmp_path, job)["error"] == DIED
 
 
-def test_what_goes_on_from_a_failed_run_fails_with_it(
-    tmp_path: Path, try_once: Try, broken: list[BaseException | str]
-) -> None:
+def test_what_goes_on_from_a_failed_run_fails_with_it(tmp_path, try_once, broken):
     first, second = jobs(epochs=(1, 2))
     broken += [InputError("bad")]
     assert [try_once(job) for job in (first, second)] == ["failed", "failed"]
@@ -173,14 +167,14 @@ def test_what_goes_on_from_a_failed_run_fails_with_it(
 @pytest.mark.parametrize(
     "text", ["", "[]", "{}", '{"session": "s", "tries": 3, "error": "e", "given_up": true}']
 )
-def test_a_damaged_note_is_forgotten(tmp_path: Path, text: str) -> None:
+def test_a_damaged_note_is_forgotten(tmp_path, text):
     folder = run_folder(tmp_path, "a")
     folder.path.mkdir(parents=True)
     folder.failure.write_text(text)
     assert failure(folder) is None
 
 
-def test_a_run_beside_another_marks_both(tmp_path: Path, try_once: Try) -> None:
+def test_a_run_beside_another_marks_both(tmp_path, try_once):
     names = ("done", "other", "elsewhere", "old", "there")
     done, other, elsewhere, old, there = (run_folder(tmp_path, name) for name in names)
     done.path.mkdir(parents=True)
@@ -200,7 +194,7 @@ def test_a_run_beside_another_marks_both(tmp_path: Path, try_once: Try) -> None:
     assert figure(result, "digits", "minutes").value is None
 
 
-def test_a_run_that_is_only_measured_keeps_its_minutes(tmp_path: Path, try_once: Try) -> None:
+def test_a_run_that_is_only_measured_keeps_its_minutes(tmp_path, try_once):
     """Its own and, where it is the other one, that one's."""
     (job,) = jobs()
     other, third = run_folder(tmp_path, "other"), run_folder(tmp_path, "third")
@@ -215,7 +209,7 @@ def test_a_run_that_is_only_measured_keeps_its_minutes(tmp_path: Path, try_once:
     assert marked(tmp_path) == ["third"]
 
 
-def test_a_gpu_has_one_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_has_one_name(monkeypatch):
     """`cuda` and `cuda:0` are the same, and one that another process calls `cuda:1`."""
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(
@@ -226,7 +220,7 @@ def test_a_gpu_has_one_name(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_a_real_gpu_has_a_number_of_its_own() -> None:
+def test_a_real_gpu_has_a_number_of_its_own():
     assert device_name("cuda") == device_name("cuda:0") != "cuda:0"
 
 
@@ -253,7 +247,7 @@ def measured(results: Path, *jobs: Job) -> set[str]:
     return {path.name for job in jobs for path in run_folder(results, job.name).measurements.glob("*.json")}
 
 
-def test_another_attack_is_measured_on_the_same_encoder(tmp_path: Path) -> None:
+def test_another_attack_is_measured_on_the_same_encoder(tmp_path):
     (first,) = jobs()
     (second,) = jobs(**{"evaluation.attacks": ("fgsm", "pgd")})
     one, _ = done(first, tmp_path)
@@ -278,9 +272,7 @@ def test_another_attack_is_measured_on_the_same_encoder(tmp_path: Path) -> None:
     ],
     ids=["another probe", "another training", "an unknown encoder", "no encoder"],
 )  # fmt: skip
-def test_an_encoder_that_was_trained_alike_is_taken(
-    tmp_path: Path, change: dict[str, Any], gone: str | None, taken: bool
-) -> None:
+def test_an_encoder_that_was_trained_alike_is_taken(tmp_path, change, gone, taken):
     (first,), (second,) = jobs(), jobs(**change)
     assert first.name != second.name
     assert first.name.rpartition("-")[0] == second.name.rpartition("-")[0]
@@ -293,7 +285,7 @@ def test_an_encoder_that_was_trained_alike_is_taken(
     assert done(second, tmp_path / "alone")[0]["accuracy"] == result["accuracy"]
 
 
-def test_all_that_is_measured_is_taken_and_again_after_an_interruption(tmp_path: Path) -> None:
+def test_all_that_is_measured_is_taken_and_again_after_an_interruption(tmp_path):
     """From every run of the same encoder, which comes last: without it, what was taken counts for nothing."""
     first, second, third = (
         jobs(**{"evaluation.attacks": attacks})[0] for attacks in (("fgsm",), ("pgd",), ("fgsm", "pgd"))
@@ -310,7 +302,7 @@ def test_all_that_is_measured_is_taken_and_again_after_an_interruption(tmp_path:
         shutil.rmtree(folder.measurements)
 
 
-def test_a_stopped_training_is_gone_on_with(tmp_path: Path) -> None:
+def test_a_stopped_training_is_gone_on_with(tmp_path):
     (first,), (second,) = jobs(epochs=(3,)), jobs(epochs=(3,), **{"evaluation.eps": (0.02,)})
     assert attempt(first, tmp_path, device="cpu", stop=Stop(max_minutes=0), session="one") == "stopped"
     two, said = done(second, tmp_path)
@@ -319,7 +311,7 @@ def test_a_stopped_training_is_gone_on_with(tmp_path: Path) -> None:
     assert alone["protocol"]["encoder_sha256"] == two["protocol"]["encoder_sha256"]
 
 
-def test_a_longer_run_goes_on_from_any_shorter_one_that_kept_its_state(tmp_path: Path) -> None:
+def test_a_longer_run_goes_on_from_any_shorter_one_that_kept_its_state(tmp_path):
     one, *_ = jobs(epochs=(1, 2))
     done(one, tmp_path)  # which keeps its state for the second, that nobody does
     *_, three = jobs(epochs=(1, 2, 3))
@@ -328,9 +320,7 @@ def test_a_longer_run_goes_on_from_any_shorter_one_that_kept_its_state(tmp_path:
 
 @pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize("links", [True, False])
-def test_a_state_is_inherited_with_the_mark_of_a_shared_device(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: bool, shared: bool
-) -> None:
+def test_a_state_is_inherited_with_the_mark_of_a_shared_device(tmp_path, monkeypatch, links, shared):
     """The time of a longer run has the shorter one's in it. Files are copied where they cannot be linked."""
 
     def refused(*_: object) -> None:
@@ -346,7 +336,7 @@ def test_a_state_is_inherited_with_the_mark_of_a_shared_device(
     assert child.shared.exists() == shared
 
 
-def test_a_state_is_taken_neither_from_a_run_in_training_nor_in_place_of_ones_own(tmp_path: Path) -> None:
+def test_a_state_is_taken_neither_from_a_run_in_training_nor_in_place_of_ones_own(tmp_path):
     """The one may remove it meanwhile, and the other has epochs in its log that its parent has not."""
     parent, begun = stopped(RunFolder(tmp_path / "parent")), stopped(RunFolder(tmp_path / "begun"), 4)
     child = RunFolder(tmp_path / "child")

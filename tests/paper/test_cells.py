@@ -13,7 +13,7 @@ from made_up import SCHEDULE, edit, fill, note_failure, paper_plan, result_of, s
 from intnacl.cli.flags import pairs
 from intnacl.paper import published
 from intnacl.paper.attempts import finished, run_folder
-from intnacl.paper.cells import Cell, FilledTable, command, figure, pooled, read_cells
+from intnacl.paper.cells import Cell, FilledTable, command, figure, read_cells
 from intnacl.paper.plan import make_plan
 from intnacl.runs.config import differences
 from intnacl.runs.resolve import resolve
@@ -28,32 +28,19 @@ def _only(results: Path) -> FilledTable:
     return filled
 
 
-@pytest.mark.parametrize(
-    ("s", "n", "s_p", "n_p", "spread"),
-    [
-        (0.3, 5, 0.4, 5, math.sqrt((0.09 + 0.16) / 2)),
-        (0.3, 2, 0.4, 5, math.sqrt((1 * 0.09 + 4 * 0.16) / 5)),
-        (None, 1, 0.4, 5, 0.4),
-        (0.3, 3, None, 5, 0.3),
-        (None, 1, None, 5, None),
-    ],
-)
-def test_pooled_spread(s: float | None, n: int, s_p: float | None, n_p: int, spread: float | None) -> None:
-    found = pooled([(s, n), (s_p, n_p)])
-    assert found == pytest.approx(spread) if spread else found is None
-
-
-def test_a_cell_by_hand() -> None:
+def test_a_cell_by_hand():
     cell = _cell([50.0, 51.0, 52.0], published.Value(53.0, 0.5))
     assert (cell.mean, cell.sd, cell.n, cell.difference) == (51.0, 1.0, 3, -2.0)
     assert cell.units == pytest.approx(-2.0 / math.sqrt((2 * 1.0 + 4 * 0.25) / 6))
+    assert _cell([50.0, 51.0, 52.0], published.Value(53.0, None)).units == -2.0  # by its own spread
+    assert _cell([50.0], published.Value(53.0, 0.5)).units == -6.0  # by the paper's
     one = _cell([50.0], published.Value(53.0, None))
     assert (one.sd, one.difference, one.units) == (None, -3.0, None)
     assert _cell([], published.Value(53.0, 0.5)).difference is None
     assert _cell([50.0, 50.0], published.Value(53.0, 0.0)).units is None
 
 
-def test_minutes_are_the_fastest_seeds_that_had_the_device_to_itself(tmp_path: Path) -> None:
+def test_minutes_are_the_fastest_seeds_that_had_the_device_to_itself(tmp_path):
     """Other work on a GPU makes a seed slower, which says nothing about the loss."""
     fill(tmp_path, paper_plan(("main",), [0, 1, 2]), shifted())
     edit(tmp_path, lambda result, _: result["time_s"].update(pretrain=1e6), "*seed1-*")
@@ -69,7 +56,7 @@ def test_minutes_are_the_fastest_seeds_that_had_the_device_to_itself(tmp_path: P
     assert replace(clean, values={}).status == "missing"
 
 
-def test_optional_columns_are_shown_once_measured(tmp_path: Path) -> None:
+def test_optional_columns_are_shown_once_measured(tmp_path):
     fill(tmp_path, paper_plan(("main", "figure1"), [0]), shifted())
     optional = "CIFAR-100 AutoAttack"
     main, figure1 = read_cells(tmp_path)[0]
@@ -82,15 +69,12 @@ def test_optional_columns_are_shown_once_measured(tmp_path: Path) -> None:
     place = [column.label for column in main.columns].index(optional)
     assert [row[place].mean for row in main.cells if row[place].values] == [12.5]
     record = json.loads((tmp_path / "plan.json").read_text())
-    record["tables"]["figure1"]["columns"][1] |= {
-        "optional": True,
-        "metric": "autoattack",
-    }  # a scatter needs it
+    record["tables"]["figure1"]["columns"][1] |= {"optional": True, "metric": "autoattack"}  # a scatter's
     (tmp_path / "plan.json").write_text(json.dumps(record))
     assert len(read_cells(tmp_path)[0][1].columns) == len(figure1.columns)
 
 
-def test_results_meet_their_published_values(tmp_path: Path) -> None:
+def test_results_meet_their_published_values(tmp_path):
     fill(tmp_path, paper_plan(("2", "4"), [0, 1]), shifted(-1.0, spread=0.0))
     tables, runs = read_cells(tmp_path)
     assert [filled.departures for filled in tables] == [[], []]
@@ -101,7 +85,7 @@ def test_results_meet_their_published_values(tmp_path: Path) -> None:
     assert all("--out RUN" in run.command for run in runs.values()), "repeated beside the record, not over it"
 
 
-def test_a_loss_has_the_same_seeds_in_every_table(tmp_path: Path) -> None:
+def test_a_loss_has_the_same_seeds_in_every_table(tmp_path):
     """What another table asked for counts here too once it is done, and is not missing here before."""
     fill(tmp_path, paper_plan(("3",), [1]), shifted())
     more = paper_plan(("main",), [0, 1, 2])
@@ -116,7 +100,7 @@ def test_a_loss_has_the_same_seeds_in_every_table(tmp_path: Path) -> None:
     assert list(table3.cells[intnacl + 1][0].values) == ["1"]  # M = 2 is in no other table
 
 
-def test_missing_and_failed_cells_are_told_apart(tmp_path: Path) -> None:
+def test_missing_and_failed_cells_are_told_apart(tmp_path):
     plan = paper_plan(("figure1",), [0, 1])
     rows = [row[0] for row in plan.cells["figure1"]]
     absent = {rows[0][1], *rows[1].values(), *rows[2].values()}
@@ -132,7 +116,7 @@ def test_missing_and_failed_cells_are_told_apart(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["", "[]", "{}", '{"accuracy": 1}'])
-def test_a_damaged_result_is_a_missing_one_and_seeds_have_their_order(tmp_path: Path, damage: str) -> None:
+def test_a_damaged_result_is_a_missing_one_and_seeds_have_their_order(tmp_path, damage):
     fill(tmp_path, plan := make_plan([table()], [10, 2, 0]), shifted())
     run_folder(tmp_path, plan.cells["small"][0][0][0]).result.write_text(damage)
     edit(tmp_path, lambda result, _: result["accuracy"]["digits"].update(clean=float("nan")), "*seed10-*")
@@ -150,8 +134,8 @@ def test_a_damaged_result_is_a_missing_one_and_seeds_have_their_order(tmp_path: 
     ],
 )
 def test_published_values_stand_beside_other_choices_but_not_beside_departures(
-    tmp_path: Path, change: dict[str, float], departures: list[str], choices: tuple[str, ...]
-) -> None:
+    tmp_path, change, departures, choices
+):
     fill(tmp_path, paper_plan(("2",), [0], **change), shifted())
     (filled,), runs = read_cells(tmp_path)
     assert filled.departures == departures
@@ -159,7 +143,7 @@ def test_published_values_stand_beside_other_choices_but_not_beside_departures(
     assert {cell.published is None for row in filled.cells for cell in row} == {bool(departures)}
 
 
-def test_no_published_value_beside_a_part_of_a_data_set(tmp_path: Path) -> None:
+def test_no_published_value_beside_a_part_of_a_data_set(tmp_path):
     fill(tmp_path, plan := paper_plan(("4",), [0]), shifted())
     part = {"tinyimagenet": {"train": 10_000, "test": 1_000}}
     edit(tmp_path, lambda result, _: result["protocol"].update(images=part), plan.jobs[0].name)
@@ -168,7 +152,7 @@ def test_no_published_value_beside_a_part_of_a_data_set(tmp_path: Path) -> None:
     assert {cell.published is None for row in filled.cells for cell in row} == {True, False}
 
 
-def test_figures_of_a_result() -> None:
+def test_figures_of_a_result():
     (job,) = make_plan([table(**{"evaluation.eps": (0.01, 0.02)})], [0]).jobs
     result = result_of(job, lambda job, dataset, metric: {"clean": 90.0, "fgsm": 60.0, "pgd": 50.0}[metric])
     result["accuracy"]["digits"]["pgd"] = None  # not measured under the protocol
@@ -188,7 +172,7 @@ def test_figures_of_a_result() -> None:
     assert figure(None, "digits", "clean") == (None, None)
 
 
-def test_the_command_of_a_run_names_only_what_is_not_the_recipes() -> None:
+def test_the_command_of_a_run_names_only_what_is_not_the_recipes():
     found = command(resolve({"dataset": "cifar100", "train.epochs": 7}), Path("out"))
     assert found == "intnacl run --dataset cifar100 --out out --set train.epochs=7"
     words = shlex.split(command(resolve({"root": "/my data"}), Path("out")))
@@ -196,7 +180,7 @@ def test_the_command_of_a_run_names_only_what_is_not_the_recipes() -> None:
 
 
 @pytest.mark.parametrize("name", ["2", "3", "4", "supervised", "figure_eps"])
-def test_the_command_of_a_run_gives_its_configuration(name: str) -> None:
+def test_the_command_of_a_run_gives_its_configuration(name):
     for job in paper_plan((name,), [3]).jobs:
         words = shlex.split(command(job.config, Path("a b")))
         assert words[:6] == ["intnacl", "run", "--dataset", job.config.dataset, "--out", "a b"]

@@ -46,9 +46,7 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, FilledTable]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_rows_are_labelled_directly_in_the_colour_of_the_page(
-    tables: dict[str, FilledTable], name: str
-) -> None:
+def test_rows_are_labelled_directly_in_the_colour_of_the_page(tables, name):
     svg, png = draw(tables[name])
     assert {row.label for row in tables[name].rows} <= set(texts_of(svg))
     assert PAGE_INK not in svg
@@ -58,9 +56,7 @@ def test_rows_are_labelled_directly_in_the_colour_of_the_page(
     assert len(png) > 20_000
 
 
-def test_equal_results_give_equal_bytes_and_no_two_figures_share_an_id(
-    tables: dict[str, FilledTable],
-) -> None:
+def test_equal_results_give_equal_bytes_and_no_two_figures_share_an_id(tables):
     assert draw(tables["figure1"]) == draw(tables["figure1"])
     other = replace(tables["figure1"], key="figure1 train.lr=1")
     first, second = (
@@ -71,7 +67,7 @@ def test_equal_results_give_equal_bytes_and_no_two_figures_share_an_id(
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_published_values_far_off_are_still_on_the_axes(tmp_path: Path, name: str) -> None:
+def test_published_values_far_off_are_still_on_the_axes(tmp_path, name):
     (one,) = filled(tmp_path, (name,), 4.0).values()
     for ax in DRAWERS[str(one.figure)](one).axes:
         points = np.concatenate([line.get_xydata() for line in ax.lines if len(line.get_xydata())])
@@ -80,7 +76,7 @@ def test_published_values_far_off_are_still_on_the_axes(tmp_path: Path, name: st
         assert (points.max(0) <= high).all()
 
 
-def test_a_program_keeps_its_backend_and_its_own_figures(tables: dict[str, FilledTable]) -> None:
+def test_a_program_keeps_its_backend_and_its_own_figures(tables):
     import matplotlib as mpl
     from matplotlib import pyplot as plt
 
@@ -96,29 +92,27 @@ def test_a_program_keeps_its_backend_and_its_own_figures(tables: dict[str, Fille
         plt.switch_backend(before)
 
 
-def test_what_only_the_paper_has_is_labelled_too(tmp_path: Path) -> None:
+def test_what_only_the_paper_has_is_labelled_too(tmp_path):
     results = filled(tmp_path, ("figure1",), 1.0, skip=lambda job: job.config.loss.num_positives == 5)
     texts = texts_of(draw(results["figure1"])[0])
     assert "IntNaCl, paper" in texts
     assert "IntCl, paper" not in texts
 
 
-def test_a_curve_that_is_only_begun_is_labelled_at_its_published_end(tmp_path: Path) -> None:
+def test_a_curve_that_is_only_begun_is_labelled_at_its_published_end(tmp_path):
     """The line from its first point to the label would look like a curve of its own."""
     results = filled(tmp_path, ("figure_lambda",), skip=lambda job: job.config.loss.lam > 0.5)
     figure = curves(results["figure_lambda"])
     assert {label.xy[0] for ax in figure.axes for label in ax.texts} == {0.9}  # type: ignore[attr-defined]
 
 
-def test_nothing_measured_is_still_a_figure(tmp_path: Path) -> None:
+def test_nothing_measured_is_still_a_figure(tmp_path):
     for one in filled(tmp_path, NAMES, skip=lambda job: True).values():
         assert draw(one)[0].startswith("<svg")
 
 
 @pytest.mark.parametrize(("figure", "empty"), [("curves", 1), ("runtime", 3)])  # nor has it minutes
-def test_a_panel_without_values_says_so_and_rows_may_outnumber_colours(
-    tmp_path: Path, figure: str, empty: int
-) -> None:
+def test_a_panel_without_values_says_so_and_rows_may_outnumber_colours(tmp_path, figure, empty):
     def skip(job: Job) -> bool:
         return job.config.loss.temperature > 0.5
 
@@ -129,13 +123,13 @@ def test_a_panel_without_values_says_so_and_rows_may_outnumber_colours(
     assert f"t {len(COLORS) + 1}" in texts_of(draw(many)[0])
 
 
-def test_labels_have_no_formulas_and_an_end() -> None:
+def test_labels_have_no_formulas_and_an_end():
     assert plain("5 $x^2$") == r"5 \$x^2\$"
     assert plain("x" * 100) == "x" * 39 + "…"
 
 
 @pytest.mark.parametrize(("figure", "axis"), [("scatter", "2 epochs"), ("curves", "minutes of training")])
-def test_minutes_are_no_percentage(tmp_path: Path, figure: str, axis: str) -> None:
+def test_minutes_are_no_percentage(tmp_path, figure, axis):
     texts = texts_of(draw(own(tmp_path, figure, rows=1, metric="minutes"))[0])
     assert axis in texts
     assert not [text for text in texts if "%" in text or "accuracy" in text]

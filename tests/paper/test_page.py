@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from made_up import fill, paper_plan, shifted
 
-from browser import Browser
 from intnacl.paper.claims import CLAIMS
 from intnacl.paper.report import write_report
 
@@ -36,7 +35,7 @@ SHOWN = (
 TIMED = "document.querySelectorAll('#time:not([hidden]) tbody tr:not([hidden])').length"
 
 
-def test_it_loads_sorts_and_filters(browser: Browser, report: Path) -> None:
+def test_it_loads_sorts_and_filters(browser, report):
     browser.open(report)
     assert browser.js("document.title") == "Measured and published"
     everything = browser.js(SHOWN)
@@ -70,7 +69,7 @@ def test_it_loads_sorts_and_filters(browser: Browser, report: Path) -> None:
     assert browser.complaints == []
 
 
-def test_a_cell_tells_its_runs(browser: Browser, report: Path) -> None:
+def test_a_cell_tells_its_runs(browser, report):
     browser.open(report)
     browser.js("document.querySelector('#table2 button.cell').click()")
     assert browser.js("document.getElementById('runs').open")
@@ -84,7 +83,7 @@ def test_a_cell_tells_its_runs(browser: Browser, report: Path) -> None:
 
 
 @pytest.mark.parametrize(("width", "dark"), [(1280, False), (1280, True), (390, False), (390, True)])
-def test_it_fits_every_screen(browser: Browser, report: Path, tmp_path: Path, width: int, dark: bool) -> None:
+def test_it_fits_every_screen(browser, report, tmp_path, width, dark):
     browser.open(report, width, dark)
     assert browser.js("document.documentElement.scrollWidth") <= width
     style = "getComputedStyle(document.body)"

@@ -19,7 +19,7 @@ def _finish(results: Path, job: Job) -> None:
     folder.result.write_text(json.dumps(result_of(job, shifted())))
 
 
-def test_status_is_read_from_the_folders(tmp_path: Path) -> None:
+def test_status_is_read_from_the_folders(tmp_path):
     done, failed, begun, _, failed_before = plan = jobs(rows=5)
     _finish(tmp_path, done)
     note_failure(tmp_path, failed_before, "bad", "before")
@@ -41,11 +41,11 @@ def test_status_is_read_from_the_folders(tmp_path: Path) -> None:
     ("error", "line"),
     [("a\nb", "a"), ("Traceback (most…\n x\nValueError: bad\n\n", "ValueError: bad"), ("", "?")],
 )
-def test_the_line_that_says_what_happened(error: str, line: str) -> None:
+def test_the_line_that_says_what_happened(error, line):
     assert last_line(error) == line
 
 
-def test_plain_lines_report_each_event_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_plain_lines_report_each_event_once(tmp_path, capsys):
     before, failed_before, now, failed = plan = jobs(rows=4)
     _finish(tmp_path, before)
     note_failure(tmp_path, failed_before, "bad", "before")  # it is tried again
@@ -58,7 +58,7 @@ def test_plain_lines_report_each_event_once(tmp_path: Path, capsys: pytest.Captu
     assert lines == [f"[2/4] finished {now.name}", f"[2/4] failed {failed.name}: bad"]
 
 
-def test_on_a_terminal_a_table_with_the_time_left(tmp_path: Path) -> None:
+def test_on_a_terminal_a_table_with_the_time_left(tmp_path):
     """And at the end, when all runs are finished, no empty table stays behind."""
     first, second, *others = plan = jobs(rows=15)
     progress = Progress(plan, tmp_path, {job.name: 10.0 for job in plan}, "now")

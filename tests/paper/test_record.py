@@ -19,6 +19,7 @@ from intnacl.errors import InputError
 from intnacl.paper import record
 from intnacl.paper.plan import Plan, make_plan
 from intnacl.paper.tables import Row, Table
+from mistakes import must_refuse
 
 
 def write(results: Path, grid: Table, seeds: list[int], **more: Any) -> None:
@@ -39,9 +40,7 @@ def seed_0(results: Path, plan: Plan) -> str:
     return record.read(results)["tables"]["a"]["cells"][0][0]["0"]
 
 
-def test_tables_that_are_written_at_the_same_time_are_all_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tables_that_are_written_at_the_same_time_are_all_kept(tmp_path, monkeypatch):
     read = record.read
 
     def slow(results: Path) -> record.Record:
@@ -56,7 +55,7 @@ def test_tables_that_are_written_at_the_same_time_are_all_kept(
     assert set(read(tmp_path)["tables"]) == set("abc")
 
 
-def test_other_settings_stand_beside_in_whatever_order(tmp_path: Path) -> None:
+def test_other_settings_stand_beside_in_whatever_order(tmp_path):
     grid = replace(table(name="a"), rows=(Row(label="r"),))
     for scale in ("paper", "tiny"):
         write(tmp_path, grid, [0], scale=scale)
@@ -89,9 +88,7 @@ HOTTER = Row(label="t 0", settings={"loss.temperature": 0.3})
     ],
     ids=["rows come and go", "columns and labels", "two machines", "other settings"],
 )  # fmt: skip
-def test_an_edited_grid_keeps_the_seeds_of_equal_runs_alone(
-    tmp_path: Path, versions: list[Table], seeds: list[list[str]]
-) -> None:
+def test_an_edited_grid_keeps_the_seeds_of_equal_runs_alone(tmp_path, versions, seeds):
     for seed, grid in enumerate(versions):
         write(tmp_path, grid, [seed])
     assert [cell for row in seeds_of(tmp_path) for cell in row] == seeds
@@ -102,9 +99,7 @@ def test_an_edited_grid_keeps_the_seeds_of_equal_runs_alone(
     [("evaluation.attacks", "fgsm", "fgsm,pgd"), ("train.precision", "bf16", "fp32")],
     ids=["measures more", "another machine"],
 )
-def test_a_figure_stays_until_the_run_that_replaces_it_is_done(
-    tmp_path: Path, key: str, before: str, after: str
-) -> None:
+def test_a_figure_stays_until_the_run_that_replaces_it_is_done(tmp_path, key, before, after):
     """Somebody without a GPU who asks for a table of a GPU's results must not lose them."""
     old, new = (make_plan([table(name="a", **{key: value})], [0]) for value in (before, after))
     names = [plan.cells["a"][0][0][0] for plan in (old, new)]
@@ -116,7 +111,7 @@ def test_a_figure_stays_until_the_run_that_replaces_it_is_done(
 
 
 @pytest.mark.parametrize("key", ["probe.epochs", "evaluation.images"])
-def test_an_edited_measurement_leaves_no_old_figure(tmp_path: Path, key: str) -> None:
+def test_an_edited_measurement_leaves_no_old_figure(tmp_path, key):
     old, new = (make_plan([table(name="a", **{key: n})], [0]) for n in (3, 4))
     fill(tmp_path, old, shifted())
     assert seed_0(tmp_path, new) == new.cells["a"][0][0][0]
@@ -133,19 +128,18 @@ def test_an_edited_measurement_leaves_no_old_figure(tmp_path: Path, key: str) ->
         ("plan.json", b"[]", "version None"),
     ],
 )
-def test_what_is_no_results_folder_is_named(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+def test_what_is_no_results_folder_is_named(tmp_path, name, content, message):
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(InputError, match=message):
-        record.read(tmp_path)
+    must_refuse(record.read, tmp_path, message)
 
 
-def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match=r"file/out/plan.json could not be written: a file stands"):
         write(tmp_path / "file" / "out", table(), [0])
 
 
-def test_a_table_with_greek_letters_is_read_in_any_locale(tmp_path: Path) -> None:
+def test_a_table_with_greek_letters_is_read_in_any_locale(tmp_path):
     write(tmp_path, table(name="λ"), [0])
     code = "import sys, pathlib; from intnacl.paper import record; "
     code += "print(ascii(list(record.read(pathlib.Path(sys.argv[1]))['tables'])))"
@@ -157,7 +151,7 @@ def test_a_table_with_greek_letters_is_read_in_any_locale(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("key", ["rows", "columns", "cells", "label", "metric", "figure", "jobs", "config"])
 @pytest.mark.parametrize("flipped", ["", "x", None])
-def test_a_record_with_a_flipped_key_or_value_is_named(tmp_path: Path, key: str, flipped: str | None) -> None:
+def test_a_record_with_a_flipped_key_or_value_is_named(tmp_path, key, flipped):
     write(tmp_path, table(2), [0])
     text = (tmp_path / "plan.json").read_text()
     found = re.search(rf'"{key}": ("[^"]*"|null|.)', text)
@@ -166,5 +160,4 @@ def test_a_record_with_a_flipped_key_or_value_is_named(tmp_path: Path, key: str,
     if found[1] in "[{" and flipped is None:
         changed = f'"{key}": 7, "other": {found[1]}'
     (tmp_path / "plan.json").write_text(text.replace(found[0], changed, 1))
-    with pytest.raises(InputError, match=r"plan\.json is damaged: .* To make it again, move it away"):
-        record.read(tmp_path)
+    must_refuse(record.read, tmp_path, r"plan\.json is damaged: .* To make it again, move it away")

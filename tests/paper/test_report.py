@@ -87,23 +87,21 @@ def written(results: Path) -> dict[str, str]:
     return report_of(results)
 
 
-def test_all_files_are_there_and_equal_results_give_equal_ones(
-    results: Path, written: dict[str, str], tmp_path: Path
-) -> None:
+def test_all_files_are_there_and_equal_results_give_equal_ones(results, written, tmp_path):
     again = write_report(results, tmp_path)
     assert {path.name for path in again} == {*PAGES, "results.csv", "figure1.svg", "figure1.png"}
     assert all(path.read_bytes() == (results / "out" / path.name).read_bytes() for path in again)
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_measured_stands_beside_published(written: dict[str, str], name: str) -> None:
+def test_measured_stands_beside_published(written, name):
     """And how much of the paper does: 56 figures of Table 2 without M = 4, 8 of Figure 1, 60 of long runs."""
     seeds, of_paper = ("(2)", "(5)") if name == "report.tex" else ("(n = 2)", "(n = 5)")
     for text in ("53.69", "59.85", "76.34", "missing", f" {seeds}", f"0.25 {of_paper}", "124 of the 440"):
         assert text in re.sub(r"\$\\pm\$|\}", "", written[name])
 
 
-def test_a_figure_in_several_cells_counts_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_figure_in_several_cells_counts_once(tmp_path, capsys):
     """The figure over λ shows M = 1, which has none, in five cells; Table 2 and Figure 1 show it too.
 
     Table 2 has it over two seeds, Figure 1 over one of them. Runs on some images do not stand in for it.
@@ -119,7 +117,7 @@ def test_a_figure_in_several_cells_counts_once(tmp_path: Path, capsys: pytest.Ca
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_every_finished_run_tells_its_seconds(tmp_path: Path, name: str) -> None:
+def test_every_finished_run_tells_its_seconds(tmp_path, name):
     plan = make_plan([table()], [0, 1])
     fill(tmp_path, plan, shifted(), skip=lambda job: job.config.seed == 1)
     done, missing = (job.name for job in plan.jobs)
@@ -136,7 +134,7 @@ def test_every_finished_run_tells_its_seconds(tmp_path: Path, name: str) -> None
     assert missing not in section
 
 
-def test_a_table_with_minutes_says_whose_they_are(tmp_path: Path) -> None:
+def test_a_table_with_minutes_says_whose_they_are(tmp_path):
     fill(tmp_path, paper_plan(("main", "2"), [0, 1]), shifted())
     timed, other = read_cells(tmp_path)[0]
     assert re.match(rf"{MINUTES} The paper's own.* 211 min", minutes_note(timed))
@@ -145,7 +143,7 @@ def test_a_table_with_minutes_says_whose_they_are(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("units", "close"), [(1.9, 4), (2.1, 0)])
-def test_close_is_within_two_spreads(tmp_path: Path, units: float, close: int) -> None:
+def test_close_is_within_two_spreads(tmp_path, units, close):
     """One seed: the spread is the paper's."""
 
     def accuracy(job: Job, dataset: str, metric: str) -> float:
@@ -156,7 +154,7 @@ def test_close_is_within_two_spreads(tmp_path: Path, units: float, close: int) -
     assert f"each counted once, {close} lie within 2.0 units" in report_of(tmp_path)["report.md"]
 
 
-def test_the_page_needs_nothing_else(written: dict[str, str]) -> None:
+def test_the_page_needs_nothing_else(written):
     text = written["report.html"]
     attributes = [item for _, attrs in Page(text).tags for item in attrs.items()]
     links = [value for key, value in attributes if key in ("src", "href", "action")]
@@ -165,7 +163,7 @@ def test_the_page_needs_nothing_else(written: dict[str, str]) -> None:
     assert not re.search(r"@import|fetch\(|XMLHttpRequest|WebSocket", text)
 
 
-def test_cells_have_their_colours(written: dict[str, str]) -> None:
+def test_cells_have_their_colours(written):
     page = Page(written["report.html"])
     cells = [attrs for tag, attrs in page.tags if tag == "td" and "data-status" in attrs]
     assert {attrs["class"] for attrs in cells} >= {"below", "below-much", "missing"}
@@ -177,7 +175,7 @@ def test_cells_have_their_colours(written: dict[str, str]) -> None:
             assert attrs["class"] == ("near" if abs(units) < 1 else side)
 
 
-def test_the_csv_is_tidy(written: dict[str, str]) -> None:
+def test_the_csv_is_tidy(written):
     lines = lines_of(written)
     assert len(lines) == 2 * (80 + 28 + 66)
     assert {line["status"] for line in lines} == {"finished", "missing"}
@@ -194,7 +192,7 @@ def test_the_csv_is_tidy(written: dict[str, str]) -> None:
     ("counts", "shown"),
     [((1000, 1000), ", 1,000 images"), ((1000, 10_000), ", 1,000 or 10,000 images"), ((10_000, 10_000), "")],
 )
-def test_a_figure_says_of_how_many_images_it_is(tmp_path: Path, counts: tuple[int, int], shown: str) -> None:
+def test_a_figure_says_of_how_many_images_it_is(tmp_path, counts, shown):
     fill(tmp_path, paper_plan(("main",), [0, 1]), shifted(), skip=not_simclr)
     row = {"dataset": "cifar100", "name": "autoattack", "eps": 0.002, "accuracy": 20.0, **SCHEDULE}
     edit(tmp_path, lambda result, i: result["attacks"].append(row | {"images": counts[i]}))
@@ -205,7 +203,7 @@ def test_a_figure_says_of_how_many_images_it_is(tmp_path: Path, counts: tuple[in
     assert said == ([str(count) for count in counts] if shown else ["", ""])
 
 
-def test_tiny_runs_are_labelled_and_stand_alone(tmp_path: Path) -> None:
+def test_tiny_runs_are_labelled_and_stand_alone(tmp_path):
     tiny = tables_of("tiny")
     plan = make_plan(pick(tiny, ("2", "supervised")), [0], universe=tiny)
     fill(tmp_path, plan, shifted(), scale="tiny")
@@ -225,7 +223,7 @@ def test_tiny_runs_are_labelled_and_stand_alone(tmp_path: Path) -> None:
         ("report.tex", r"\textbf{Not the paper\textquotesingle{}s setting:} data set digits."),
     ],
 )
-def test_an_outsiders_grid_is_no_check_of_the_machinery(tmp_path: Path, name: str, notice: str) -> None:
+def test_an_outsiders_grid_is_no_check_of_the_machinery(tmp_path, name, notice):
     fill(tmp_path, make_plan([table()], [0]), shifted(), scale="my_grid")
     report = report_of(tmp_path)
     assert notice in report[name]
@@ -239,7 +237,7 @@ def fail(results: Path, grid: Table, error: str) -> None:
     note_failure(results, plan.jobs[0], error, "s")
 
 
-def test_hostile_names_and_errors_do_nothing(tmp_path: Path) -> None:
+def test_hostile_names_and_errors_do_nothing(tmp_path):
     plain = table()
     odd = replace(
         plain, name=HOSTILE, title=HOSTILE, figure="curves", x_label=HOSTILE,
@@ -259,13 +257,13 @@ def test_hostile_names_and_errors_do_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("cell", ["=1+1", "+1", "-1", "@x"])
-def test_a_spreadsheet_gets_no_formula(tmp_path: Path, cell: str) -> None:
+def test_a_spreadsheet_gets_no_formula(tmp_path, cell):
     fail(tmp_path, replace(table(), rows=(Row(label=cell),)), "")
     (line,) = lines_of(report_of(tmp_path))
     assert line["row"] == f"'{cell}"
 
 
-def test_markdown_is_escaped_but_a_command_can_be_copied() -> None:
+def test_markdown_is_escaped_but_a_command_can_be_copied():
     assert escape_markdown("a|b*c_<d>\n`e`") == r"a\|b\*c\_&lt;d&gt; \`e\`"
     command = "intnacl run --set train.batch_size=128 'a*b'"
     assert markdown_code(command) == f"`{command}`"
@@ -273,7 +271,7 @@ def test_markdown_is_escaped_but_a_command_can_be_copied() -> None:
         assert markdown_code(odd) == escape_markdown(odd)
 
 
-def test_every_table_has_a_name_of_its_own() -> None:
+def test_every_table_has_a_name_of_its_own():
     keys = ["a b", "a-b", "A b", "table2 tiny", "λ" * 300, "λ" * 299 + "μ"]
     names = file_names(keys)
     assert (names["a b"], names["table2 tiny"]) == ("a-b", "table2-tiny")
@@ -281,7 +279,7 @@ def test_every_table_has_a_name_of_its_own() -> None:
     assert all(len(f".{name}.png.12345678".encode()) < 255 for name in names.values())
 
 
-def test_a_browser_reads_what_is_no_number() -> None:
+def test_a_browser_reads_what_is_no_number():
     text = as_script({"a": [float("nan"), float("inf"), 1.5], "b": "<x>"})
     assert json.loads(text, parse_constant=pytest.fail) == {"a": ["NaN", "Infinity", 1.5], "b": "<x>"}
 
@@ -296,11 +294,11 @@ def test_a_browser_reads_what_is_no_number() -> None:
         ("数\x00ħ", "[U+6570][U+0000][U+0127]"),
     ],
 )
-def test_latex_prints_text_as_it_is(text: str, escaped: str) -> None:
+def test_latex_prints_text_as_it_is(text, escaped):
     assert escape_latex(text) == escaped
 
 
-def test_as_many_columns_stand_side_by_side_as_a_page_has_room_for(tmp_path: Path) -> None:
+def test_as_many_columns_stand_side_by_side_as_a_page_has_room_for(tmp_path):
     record.write(tmp_path, make_plan(PAPER, [0], universe=PAPER), scale="paper", overrides={})
     parts = {filled.key: (filled, side_by_side(filled)) for filled in read_cells(tmp_path)[0]}
     for filled, found in parts.values():
@@ -325,7 +323,7 @@ def compile_pdf(folder: Path) -> str:
 
 
 @pytest.mark.slow
-def test_the_report_of_the_paper_compiles_and_fits(tmp_path: Path) -> None:
+def test_the_report_of_the_paper_compiles_and_fits(tmp_path):
     plan = make_plan(PAPER, [0, 1], universe=PAPER)
     fill(tmp_path, plan, shifted(-0.5), skip=lambda job: job.config.loss.num_positives == 4)
     report_of(tmp_path)
@@ -334,7 +332,7 @@ def test_the_report_of_the_paper_compiles_and_fits(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_any_text_compiles(tmp_path: Path) -> None:
+def test_any_text_compiles(tmp_path):
     odd = "–—‘’“”… 数 \U0001f600 \\input{x} \\end{document}"
     text = "".join(TEX_SPECIAL) + "".join(map(chr, range(0x250))) + odd
     plain = table(rows=2)

@@ -20,7 +20,7 @@ UNRECORDED = {
 }  # fmt: skip
 
 
-def test_recorded_runs_keep_their_names() -> None:
+def test_recorded_runs_keep_their_names():
     """Whatever settings a later version adds. If a default changes: raise `run_names.DEFAULTS`."""
     assert len(RECORDED) > 40
     configs = [canonical(RunFolder(folder).read_config()) for folder in RECORDED]
@@ -29,7 +29,7 @@ def test_recorded_runs_keep_their_names() -> None:
     assert {key: now[key] for key in UNRECORDED} == UNRECORDED
 
 
-def test_a_name_holds_nothing_that_a_shell_or_a_path_reads() -> None:
+def test_a_name_holds_nothing_that_a_shell_or_a_path_reads():
     assert re.fullmatch(r"[\w.-]+", run_name(resolve({"dataset": "folder:/a b/../<x>;$(y)"})))
 
 
@@ -41,12 +41,12 @@ def test_a_name_holds_nothing_that_a_shell_or_a_path_reads() -> None:
         ("evaluation.images", 5, False),
     ],
 )  # fmt: skip
-def test_the_hash_is_of_what_the_result_depends_on(key: str, value: object, same: bool) -> None:
+def test_the_hash_is_of_what_the_result_depends_on(key, value, same):
     assert (run_name(resolve({key: value})) == run_name(resolve())) is same
     assert run_name(replace(resolve(), recipe="custom")) == run_name(resolve())
 
 
-def test_the_papers_rate_is_in_no_name_and_that_of_another_optimiser_is() -> None:
+def test_the_papers_rate_is_in_no_name_and_that_of_another_optimiser_is():
     cifar = {"dataset": "cifar100"}
     assert run_name(resolve(cifar)) == run_name(resolve(cifar | {"train.lr": 3e-4}))
     sgd = cifar | {"train.optimizer": "sgd"}
@@ -69,7 +69,7 @@ def test_the_papers_rate_is_in_no_name_and_that_of_another_optimiser_is() -> Non
         ({"augment.mix_of": "own", "loss.num_positives": 2}, {"loss.num_positives": 2}),
     ],
 )
-def test_unused_settings_do_not_make_another_run(one: dict[str, object], other: dict[str, object]) -> None:
+def test_unused_settings_do_not_make_another_run(one, other):
     assert resolve(one) != resolve(other)
     assert run_name(canonical(resolve(one))) == run_name(canonical(resolve(other)))
 
@@ -81,15 +81,16 @@ def test_unused_settings_do_not_make_another_run(one: dict[str, object], other: 
         {"loss.alpha": 1.0, "loss.weight": "loss", "loss.detach_weight": True},
         {"loss.alpha": 1.0, "loss.weight": "one"}, {"loss.alpha": 1.0, "loss.weight": "relative"},
         {"loss.alpha": 1.0, "loss.robust_negatives": "g1"},
+        {"loss.alpha": 1.0, "loss.robust_negatives": "g2", "loss.tau_plus": 0.1, "loss.beta": 2.0},
         {"loss.nacl": "mixnca", "loss.num_positives": 2, "loss.lam": 0.9, "augment.mix_of": "own"},
         {"loss.alpha": 1.0, "adversary.negatives": "g1", "loss.tau_plus": 0.1},
         {"loss.alpha": 1.0, "adversary.negatives": "g2", "loss.beta": 2.0},
     ],
 )  # fmt: skip
-def test_used_settings_stay(used: dict[str, object]) -> None:
+def test_used_settings_stay(used):
     assert canonical(resolve(used)) == resolve(used)
 
 
-def test_training_alike_does_not_depend_on_measuring() -> None:
+def test_training_alike_does_not_depend_on_measuring():
     assert training_key(resolve(SMALL)) == training_key(resolve(SMALL | {"evaluation.images": 3, "seed": 2}))
     assert training_key(resolve(SMALL)) != training_key(resolve(SMALL | {"train.lr": 1.0}))

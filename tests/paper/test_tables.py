@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from intnacl.errors import InputError
 from intnacl.paper.plan import make_plan
 from intnacl.paper.tables import Column, Row, Table, read_grid
 from intnacl.runs.resolve import resolve
+from mistakes import must_refuse
 
 ROW = '[[tables.rows]]\nlabel = "r"\n[[tables.columns]]\nlabel = "c"\n'
 TABLE = f'[[tables]]\nname = "t"\n{ROW}'
@@ -18,21 +18,15 @@ def read(folder: Path, text: str) -> tuple[Table, ...]:
     return read_grid(folder / "g.toml")
 
 
-def test_later_settings_win() -> None:
-    table = Table(
-        name="t",
-        title="t",
-        settings={"a": 1, "b": 1, "c": 1},
-        rows=(Row(label="r", settings={"b": 2, "c": 2}),),
-        columns=(Column(label="c", settings={"c": 3}),),
-    )
+def test_later_settings_win():
+    row, column = Row(label="r", settings={"b": 2, "c": 2}), Column(label="c", settings={"c": 3})
+    settings = {"a": 1, "b": 1, "c": 1}
+    table = Table(name="t", title="t", settings=settings, rows=(row,), columns=(column,))
     assert list(table.cells()) == [(0, 0, {"a": 1, "b": 2, "c": 3})]
 
 
 @pytest.mark.parametrize(("eps", "radius"), [('"8/255"', 8 / 255), ("0.02", 0.02)])
-def test_a_column_has_a_radius_a_data_set_and_may_be_optional(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, eps: str, radius: float
-) -> None:
+def test_a_column_has_a_radius_a_data_set_and_may_be_optional(tmp_path, monkeypatch, eps, radius):
     monkeypatch.chdir(tmp_path)
     (table,) = read(
         tmp_path, f'{TABLE}metric = "autoattack"\noptional = true\ndataset = "npz:x.npz"\neps = {eps}\n'
@@ -43,7 +37,7 @@ def test_a_column_has_a_radius_a_data_set_and_may_be_optional(
     assert "autoattack" not in make_plan([table], [0]).jobs[0].config.evaluation.attacks
 
 
-def test_a_rows_preset_is_a_whole_loss(tmp_path: Path) -> None:
+def test_a_rows_preset_is_a_whole_loss(tmp_path):
     """What presets decide is not taken from the table, but other settings are."""
     (table,) = read(tmp_path, """
 [[tables]]
@@ -96,19 +90,16 @@ preset = "adv"
         (TABLE + TABLE, "a name of its own"),
     ],
 )  # fmt: skip
-def test_mistakes_in_a_file_are_named(tmp_path: Path, text: str, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        read(tmp_path, text)
+def test_mistakes_in_a_file_are_named(tmp_path, text, message):
+    must_refuse(read, tmp_path, text, message)
 
 
-def test_a_missing_file_and_an_unknown_setting_are_named(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"g.toml: No such file"):
-        read_grid(tmp_path / "g.toml")
+def test_a_missing_file_and_an_unknown_setting_are_named(tmp_path):
+    must_refuse(read_grid, tmp_path / "g.toml", r"g.toml: No such file")
     tables = read(tmp_path, f'[[tables]]\nname = "t"\nsettings = {{"los.lam" = 1}}\n{ROW}')
-    with pytest.raises(InputError, match=r"setting='los.lam' is unknown; did you mean 'loss.lam'"):
-        make_plan(tables, [0])
+    must_refuse(make_plan, tables, [0], r"setting='los.lam' is unknown; did you mean 'loss.lam'")
 
 
-def test_the_documented_grid_is_read(tmp_path: Path) -> None:
+def test_the_documented_grid_is_read(tmp_path):
     page = (Path(__file__).parents[2] / "docs" / "reproduce.md").read_text()
     assert len(make_plan(read(tmp_path, page.split("```toml\n")[1].split("```")[0]), [0]).jobs) == 4

@@ -22,7 +22,6 @@ from intnacl.runs.config import EvaluationConfig
 from intnacl.runs.images import pair
 from intnacl.runs.opened import Run, open_run
 from intnacl.runs.overview import Overview
-from mistakes import must_refuse
 from tiny_run import CPU, edit_measurements, forbid_evaluation, trained
 
 
@@ -86,18 +85,6 @@ def test_an_interrupted_attack_loses_no_portion_that_was_done(tmp_path, monkeypa
     assert found[0].time_s >= 100  # of both calls
 
 
-def test_verdicts_on_other_images_are_not_gone_on_with(tmp_path):
-    run, attacks = trained(tmp_path), attacks_at(["fgsm"], 0.05, 50)
-    first = measure_attacks(run, "digits", attacks)
-
-    def other(content: dict[str, Any]) -> None:
-        content["figures"]["checksums"]["test"] = "other"
-        content["verdicts"] = {"clean": "0", "attacked": "0"}
-
-    edit_measurements(run, "attack-*", other)
-    assert measure_attacks(run, "digits", attacks)[0].figures == first[0].figures
-
-
 def test_an_attack_that_is_added_joins_the_worst_case_of_its_radius(tmp_path):
     run = trained(tmp_path)
     for names, images in ((["fgsm", "pgd"], 64), (["pgd_tuned"], 64), (["pgd_tuned"], 16)):
@@ -107,14 +94,6 @@ def test_an_attack_that_is_added_joins_the_worst_case_of_its_radius(tmp_path):
         (64, ["fgsm", "pgd"]), (64, ["fgsm", "pgd", "pgd_tuned"]), (16, ["pgd_tuned"]),
     ]  # fmt: skip
     assert second["accuracy"] <= first["accuracy"]
-
-
-def test_settings_of_attacks():
-    assert attacks_at(["pgd", "fgsm", "pgd"], 0.1, None) == attacks_at(["pgd", "fgsm"], 0.1, None)
-    for eps in (-0.1, 1.5, 8.0, float("nan")):
-        must_refuse(attacks_at, ["fgsm"], eps, None, r"is out of range; it counts in pixels in \[0, 1\]")
-    must_refuse(attacks_at, ["pdg"], 0.1, None, "did you mean 'pgd'")
-    must_refuse(attacks_at, ["pgd"], 0.1, 0, "images=0")
 
 
 def test_fgsm_alone_is_attacked_at_all_its_radii_together(tmp_path):

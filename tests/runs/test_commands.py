@@ -18,16 +18,6 @@ from mistakes import must_refuse, refused
 from tiny_run import HERE, config, measured, trained, write_images
 
 
-def test_probe_draws_its_curve_and_keeps_the_figures(tmp_path, capsys):
-    folder = trained(tmp_path).folder
-    (part,) = probe_command(folder, (), "run", {}, "cpu")
-    text = capsys.readouterr().out
-    assert text.startswith("probe digits …\n")
-    assert f"{part.figures['accuracy']:.2f}" in text
-    assert (folder / "probe-digits.png").read_bytes().startswith(b"\x89PNG")
-    assert not (folder / "result.json").exists()  # attacks are still to come
-
-
 def test_probe_takes_several_data_sets_and_protocols(tmp_path):
     folder = trained(tmp_path, root=str(tmp_path)).folder
     parts = probe_command(folder, ("digits", write_images(tmp_path / "images")), "run", {}, "cpu")
@@ -121,16 +111,6 @@ def test_a_rise_from_one_eps_to_another_is_warned_about(tmp_path, monkeypatch, c
     warnings = json.loads((folder / "result.json").read_text())["warnings"]
     assert [text for text in warnings if text.startswith("digits: fgsm: accuracy rises with eps")]
     assert "fgsm: accuracy rises with eps" in (folder / "report.html").read_text()
-
-
-def test_attack_on_a_measured_run_brings_its_result_and_page_up_to_date(tmp_path):
-    folder = measured(tmp_path).folder
-    before = json.loads((folder / "result.json").read_text())
-    attack_command(folder, (), (0.05,), ("fgsm",), 16, "cpu")
-    after = json.loads((folder / "result.json").read_text())
-    assert after["accuracy"] == before["accuracy"]
-    assert [row["eps"] for row in after["attacks"] if row not in before["attacks"]] == [0.05, 0.05]
-    assert "<td>0.05</td>" in (folder / "report.html").read_text()
 
 
 test_mistakes_are_told_before_any_work = refused(

@@ -112,15 +112,6 @@ def test_a_file_system_without_locks_warns_those_who_share_work(tmp_path, monkey
 # ---- whose run it is -------------------------------------------------------------------------------------
 
 
-def test_a_run_begins_once(tmp_path):
-    folder, config = RunFolder(tmp_path / "a" / "b"), resolve()
-    assert folder.begin(config)
-    before = folder.config.stat().st_mtime_ns
-    assert not folder.begin(config)
-    assert folder.config.stat().st_mtime_ns == before
-    assert folder.read_config() == config
-
-
 def test_another_device_is_the_same_run_unless_the_precision_differs(tmp_path):
     folder, config = RunFolder(tmp_path), resolve(device=torch.device("cpu"))
     folder.begin(config)

@@ -11,7 +11,7 @@ import torch
 
 from intnacl.data import Dataset, load
 from intnacl.errors import InputError, InputWarning
-from intnacl.runs.images import RunImages, pair
+from intnacl.runs.images import RunImages
 from intnacl.runs.pretrain import build_monitor
 from intnacl.runs.resolve import resolve
 from intnacl.training.ranks import Ranks
@@ -47,16 +47,6 @@ def loaded(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     return read
 
 
-def test_each_split_is_read_once(loaded):
-    found = images()
-    train, test = found.labelled("digits")
-    assert (len(train), len(test)) == (1442, 355)
-    assert pair(test)[1].shape == (355,)
-    assert found.training() is train
-    assert found.checksums("digits") == {"train": train.checksum, "test": test.checksum}
-    assert loaded == ["digits train", "digits test"]
-
-
 def test_one_transfer_set_at_a_time_stays_beside_the_runs_own(tmp_path, loaded):
     first, second = write_arrays(tmp_path / "a.npz"), write_arrays(tmp_path / "b.npz")
     found = images(**{"evaluation.transfer": (first, second)})
@@ -87,24 +77,9 @@ def test_folders_are_resized_to_the_encoder_and_their_broken_images_named_once(t
 @pytest.mark.parametrize(
     ("train", "test", "side", "told"),
     [
-        (
-            (16, 16),
-            (8, 8),
-            8,
-            "has 16×16 train images, but the encoder is trained on 8×8: choose a data",
-        ),
-        (
-            (4, 4),
-            (8, 8),
-            8,
-            "has 4×4 train images, but the encoder is trained on 8×8: choose a data",
-        ),
-        (
-            (8, 16),
-            (8, 8),
-            8,
-            "has 8×16 train images, but the encoder is trained on 8×8: choose a data",
-        ),
+        ((16, 16), (8, 8), 8, "has 16×16 train images, but the encoder is trained on 8×8: choose a data"),
+        ((4, 4), (8, 8), 8, "has 4×4 train images, but the encoder is trained on 8×8: choose a data"),
+        ((8, 16), (8, 8), 8, "has 8×16 train images, but the encoder is trained on 8×8: choose a data"),
         ((8, 8), (12, 12), None, "has 12×12 test images, but the encoder is trained on 8×8"),
         ((8, 10), (8, 10), None, "has 8×10 images, but encoders are for square ones"),
     ],

@@ -49,11 +49,8 @@ def test_a_run_from_python_is_that_of_the_command(tmp_path):
     arguments = {"preset": "simclr", "device": "cpu", "say": said.append}
     with pytest.warns(InputWarning, match=r"loss\.lam=0\.3 changes nothing here"):
         run = intnacl.runs.run(settings, out=tmp_path / "run", **arguments)
-    assert [line.split(":")[0] for line in said] == [
-        "probe digits",
-        "knn digits",
-        "fgsm, pgd digits at eps 0.02",
-    ]
+    stages = ["probe digits", "knn digits", "fgsm, pgd digits at eps 0.02"]
+    assert [line.split(":")[0] for line in said] == stages
     assert run.result is not None
     assert run.folder.page.exists()
     test = run.images.labelled("digits").queries

@@ -16,7 +16,6 @@ import pytest
 import torch
 from PIL import Image
 
-from intnacl.data import load
 from intnacl.errors import InputError, InputWarning
 from intnacl.models.encoders import EncoderConfig
 from intnacl.models.weights import from_pretrained
@@ -28,8 +27,7 @@ from intnacl.runs.resolve import resolve
 from intnacl.runs.result import Result
 from intnacl.runs.stages import train_and_measure
 from intnacl.training import checkpoint as checkpoints
-from intnacl.training.journal import Journal
-from intnacl.training.objectives import Contrastive, Objective, Supervised
+from intnacl.training.objectives import Objective
 from intnacl.training.ranks import Ranks
 from intnacl.training.stop import Stop
 from intnacl.training.trainer import DivergedError, Trainer
@@ -60,32 +58,11 @@ def weights(folder: Path) -> bytes:
     return RunFolder(folder).encoder.read_bytes()
 
 
-def content(folder: Path) -> dict[Path, bytes]:
-    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
-def test_a_finished_run_is_the_whole_record(finished):
-    assert {path.name for path in finished.iterdir()} == {
-        "config.json", "log.jsonl", "checkpoints", "encoder.safetensors", "encoder.sha256", "curves.png",
-        "lock",
-    }  # fmt: skip
-    assert RunFolder(finished).read_config() == config()
-    encoder = from_pretrained(finished)
-    assert encoder(torch.rand(2, 3, 8, 8)).shape == (2, 128)
-
-
 @pytest.mark.parametrize(("schedule", "shown"), [("constant", False), ("cosine", True)])
 def test_a_learning_rate_is_printed_where_it_changes_and_always_in_the_log(tmp_path, capsys, schedule, shown):
     run(tmp_path, train__schedule=schedule)
     assert ("  lr 0" in capsys.readouterr().out) == shown
     assert "lr" in json.loads((tmp_path / "log.jsonl").read_text())
-
-
-def test_time_up_then_the_same_again_gives_the_same_bytes(tmp_path, finished):
-    reasons = [run(tmp_path, Stop(0)) for _ in range(3)]  # an update each
-    assert reasons[:2] == ["time", "time"]
-    assert run(tmp_path) is None
-    assert weights(tmp_path) == weights(finished)
 
 
 def test_an_encoder_that_is_damaged_or_missing_is_written_from_the_last_checkpoint(tmp_path, finished):
@@ -184,17 +161,6 @@ def test_pretrained_weights_are_trained_on_and_a_stopped_run_ends_in_the_same_by
     assert from_pretrained(out).mean.flatten().tolist() == pytest.approx(encoder.mean)
 
 
-def test_a_record_without_weights_is_not_trained_over(tmp_path):
-    """As it is where weights are not kept: the same command would replace the figures."""
-    run(tmp_path)
-    (tmp_path / "result.json").write_text("{}")
-    (tmp_path / "encoder.safetensors").unlink()
-    shutil.rmtree(tmp_path / "checkpoints")
-    before = content(tmp_path)
-    must_refuse(run, tmp_path, "record of a finished run without its weights: take another --out")
-    assert content(tmp_path) == before
-
-
 # ---- what can go wrong -----------------------------------------------------------------------------------
 
 
@@ -226,32 +192,30 @@ def test_a_folder_that_cannot_be_written(tmp_path, monkeypatch):
     must_refuse(run, tmp_path / "new", r"could not be written: Permission denied\. .*fix the permissions")
 
 
-def test_a_second_process_is_sent_away_and_takes_nothing_from_the_first(tmp_path, monkeypatch, finished):
+def test_a_second_process_is_sent_away_and_takes_nothing_from_the_first(tmp_path):
     """Both would write the log, and sweep away what the other is about to save."""
-    refused, train = [], Trainer.run
-
-    def meanwhile(*arguments: Any) -> str | None:
+    first = RunFolder(tmp_path)
+    with first.hold():
+        first.begin(config())
         must_refuse(run, tmp_path, r"another process is working in .*: wait .* --out")
-        refused.append((tmp_path / "config.json").exists())
-        return train(*arguments)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "run", meanwhile)
-        assert run(tmp_path) is None
-    assert refused == [True]
-    assert weights(tmp_path) == weights(finished)
+        assert first.read_config() == config()
     assert run(tmp_path) is None
 
 
 def test_a_mistake_before_the_first_epoch_leaves_the_folder_to_the_corrected_command(tmp_path, capsys):
     (tmp_path / "tiny-imagenet-200.zip").write_bytes(b"")
     np.savez(tmp_path / "wide.npz", images=np.zeros((32, 8, 10, 3), dtype=np.uint8))
+    np.savez(tmp_path / "plain.npz", images=np.zeros((32, 8, 8, 3), dtype=np.uint8))
     tiny = {"dataset": "tinyimagenet", "root": str(tmp_path)}
     mixed = {"loss__nacl": "mixnca", "loss__num_positives": 5, "train__batch_size": 4}
     for wrong, told in (
         (tiny, r"tiny-imagenet-200\.zip is not the official archive"),
         ({"dataset": f"folder:{tmp_path / 'nowhere'}"}, "nowhere is not a folder"),
         ({"dataset": f"npz:{tmp_path / 'wide.npz'}"}, "8×10 images, but encoders are for square ones"),
+        (
+            {"dataset": f"npz:{tmp_path / 'plain.npz'}", "objective": "supervised"},
+            "has no labels: supervised training needs them",
+        ),
         ({"train__batch_size": 100_000}, "does not fit"),
         ({"train__batch_size": 1}, r"train\.batch_size=1 has no negatives"),
         (mixed, r"train\.batch_size=4 .* 4 others: take 5 or more, or a smaller"),
@@ -321,31 +285,7 @@ def test_a_mistake_takes_away_nothing_that_was_there(tmp_path):
     assert folder.read_config() == wrong
 
 
-def test_a_run_that_fails_after_an_epoch_keeps_its_folder(tmp_path, monkeypatch):
-    def fail(trainer: Trainer, stop: Stop, journal: Journal) -> None:
-        journal.path.write_text('{"epoch": 1}\n')
-        raise DivergedError("not a number")
-
-    monkeypatch.setattr(Trainer, "run", fail)
-    with pytest.raises(DivergedError):
-        run(tmp_path)
-    assert RunFolder(tmp_path).read_config() == config()
-    assert (tmp_path / "log.jsonl").read_text()
-
-
 # ---- the parts -------------------------------------------------------------------------------------------
-
-
-def test_objectives_by_name(tmp_path):
-    digits = load("digits")
-    assert isinstance(build_objective(config(), digits, ALONE), Contrastive)
-    supervised = build_objective(config(objective="supervised"), digits, ALONE)
-    assert isinstance(supervised, Supervised)
-    assert supervised.model[1].out_features == 10
-    np.savez(tmp_path / "plain.npz", images=np.zeros((4, 8, 8, 3), dtype=np.uint8))
-    unlabelled = load(f"npz:{tmp_path / 'plain.npz'}")
-    with pytest.raises(InputError, match="has no labels: supervised training needs them"):
-        build_objective(config(objective="supervised"), unlabelled, ALONE)
 
 
 def test_a_cpus_precision_is_decided_once_and_kept(tmp_path, monkeypatch):

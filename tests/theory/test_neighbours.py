@@ -12,6 +12,7 @@ from torch import Tensor
 from intnacl.errors import InputError
 from intnacl.theory import neighbours
 from intnacl.theory.neighbours import OBJECTIVES, leave_one_out_accuracy, neighbour_loss
+from mistakes import must_refuse
 
 
 def points(count: int = 12, classes: int = 3) -> tuple[Tensor, Tensor]:
@@ -70,8 +71,7 @@ def test_no_tile_exceeds_its_share(monkeypatch):
 
 
 def test_bad_arguments_are_named():
-    with pytest.raises(InputError, match=r"objective='kll'.*did you mean 'kl'"):
-        neighbour_loss(*points(), "kll")
+    must_refuse(neighbour_loss, *points(), "kll", r"objective='kll'.*did you mean 'kl'")
     for count in (0, 12, 20):  # 12: each point would count as its own neighbour
         with pytest.raises(InputError, match=rf"neighbours={count} must lie in 1…11: 12 points"):
             leave_one_out_accuracy(*points(), count)

@@ -9,6 +9,7 @@ import pytest
 
 from intnacl.errors import InputError
 from intnacl.training.journal import TAIL, Journal, last_record, records
+from mistakes import must_refuse
 
 
 @pytest.fixture
@@ -174,5 +175,4 @@ def test_tensorboard_shows_every_epoch_once(log, kept):
 
 def test_without_tensorboard_the_message_says_how_to_get_it(log, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    with pytest.raises(InputError, match=r"pip install '/.*\[tensorboard\]'"):
-        Journal(log, epochs=1, tensorboard=log.parent)
+    must_refuse(Journal, log, r"pip install '/.*\[tensorboard\]'", epochs=1, tensorboard=log.parent)

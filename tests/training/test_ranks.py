@@ -14,9 +14,10 @@ import torch
 import torch.distributed as dist
 from two_ranks import STEPS, main
 
-from intnacl.errors import InputError, LostRankError
+from intnacl.errors import LostRankError
 from intnacl.training.journal import records
 from intnacl.training.ranks import Ranks, any_rank, barrier, largest, mean_over_ranks, pick_device, ranks
+from mistakes import must_refuse
 
 
 def train_on_two(folder: Path, *settings: str) -> list[dict[str, torch.Tensor]]:
@@ -78,8 +79,7 @@ def test_devices_by_name(monkeypatch):
         ("meta", "'meta' cannot be trained on here: take auto, cpu"),
         ("xla", "'xla' cannot be trained on here: take auto, cpu"),
     ):
-        with pytest.raises(InputError, match=f"device={message}"):
-            pick_device(name)
+        must_refuse(pick_device, name, f"device={message}")
 
 
 def test_each_rank_takes_its_own_gpu_and_a_missing_one_is_named(monkeypatch):
@@ -90,12 +90,10 @@ def test_each_rank_takes_its_own_gpu_and_a_missing_one_is_named(monkeypatch):
     assert pick_device("auto", 3) == torch.device("cuda", 3)
     assert pick_device("cuda:1", 0) == torch.device("cuda", 1)
     assert chosen == [torch.device("cuda", 3), torch.device("cuda", 1)]
-    with pytest.raises(InputError, match=r"device='cuda:4': .* has 4 GPUs, cuda:0 to cuda:3"):
-        pick_device("cuda", 4)
+    must_refuse(pick_device, "cuda", 4, r"device='cuda:4': .* has 4 GPUs, cuda:0 to cuda:3")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     assert pick_device("cuda", 1) == torch.device("cuda", 1)
-    with pytest.raises(InputError, match=r"device='cuda:1' is one GPU for all ranks.*CUDA_VISIBLE_DEVICES"):
-        pick_device("cuda:1", 0)
+    must_refuse(pick_device, "cuda:1", 0, r"device='cuda:1' is one GPU for all ranks.*CUDA_VISIBLE_DEVICES")
 
 
 @pytest.fixture

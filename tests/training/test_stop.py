@@ -12,6 +12,7 @@ import pytest
 
 from intnacl.errors import InputError
 from intnacl.training.stop import REASONS, Stop
+from mistakes import must_refuse
 
 SIGNALS = {signal.SIGTERM: "terminate", signal.SIGINT: "interrupt"}
 
@@ -85,8 +86,7 @@ def test_minutes_are_a_reason_and_not_negative():
     stop = Stop(0)
     assert stop.due()
     assert stop.reason == "time"
-    with pytest.raises(InputError, match=r"max_minutes=-1 must be 0 or more"):
-        Stop(-1)
+    must_refuse(Stop, -1, r"max_minutes=-1 must be 0 or more")
 
 
 def test_in_another_thread_signals_are_left_to_the_main_one():

@@ -23,6 +23,7 @@ from intnacl.training.ranks import Ranks
 from intnacl.training.step import StepMode, TrainStep
 from intnacl.training.stop import Stop
 from intnacl.training.trainer import DivergedError, Trainer
+from mistakes import must_refuse
 
 
 class StopAfter(Stop):
@@ -156,10 +157,8 @@ def test_cudnns_search_is_the_callers_again(tmp_path, before, monkeypatch):
 
 
 def test_more_batches_an_update_than_there_are_is_an_error(tmp_path):
-    with pytest.raises(InputError, match=r"train\.accumulate=9 is more than the 4 batches .*lower it"):
-        trainer(tmp_path, accumulate=9)
-    with pytest.raises(InputError, match="batch_size=65 does not fit"):
-        trainer(tmp_path, batch_size=65)
+    must_refuse(trainer, tmp_path, r"train\.accumulate=9 is more than the 4 batches .*lower it", accumulate=9)
+    must_refuse(trainer, tmp_path, "batch_size=65 does not fit", batch_size=65)
 
 
 def test_float64_trains_and_is_saved_as_float64(tmp_path):
@@ -360,8 +359,7 @@ def test_a_run_whose_checkpoint_cannot_be_written_ends_soon_and_promises_none(tm
     knn = scores(*range(1000, 0, -1))  # the best epoch is the first: only its end is saved
     made = trainer(tmp_path, failing(at), epochs=1000, monitor_epochs=1, monitor=knn)
     Watched(made, lambda: (place.parent.mkdir(exist_ok=True), place.touch()))
-    with pytest.raises(InputError, match="step-000000004 could not be written: a file stands"):
-        run(made)
+    must_refuse(run, made, "step-000000004 could not be written: a file stands")
     assert made.state.step < 1000
 
 
