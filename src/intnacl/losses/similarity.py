@@ -45,6 +45,9 @@ def log_mean_negatives(
 
     For the backward pass it keeps the inputs and two numbers a row; similarities are computed again.
     """
+    # Compiled for a second batch size, torch 2.11 fails where sizes become fixed numbers, as in this loop's
+    # range, only inside a custom function. Fixed here, they are numbers inside as well.
+    _tiles(len(anchors_RD), len(keys_KD))
     log_mean_R: Tensor = _LogMeanNegatives.apply(anchors_RD, keys_KD, temperature, beta, first)[0]
     return log_mean_R
 
