@@ -83,12 +83,25 @@ def test_gradients_match_finite_differences(preset, numbers):
     assert torch.autograd.gradcheck(lambda *z: value(loss, list(z)), views(sum(loss.views_needed), b=3))
 
 
+def test_one_positive_makes_nca_and_mixnca_the_base_loss():
+    z0, z1 = views(2)
+    for g in ("g0", "g1", "g2"):
+        assert IntNaClLoss(negatives=g)(z0, z1) == IntNaClLoss(nacl="mixnca", negatives=g)(z0, z1)
+
+
 def test_g2_contains_g1_contains_g0():
     z0, z1 = views(2)
     g0, g1 = IntNaClLoss(negatives="g0")(z0, z1), IntNaClLoss(negatives="g1")(z0, z1)
     torch.testing.assert_close(IntNaClLoss(negatives="g2", beta=0.0)(z0, z1), g1)
     torch.testing.assert_close(IntNaClLoss(negatives="g2", beta=0.0, tau_plus=0.0)(z0, z1), g0)
     assert abs(g1 - g0) > 1e-6  # the identities would be empty if the two did not differ
+
+
+def test_alpha_zero_drops_the_robust_term_and_adv_is_intcl_with_g0_and_w_1():
+    z0, z1, za = views(3)
+    assert IntNaClLoss.preset("intcl", alpha=0.0)(z0, z1) == IntNaClLoss.preset("debiased_hardneg")(z0, z1)
+    expected = IntNaClLoss.preset("intcl", negatives="g0", weight="one")(z0, z1, adversarial=za)
+    assert IntNaClLoss.preset("adv")(z0, z1, adversarial=za) == expected
 
 
 def test_independent_libraries_agree_on_nt_xent():
