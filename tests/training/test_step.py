@@ -178,6 +178,7 @@ def test_the_trial_leaves_no_trace(settings, begun, monkeypatch):
     now = tried.state()
     torch.testing.assert_close(tried.objective.model.state_dict(), model, rtol=0, atol=0)
     assert now["scaler"] == state["scaler"]
+    torch.testing.assert_close(now["online_probe"], state["online_probe"], rtol=0, atol=0)
     found = {key: now["state"][key] for key in state["state"]}
     torch.testing.assert_close(found, dict(state["state"]), rtol=0, atol=0)
     assert torch.equal(after_three_updates(eager)[1], after_three_updates(tried)[1])
