@@ -76,9 +76,6 @@ def test_a_class_that_has_no_training_samples_is_counted(features):
     assert score(train[seen], labels[seen], test, test_labels)["classes"] == 10
 
 
-
-
-
 def test_bad_settings_and_features_are_errors(features):
     train, labels, test, test_labels = features
     with pytest.raises(InputError, match=r"nan or infinity.*diverged"):

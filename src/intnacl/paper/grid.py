@@ -212,7 +212,7 @@ def shrink(table: Table) -> Table:
     Columns that only differ in their data set become one. The epochs of rows and columns become 1, 2, 3 … in
     their order, so that longer trainings still go on from shorter ones.
     """
-    parts = (*table.rows, *table.columns)
+    parts: list[Row | Column] = [*table.rows, *table.columns]
     milestones = sorted({part.settings["train.epochs"] for part in parts if "train.epochs" in part.settings})
     settings = {**table.settings, **TINY}
     if "holdout" in settings:
