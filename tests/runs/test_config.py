@@ -303,7 +303,7 @@ def test_differences_name_the_settings_and_pass_over_the_free_ones():
     assert differences(old, old) == []
     assert {
         "recipe", "root", "train.compile", "train.cuda_graph", "train.monitor_epochs", "train.save_minutes",
-        "train.save_steps", "train.keep", "train.tensorboard",
+        "train.save_steps", "train.keep", "train.tensorboard", "train.online_probe",
     } == FREE  # fmt: skip
 
 
