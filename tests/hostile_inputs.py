@@ -39,7 +39,7 @@ FLAGS = {
     "supervised": "epochs batch-size lr preset seed config set recipe root device",
     "bench": "device steps out",
     "probe": "dataset protocol root device",
-    "knn": "dataset k root device",
+    "knn": "dataset k weights root device",
     "attack": "dataset eps attacks root device",
     "embed": "dataset split out root device",
     "export": "format out",

@@ -45,7 +45,7 @@ def test_a_radius_that_is_no_number_is_named():
     ("command", "flags"),
     [
         ("probe", {"protocol": "quick"}),
-        ("knn", {"k": 5}),
+        ("knn", {"k": 5, "weights": "uniform"}),
         ("attack", {"images": 7, "eps": (0.1,), "attacks": ("pgd",)}),
         ("embed", {"dataset": "digits", "split": "test", "out": Path("x.npz")}),
     ],

@@ -6,10 +6,9 @@ import torch
 from sklearn.neighbors import KNeighborsClassifier
 
 from digits_model import digits, trained_model
-from intnacl.data.datasets import Dataset
 from intnacl.errors import InputError
 from intnacl.evaluation.features import extract
-from intnacl.evaluation.knn import KnnConfig, KnnMonitor, evaluate, predict, score, suited
+from intnacl.evaluation.knn import KnnConfig, predict, score
 from mistakes import must_refuse
 
 
@@ -27,6 +26,17 @@ def test_knn_is_scikit_learns(features, k, temperature):
     theirs = KNeighborsClassifier(k, **options).fit(train, labels).predict(test)
     ours = predict(*features[:3], KnnConfig(k=k, temperature=temperature), classes=10)
     assert (ours.numpy() == theirs).mean() > 0.995
+
+
+@pytest.mark.parametrize("k", [1, 2, 10])  # of two that differ, the lower class wins
+def test_without_weights_it_is_scikit_learns_by_default(features, k):
+    train, labels, test, _ = (item.double().numpy() for item in features)
+    theirs = KNeighborsClassifier(n_neighbors=k, metric="cosine").fit(train, labels).predict(test)
+    train, labels, test, _ = features
+    ours = predict(train.double(), labels, test.double(), KnnConfig(k=k, weights="uniform"), classes=10)
+    assert ours.tolist() == theirs.tolist()
+    weighted = predict(train.double(), labels, test.double(), KnnConfig(k=k), classes=10)
+    assert torch.equal(ours, weighted) == (k == 1)
 
 
 def test_knn_is_the_loop():
@@ -64,32 +74,6 @@ def test_a_class_that_has_no_training_samples_is_counted(features):
     train, labels, test, test_labels = features
     seen = labels < 9
     assert score(train[seen], labels[seen], test, test_labels)["classes"] == 10
-
-
-def test_the_monitor_sees_all_classes_of_a_sorted_set_and_as_many_neighbours_as_a_class_has_samples():
-    for samples, classes, k in ((50_000, 100, 200), (1_000, 100, 10), (3, 5, 1)):
-        assert suited(samples, classes).k == k
-    labels = torch.arange(15_000) // 5_000
-    images = torch.randint(256, (15_000, 3, 8, 8), dtype=torch.uint8)
-    own = Dataset(name="own", split="train", images=images, labels=labels, classes=("a", "b", "c"))
-    held, flatten = own.hold_out(3_000)[1], torch.nn.Flatten()
-    monitor = KnnMonitor(own, held, torch.device("cpu"))
-    assert monitor.held_out is not None
-    assert (len(monitor.train[0]), len(monitor.held_out[0]), monitor.config.k) == (10_000, 2_000, 200)
-    assert set(monitor.train[1].tolist()) == set(monitor.held_out[1].tolist()) == {0, 1, 2}
-    figures = evaluate(flatten, monitor.train, monitor.held_out, monitor.config)
-    assert monitor(flatten) == {"knn": figures["accuracy"]}
-
-
-def test_without_held_out_images_each_training_image_is_classified_by_the_others():
-    images, labels = (tensor[:60] for tensor in digits())
-    own = Dataset(name="own", split="train", images=images, labels=labels, classes=tuple("0123456789"))
-    monitor, x = KnnMonitor(own, None, torch.device("cpu")), images.flatten(1).float()
-    others = [torch.arange(60) != i for i in range(60)]
-    figures = [score(x[rest], labels[rest], x[~rest], labels[~rest], monitor.config) for rest in others]
-    mean = sum(one["accuracy"] for one in figures) / 60
-    assert monitor(torch.nn.Flatten()) == {"knn_train": pytest.approx(mean)}
-    assert 20 < mean < 100
 
 
 def test_bad_settings_and_features_are_errors(features):

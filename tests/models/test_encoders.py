@@ -44,6 +44,11 @@ def test_heads_and_initialisations():
     assert [type(layer).__name__ for layer in hcl.head] == ["Linear", "ViewBatchNorm", "ReLU", "Linear"]
     assert hcl.head[0].bias is None
     assert hcl.head(torch.rand(4, 512)).shape == (4, 128)
+    deep, two = model(name="resnet18", head="bn-32-16-8").head, model(name="resnet18", head="1024-128").head
+    assert [(layer.in_features, layer.out_features) for layer in deep[::3]] == [(512, 32), (32, 16), (16, 8)]
+    assert [type(layer).__name__ for layer in deep[1:3]] == ["ViewBatchNorm", "ReLU"]
+    assert [tuple(p.shape) for p in two.parameters()] == [(1024, 512), (1024,), (128, 1024), (128,)]
+    assert len(model(head="64").head) == 1
     default, he = (net.encoder.backbone.layer3[0].conv2.weight for net in (paper, hcl))
     assert default.abs().max() <= (1 / (256 * 9)) ** 0.5
     assert he.std().item() == pytest.approx((2 / (256 * 9)) ** 0.5, rel=0.01)
@@ -187,6 +192,7 @@ test_bad_settings_are_named = refused(
     lambda settings: EncoderConfig(**settings),
     ({"name": "resnet81"}, "did you mean 'resnet18'"),
     ({"head": "papr"}, "did you mean 'paper'"),
+    ({"head": "512-0"}, "head='512-0' is unknown.* widths such as 1024-128 or bn-2048-128"),
     ({"init": "xavier"}, "default, he"),
     ({"norm": "batch"}, "joint, none, per_view"),
     ({"pretrained": True}, "is for encoders of timm, not for 'resnet18'"),

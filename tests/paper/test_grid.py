@@ -197,8 +197,11 @@ def test_tiny_keeps_milestones_apart_and_names_what_is_trained():
         Column(label="→ CIFAR-10 clean", dataset="cifar10"),
         Column(label="minutes for 400 epochs", settings={"train.epochs": 400}, x=400),
     )
-    small = shrink(Table(name="t", title="t", rows=rows, columns=columns), (100, 200, 400))
-    assert [row.settings["train.epochs"] for row in small.rows] == [1, 3, 1]
+    settings = {"dataset": "cifar100", "recipe": "strong", "holdout": 5000}
+    small = shrink(Table(name="t", title="t", rows=rows, columns=columns, settings=settings))
+    assert [row.settings["train.epochs"] for row in small.rows] == [2, 3, 1]
+    kept = {"dataset": "digits", "encoder.name": "small", "recipe": "strong", "holdout": 200}
+    assert kept.items() <= small.settings.items()
     assert [(column.label, column.dataset, column.x) for column in small.columns] == [
         ("digits clean", None, None),
         ("minutes for 3 epochs", None, 3),

@@ -33,6 +33,16 @@ def test_learning_shows_the_terms_of_the_loss_beside_accuracies_in_percent():
     assert list(lines(alone)) == ["loss"]  # its only term would lie below it, unseen
 
 
+def test_the_online_probe_stands_with_the_accuracies_and_the_rank_in_a_panel_of_its_own():
+    log = records(loss=6.0, probe_train=60.0)
+    log[2] |= {"probe": 30.0, "rankme": 40.0}
+    _, accuracies, rank = draw_learning(log).axes
+    trained = [(1, 60), (2, 30), (3, 20)]
+    assert lines(accuracies) == {"online probe, training views": trained, "online probe": [(3, 30)]}
+    assert lines(rank) == {"RankMe": [(3, 40)]}
+    assert [text.get_text() for text in rank.texts] == ["40.0"]
+
+
 def test_a_single_epoch_is_one_visible_point_at_a_whole_number():
     panels = draw_learning(records(1, accuracy=90.0, loss=2.0)).axes
     assert list(lines(panels[1])) == ["accuracy, training"]

@@ -105,12 +105,43 @@ def test_a_recipe_keeps_its_name_while_views_encoder_and_optimiser_are_its_own()
         ({"train.optimizer": "sgd", "train.lr": 1e-3}, 1e-3),
         ({"train.optimizer": "sgd", "train.lr": "none"}, 0.05),
         ({"train.batch_size": 512, "dataset": "cifar100"}, 3e-4),
+        ({"recipe": "strong"}, 0.12),
+        ({"recipe": "knn90", "train.optimizer": "lars"}, 0.6),  # not SGD's
+        ({"recipe": "strong", "train.optimizer": "adamw"}, 3e-4),
     ],
 )
 def test_the_rate_is_the_optimisers_and_is_written_as_a_number(settings, rate):
     for device in (None, torch.device("cpu")):
         assert to_dict(resolve(settings, device=device))["train"]["lr"] == rate
     assert resolve({"dataset": "cifar100", "train.lr": 3e-4}).recipe == "paper"
+
+
+def test_the_strong_recipes_are_simclrs_of_the_repository_they_name():
+    """github.com/dkobak/simclr-cifar10, README and constants of the script."""
+    strong, knn90 = (resolve({"dataset": "cifar10"}, recipe=name) for name in ("strong", "knn90"))
+    for config, epochs, rate in ((strong, 100, 0.06), (knn90, 500, 0.03)):
+        train, views = config.train, config.augment
+        assert (train.epochs, train.batch_size, train.lr) == (epochs, 512, rate * 512 / 256)
+        assert (train.optimizer, train.momentum, train.schedule, train.warmup_epochs) == (
+            "sgd",
+            0.9,
+            "cosine",
+            0,
+        )
+        assert (train.weight_decay, train.decay_vectors) == (5e-4, True)
+        assert (views.crop_scale, views.grayscale_p, views.blur_p) == ((0.2, 1.0), 0.1, 0.0)
+        assert views.factors == (0.4, 0.4, 0.4, 0.1)
+        assert (config.encoder.name, config.encoder.head, config.encoder.norm) == (
+            "resnet18",
+            "1024-128",
+            "per_view",
+        )
+        assert config.loss.temperature == 0.5
+    assert (knn90.evaluation.knn_k, knn90.evaluation.knn_weights) == (10, "uniform")
+    paper = resolve({"dataset": "cifar10"})
+    assert (strong.probe, strong.evaluation) == (paper.probe, paper.evaluation)  # the protocol is the paper's
+    preset = resolve({"dataset": "cifar100"}, recipe="strong", preset="intnacl")
+    assert (preset.recipe, preset.loss) == ("strong", resolve({"dataset": "cifar100"}, preset="intnacl").loss)
 
 
 @pytest.mark.parametrize("kind", ["folder", "parquet", "npz"])
@@ -272,7 +303,7 @@ def test_differences_name_the_settings_and_pass_over_the_free_ones():
     assert differences(old, old) == []
     assert {
         "recipe", "root", "train.compile", "train.cuda_graph", "train.monitor_epochs", "train.save_minutes",
-        "train.save_steps", "train.keep", "train.tensorboard",
+        "train.save_steps", "train.keep", "train.tensorboard", "train.online_probe",
     } == FREE  # fmt: skip
 
 

@@ -33,7 +33,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     """A run whose second epoch has the highest accuracy on the held-out images."""
     folder, scores = RunFolder(tmp_path_factory.mktemp("holdout") / "run"), iter((10.0, 90.0, 50.0))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("intnacl.evaluation.knn.KnnMonitor.__call__", lambda *_: {"knn": next(scores)})
+        patch.setattr("intnacl.evaluation.monitor.Monitor.__call__", lambda *_: {"knn": next(scores)})
         assert train_and_measure(config(**SETTINGS), folder, HERE, Stop()) is None
     return folder
 

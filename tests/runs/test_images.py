@@ -138,8 +138,12 @@ def test_the_monitor_measures_knn_accuracy(loaded, holdout, name):
     assert loaded == ["digits train"]  # test images are not even read
 
 
-def test_there_is_no_monitor_on_other_ranks_where_it_is_off_and_without_labels(tmp_path):
-    np.savez(tmp_path / "plain.npz", images=np.zeros((4, 8, 8, 3), dtype=np.uint8))
-    plain = {"name": f"npz:{tmp_path / 'plain.npz'}"}
-    for settings in ({"here": Ranks(1, 2, HERE.device)}, {"epochs": 0}, plain):
+def test_there_is_no_monitor_on_other_ranks_and_where_it_is_off():
+    for settings in ({"here": Ranks(1, 2, HERE.device)}, {"epochs": 0}):
         assert monitor(**settings) is None
+
+
+def test_without_labels_the_monitor_looks_at_the_rank_alone(tmp_path):
+    np.savez(tmp_path / "plain.npz", images=np.eye(8 * 8 * 3, dtype=np.uint8).reshape(-1, 8, 8, 3))
+    found = monitor(f"npz:{tmp_path / 'plain.npz'}")(torch.nn.Flatten())
+    assert found == {"rankme": pytest.approx(8 * 8 * 3)}

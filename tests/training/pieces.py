@@ -30,12 +30,13 @@ def labelled_images(count: int = 64) -> tuple[Tensor, Tensor]:
 
 
 def contrastive(
-    preset="intnacl", *, world=1, dtype=torch.float32, seed=0, adversary=None, loss=None, **encoder: Any
-) -> Contrastive:
+    preset="intnacl", *, world=1, dtype=torch.float32, seed=0, adversary=None, loss=None,
+    probed: int | None = 4, **encoder: Any,
+) -> Contrastive:  # fmt: skip
     positives = {"num_positives": 3} if preset == "intnacl" else {}
     criterion = LossConfig(**PRESETS[preset] | positives | (loss or {}))
     model, views = EncoderConfig(**{"name": "small"} | encoder), AugmentConfig(crop_scale=(0.4, 1.0))
-    place = {"image_size": 8, "seed": seed, "world": world, "view_dtype": dtype}
+    place = {"image_size": 8, "seed": seed, "world": world, "view_dtype": dtype, "probed_classes": probed}
     return Contrastive(criterion, model, views, adversary or AdversaryConfig(), **place)
 
 

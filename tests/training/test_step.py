@@ -44,7 +44,7 @@ def test_an_update_is_a_step_down_the_mean_gradient_of_its_batches(k):
     torch.testing.assert_close(weights(made), before - 0.1 * gradients.mean(0), rtol=1e-6, atol=1e-9)
     expected = [loss(same, index_B, 5 + i).item() for i, index_B in enumerate(index_kB)]
     named = made.named(terms)
-    assert list(named) == ["nacl", "robust", "loss"]
+    assert list(named) == ["nacl", "robust", "loss", "probe_train"]
     assert named["loss"] == pytest.approx(sum(expected) / k, rel=1e-5)
     assert named["loss"] == pytest.approx(named["nacl"] + named["robust"])
     assert all(p.grad is None for p in made.objective.model.parameters())
@@ -178,6 +178,7 @@ def test_the_trial_leaves_no_trace(settings, begun, monkeypatch):
     now = tried.state()
     torch.testing.assert_close(tried.objective.model.state_dict(), model, rtol=0, atol=0)
     assert now["scaler"] == state["scaler"]
+    torch.testing.assert_close(now["online_probe"], state["online_probe"], rtol=0, atol=0)
     found = {key: now["state"][key] for key in state["state"]}
     torch.testing.assert_close(found, dict(state["state"]), rtol=0, atol=0)
     assert torch.equal(after_three_updates(eager)[1], after_three_updates(tried)[1])

@@ -73,7 +73,7 @@ class Flags:
     config
         A TOML file of settings; flags override it.
     recipe
-        paper, tinyimagenet, own or digits; by default the recipe of the data set.
+        paper, tinyimagenet, own or digits, by default that of the data set; strong or knn90 (docs/strong.md).
     set_
         Any setting in docs/settings.md by its dotted name: loss.temperature=0.2 encoder.name=resnet34 …
     max_minutes

@@ -69,16 +69,18 @@ def knn(
     *,
     dataset: Annotated[tuple[str, ...], MANY] = (),
     k: int | None = None,
+    weights: str = "exp",
     root: Path | None = None,
     device: str = "auto",
 ) -> None:
-    """Classify a run's frozen features by weighted nearest neighbours, without training.
+    """Classify a run's frozen features by nearest neighbours, without training.
 
     **Examples**
 
     ```
     intnacl knn runs/c100
     intnacl knn runs/c100 --dataset cifar10 --k 20
+    intnacl knn runs/c10 --k 10 --weights uniform   # as scikit-learn's
     ```
 
     Parameters
@@ -89,6 +91,8 @@ def knn(
         Data sets with images of the run's size; by default the run's own.
     k
         Number of neighbours; by default 200, or the images per class if fewer.
+    weights
+        exp (each neighbour's vote counts exp(cosine / 0.1)) or uniform (all votes count the same).
     root
         Data folder; by default the run's own.
     device
@@ -96,7 +100,7 @@ def knn(
     """
     from intnacl.runs.commands import knn_command
 
-    knn_command(run, dataset, k, device, root)
+    knn_command(run, dataset, k, weights, device, root)
 
 
 def attack(

@@ -68,7 +68,7 @@ def reproduce(
     seeds
         Use exactly these seeds.
     scale
-        paper, or tiny: the same tables on the digits, only to check the machinery.
+        paper, or tiny: the same tables, or those of --config, on the digits, only to check the machinery.
     config
         A TOML file with your own tables.
     root

@@ -1,6 +1,9 @@
-"""Weighted k-nearest-neighbour classification of features, as in instance discrimination (Wu et al. 2018).
+"""k-nearest-neighbour classification of features by cosine.
 
-    score_c(x) = Σ_{i ∈ k nearest of x, y_i = c} exp(cos(x, x_i) / temperature)
+    score_c(x) = Σ_{i ∈ k nearest of x, y_i = c} w_i
+
+with the weights of instance discrimination (Wu et al. 2018), w_i = exp(cos(x, x_i) / temperature), or with
+w_i = 1.
 
 Shapes: N training and T test samples, B test samples of a tile, F features, C classes.
 """
@@ -12,12 +15,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from intnacl.data.datasets import Dataset
-from intnacl.errors import InputError, Settings, must, setting
-from intnacl.evaluation.features import check_finite, check_pair, extract, extract_pair
+from intnacl.errors import InputError, Settings, must, one_of, setting
+from intnacl.evaluation.features import check_finite, extract_pair
 
 FORMAT = 1  # raise it when the same settings give other figures: stored ones are then measured again
 POSITIVE = must(lambda v: v > 0, "positive")
+WEIGHTS = ("exp", "uniform")
 
 
 class KnnFigures(TypedDict):
@@ -33,7 +36,10 @@ class KnnConfig(Settings):
     """The neighbours and their weights."""
 
     k: int = setting(200, POSITIVE)
+    weights: str = setting("exp", one_of(*WEIGHTS))
+    """"exp": by similarity; "uniform": every neighbour has one vote, and the lowest of equal classes wins."""
     temperature: float = setting(0.1, POSITIVE)
+    """Of the weights "exp"."""
     tile: int = setting(1024, POSITIVE)
     """Test samples compared with all training samples at once: memory is tile × N."""
 
@@ -98,46 +104,10 @@ def predict(
         if own_T is not None:
             cosine_BN.scatter_(1, own_T[rows_B, None].to(cosine_BN.device), -torch.inf)
         cosine_Bk, neighbour_Bk = cosine_BN.topk(config.k, dim=1)
-        # Relative to the nearest one's weight, which is 1: not all can vanish.
-        weight_Bk = ((cosine_Bk - cosine_Bk[:, :1]) / config.temperature).exp()
+        if config.weights == "uniform":
+            weight_Bk = torch.ones_like(cosine_Bk)
+        else:  # relative to the nearest one's weight, which is 1: not all can vanish
+            weight_Bk = ((cosine_Bk - cosine_Bk[:, :1]) / config.temperature).exp()
         score_BC = cosine_BN.new_zeros(len(rows_B), classes)
         predicted.append(score_BC.scatter_add_(1, labels_N[neighbour_Bk], weight_Bk).argmax(dim=1))
     return torch.cat(predicted)
-
-
-class KnnMonitor:
-    """The kNN accuracy of an encoder in training, with at most 10,000 training images for neighbours.
-
-    It is the accuracy on at most 2,000 images that were held out. Without any, as many of the training images
-    are classified, each by the others. Test images take no part.
-    """
-
-    def __init__(self, train: Dataset, held_out: Dataset | None, device: torch.device) -> None:
-        self.train, self.device = _sample(train, 10_000), device
-        count = len(self.train[0])
-        if held_out is None:
-            self.name, self.held_out = "knn_train", None
-            self.own_T: Tensor | None = torch.arange(min(2_000, count)) * count // min(2_000, count)
-            self.config = suited(count - 1, len(train.classes))
-        else:
-            self.name, self.held_out, self.own_T = "knn", _sample(held_out, 2_000), None
-            check_pair(self.train, self.held_out)
-            self.config = suited(count, len(train.classes))
-
-    def __call__(self, encoder: nn.Module) -> dict[str, float]:
-        """Return {"knn": percent} of held-out images, or {"knn_train": percent} of training images."""
-        images, labels_N = self.train
-        features_NF = extract(encoder, images, device=self.device)
-        if self.held_out is None:
-            queries = features_NF[self.own_T], labels_N[self.own_T]
-        else:
-            queries = extract(encoder, self.held_out[0], device=self.device), self.held_out[1]
-        figures = score(features_NF, labels_N, *queries, self.config, own_T=self.own_T)
-        return {self.name: figures["accuracy"]}
-
-
-def _sample(dataset: Dataset, count: int) -> tuple[Tensor, Tensor]:
-    """Return images from all over the set, since some sets are sorted by class."""
-    assert dataset.labels is not None
-    chosen = dataset.spread(count)
-    return dataset.images[chosen], dataset.labels[chosen]

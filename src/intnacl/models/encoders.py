@@ -7,7 +7,9 @@ Shapes: B images, V views of them, F features, D embedding size.
 """
 
 import math
+import re
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +37,11 @@ def _check_name(argument: str, name: str) -> None:
         check_choice(argument, name, [*RESNETS, "small", "timm:NAME"])
 
 
+def _check_head(argument: str, head: str) -> None:
+    if not re.fullmatch(r"(bn-)?[1-9]\d{0,4}(-[1-9]\d{0,4})*", head):
+        check_choice(argument, head, ["paper", "hcl", "widths such as 1024-128 or bn-2048-128"])
+
+
 @dataclass(frozen=True, kw_only=True)
 class EncoderConfig(Settings):
     """Encoder, head and batch norm."""
@@ -44,8 +51,9 @@ class EncoderConfig(Settings):
     pretrained: bool | str = False
     """For timm:NAME. false: random weights; true: timm's, fetched from the Hugging Face hub; PATH: those in a
     file of timm's model. `mean` and `std` are then the network's own unless they are given."""
-    head: str = setting("paper", one_of("paper", "hcl"))
-    """"paper": F–F–64 without batch norm, CLAE's; "hcl": F–512–128 with, which the recipe `paper` takes."""
+    head: str = setting("paper", _check_head)
+    """"paper": F–F–64 without batch norm, CLAE's; "hcl": F–512–128 with, which the recipe `paper` takes; or
+    widths of the layers, as in 1024-128, or bn-2048-2048-128 with batch norm before each ReLU."""
     init: str = setting("default", one_of("default", "he"))
     """"default": PyTorch's; "he": He-normal convolutions, as torchvision's ResNets have."""
     norm: str = setting("per_view", one_of("per_view", "joint", "none"))
@@ -112,7 +120,7 @@ class ContrastiveModel(nn.Module):
         super().__init__()
         self.config = config
         self.encoder = Encoder(_backbone(config, image_size, load), config)
-        self.head = HEADS[config.head](self.encoder.feature_dim)
+        self.head = _head(self.encoder.feature_dim, config.head)
         if config.init == "he":
             self.apply(_he_normal)
         if config.norm == "none":
@@ -120,10 +128,11 @@ class ContrastiveModel(nn.Module):
         else:
             convert(self, adversarial=adversarial, momentum=config.adversarial_momentum, sync=config.sync)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Embeddings, not normalised: the loss does that."""
-        z: Tensor = self.head(self.encoder(x))
-        return z
+    def forward(self, x: Tensor, *, with_features: bool = False) -> Tensor | tuple[Tensor, Tensor]:
+        """Return embeddings, not normalised, since the loss does that; or these and constant features."""
+        features = self.encoder(x)
+        z: Tensor = self.head(features)
+        return (z, features.detach()) if with_features else z
 
     def groups(self, clean: int, adversarial: int = 0) -> list[Group]:
         """Return which views share statistics in a batch of so many clean, then adversarial ones."""
@@ -143,13 +152,14 @@ def build_model(
         return ContrastiveModel(config, image_size=image_size, adversarial=adversarial, load=load)
 
 
-def _paper_head(features: int) -> nn.Sequential:
-    return nn.Sequential(nn.Linear(features, features), nn.ReLU(), nn.Linear(features, 64))
-
-
-def _hcl_head(features: int) -> nn.Sequential:
-    hidden = nn.Linear(features, 512, bias=False)
-    return nn.Sequential(hidden, nn.BatchNorm1d(512), nn.ReLU(), nn.Linear(512, 128))
+def _head(features: int, name: str) -> nn.Sequential:
+    """Return linear layers with ReLU between them, before which batch norm stands in some heads."""
+    text = {"paper": f"{features}-64", "hcl": "bn-512-128"}.get(name, name)
+    norm, widths = text.startswith("bn-"), [int(width) for width in text.removeprefix("bn-").split("-")]
+    sizes, layers = [features, *widths], list[nn.Module]()
+    for before, width in pairwise(sizes[:-1]):
+        layers += [nn.Linear(before, width, bias=not norm), *[nn.BatchNorm1d(width)] * norm, nn.ReLU()]
+    return nn.Sequential(*layers, nn.Linear(sizes[-2], sizes[-1]))
 
 
 def _he_normal(module: nn.Module) -> None:
@@ -293,6 +303,3 @@ def _adapt_stem(model: nn.Module) -> None:
             break
     if isinstance(getattr(model, "maxpool", None), nn.Module):
         model.maxpool = nn.Identity()
-
-
-HEADS = {"paper": _paper_head, "hcl": _hcl_head}

@@ -22,9 +22,10 @@ SUPERVISED = {"objective": "supervised"}
 SCALES = ("paper", "tiny")
 TINY: Settings = {
     "dataset": "digits", "evaluation.transfer": (), "train.epochs": 1, "train.batch_size": 128,
-    "train.monitor_epochs": 0, "probe.solver": "lbfgs", "probe.max_iter": 10,
+    "train.monitor_epochs": 0, "encoder.name": "small", "probe.solver": "lbfgs", "probe.max_iter": 10,
     "evaluation.eps": (0.002,), "evaluation.attacks": ("fgsm", "pgd"),
 }  # fmt: skip
+TINY_HOLDOUT = 200  # of the digits, where a table holds images out
 
 
 def loss(**keywords: Any) -> dict[str, Any]:
@@ -199,39 +200,43 @@ PAPER: tuple[Table, ...] = (
 )  # fmt: skip
 
 
-def tables_of(scale: str) -> tuple[Table, ...]:
-    """Return all tables of the paper at its own scale, or as a check of the machinery on the digits."""
+def tables_of(scale: str, tables: Sequence[Table] = PAPER) -> tuple[Table, ...]:
+    """Return tables, by default the paper's, at their own scale or small, to check the machinery."""
     check_choice("scale", scale, SCALES)
-    return PAPER if scale == "paper" else tuple(map(shrink, PAPER))
+    return tuple(tables) if scale == "paper" else tuple(map(shrink, tables))
 
 
-def shrink(table: Table, milestones: Sequence[int] = MILESTONES) -> Table:
+def shrink(table: Table) -> Table:
     """Return the same rows and columns as small runs on the digits, which say nothing about the paper.
 
-    Columns that only differ in their data set become one. Epochs of `milestones` become 1, 2, 3 …, so that
-    longer trainings still go on from shorter ones.
+    Columns that only differ in their data set become one. The epochs of rows and columns become 1, 2, 3 … in
+    their order, so that longer trainings still go on from shorter ones.
     """
+    parts: list[Row | Column] = [*table.rows, *table.columns]
+    milestones = sorted({part.settings["train.epochs"] for part in parts if "train.epochs" in part.settings})
+    settings = {**table.settings, **TINY}
+    if "holdout" in settings:
+        settings["holdout"] = TINY_HOLDOUT
 
     def shorten(settings: Settings) -> dict[str, Any]:
         if "train.epochs" not in settings:
             return dict(settings)
-        epochs = settings["train.epochs"]
-        return {**settings, "train.epochs": milestones.index(epochs) + 1 if epochs in milestones else 1}
+        return {**settings, "train.epochs": milestones.index(settings["train.epochs"]) + 1}
 
     columns = []
     for column in table.columns:
         if column.dataset == "cifar10":
             continue
-        settings, label, x = shorten(column.settings), column.label, column.x
-        if "train.epochs" in settings:
-            before, epochs = column.settings["train.epochs"], settings["train.epochs"]
+        own, label, x = shorten(column.settings), column.label, column.x
+        if "train.epochs" in own:
+            before, epochs = column.settings["train.epochs"], own["train.epochs"]
             label = label.replace(f"{before} epochs", f"{epochs} epochs")
             x = epochs if x == before else x
         label = label.replace("TinyImageNet", "digits").replace("CIFAR-100", "digits")
         panel = column.panel.replace("CIFAR-100", "digits")
-        columns.append(replace(column, dataset=None, label=label, panel=panel, x=x, settings=settings))
+        columns.append(replace(column, dataset=None, label=label, panel=panel, x=x, settings=own))
     rows = tuple(replace(row, settings=shorten(row.settings)) for row in table.rows)
-    return replace(table, settings=TINY, rows=rows, columns=tuple(columns))
+    return replace(table, settings=settings, rows=rows, columns=tuple(columns))
 
 
 def pick(tables: tuple[Table, ...], names: tuple[str, ...]) -> tuple[Table, ...]:

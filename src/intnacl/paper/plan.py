@@ -16,7 +16,7 @@ from intnacl.attacks.named import named_attack
 from intnacl.data.datasets import DATASETS
 from intnacl.errors import InputError, check_choice
 from intnacl.paper.run_names import canonical, run_name, training_key
-from intnacl.paper.tables import Column, Row, Table
+from intnacl.paper.tables import NOT_ATTACKED, Column, Row, Table
 from intnacl.runs.config import RunConfig
 from intnacl.runs.resolve import resolve
 
@@ -192,7 +192,7 @@ def _merged(wants: Sequence[_Want]) -> RunConfig:
             continue
         if figure.dataset not in (None, config.dataset):
             transfer.append(str(figure.dataset))
-        if figure.metric not in ("clean", "minutes"):
+        if figure.metric not in NOT_ATTACKED:
             attacks.append(figure.metric)
         if figure.eps is not None:
             (fgsm_eps if figure.metric == "fgsm" else eps).append(figure.eps)
@@ -247,7 +247,12 @@ def estimated_seconds(jobs: Sequence[Job]) -> dict[str, float]:
         views = 1 + config.loss.num_positives + (2 if config.loss.alpha > 0 else 0)
         views = 1 if config.objective == "supervised" else views
         batch = config.train.batch_size
-        images = entry.counts[0] // batch * batch * (epochs[job.name] - epochs.get(job.parent or "", 0))
+        images = (
+            (entry.counts[0] - config.holdout)
+            // batch
+            * batch
+            * (epochs[job.name] - epochs.get(job.parent or "", 0))
+        )
         total = START_S + images * views * VIEW_S * (entry.side / 32) ** 2
         rounds = [named_attack(name, eps) for eps, names in config.evaluation.rounds for name in names]
         passes = sum(attack.passes or AUTOATTACK_PASSES for attack in rounds)

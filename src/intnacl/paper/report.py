@@ -15,7 +15,7 @@ from intnacl.paper import figures, published
 from intnacl.paper.cells import Cell, FilledTable, RecordedRun, read_cells
 from intnacl.paper.claims import Judgement, measured_claims
 from intnacl.paper.run_names import training_key
-from intnacl.paper.tables import Column
+from intnacl.paper.tables import NOT_ATTACKED, Column
 from intnacl.runs.page import escape_markdown, template_environment
 
 LONGEST_NAME = 50  # characters of a file's name, which may take four bytes each
@@ -157,7 +157,7 @@ def printed_and_measured(tables: Sequence[FilledTable]) -> set[published.Key]:
 
 def radius(column: Column, run: RecordedRun) -> float | None:
     """Return the radius of a column's attack; None: there is none."""
-    if column.metric in ("clean", "minutes"):
+    if column.metric in NOT_ATTACKED:
         return None
     return float(run.config.evaluation.eps[0] if column.eps is None else column.eps)
 

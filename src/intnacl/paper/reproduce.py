@@ -12,7 +12,7 @@ from intnacl.console import show
 from intnacl.errors import InputError, check_count, printable
 from intnacl.paper import record
 from intnacl.paper.attempts import failure, finished, run_folder
-from intnacl.paper.grid import SCALES, pick, tables_of
+from intnacl.paper.grid import PAPER, SCALES, pick, tables_of
 from intnacl.paper.plan import (
     Job,
     Plan,
@@ -57,14 +57,14 @@ class Selection:
 
     @property
     def scale_name(self) -> str:
-        """The scale, or the name of the grid's file, which is never taken for one."""
-        if self.grid is None:
+        """The scale, or the name of a grid's file at full size, which is never taken for one."""
+        if self.grid is None or self.scale == "tiny":
             return self.scale
         return self.grid.name if self.grid.stem in SCALES else self.grid.stem
 
     def universe(self) -> tuple[Table, ...]:
         """Return all tables there are."""
-        return read_grid(self.grid) if self.grid else tables_of(self.scale)
+        return tables_of(self.scale, read_grid(self.grid) if self.grid else PAPER)
 
     def chosen(self) -> tuple[Table, ...]:
         """Return the tables that are asked for; all of a grid of one's own."""
@@ -134,20 +134,21 @@ def list_tables(selection: Selection) -> None:
     else:
         heading = "title"
         lines += [(t.name, t.title, set[str]().union(*(runs for _, runs in by_row))) for t, by_row in found]
-    grid = Grid("name", heading, "runs", "finished", "H200 hours", box=None)
+    short = sum(seconds.values()) < 10 * 3600  # as grids of one's own mostly are
+    grid = Grid("name", heading, "runs", "finished", f"H200 {'minutes' if short else 'hours'}", box=None)
     for name, title, runs in [*lines, ("", "all, shared runs once", listed)]:
         known = [seconds[run] for run in runs if run in seconds]
-        hours = f"{sum(known) / 3600:.1f}" if len(known) == len(runs) else "?"
+        time = sum(known) / (60 if short else 3600)
         grid.add_row(
             printable(name),
             printable(title),
             str(len(runs)),
             str(sum(finished(out, run) for run in runs)),
-            hours,
+            f"{time:.1f}" if len(known) == len(runs) else "?",
         )
     Console(markup=False).print(grid)  # titles of a grid of one's own may hold brackets
     print(
-        f"\nFor {len(selection.seeds)} seed(s). Hours are estimates from step times measured on one NVIDIA "
+        f"\nFor {len(selection.seeds)} seed(s). Times are estimates from step times measured on one NVIDIA "
         "H200, not measurements of these runs. Tables share runs: each is trained once."
     )
     there = {path.name for path in (out / "runs").iterdir()} if (out / "runs").is_dir() else set()

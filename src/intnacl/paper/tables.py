@@ -29,7 +29,8 @@ from intnacl.runs.config import flatten, typed
 from intnacl.runs.resolve import DECIDED, read_toml
 
 Settings = Mapping[str, Any]
-METRICS = ("clean", "fgsm", "pgd", "pgd_tuned", "autoattack", "minutes")
+METRICS = ("clean", "knn", "fgsm", "pgd", "pgd_tuned", "autoattack", "minutes")
+NOT_ATTACKED = ("clean", "knn", "minutes")
 FIGURES = ("scatter", "curves", "runtime")
 KEYS: Mapping[str, Any] = {  # of a grid's file, and the types of their values
     "label": str, "group": str, "metric": str, "dataset": str, "eps": (int, float, str), "x": (int, float),
@@ -82,7 +83,7 @@ class Column:
 
     def __post_init__(self) -> None:
         check_choice(f"metric of column {self.label!r}", self.metric, METRICS)
-        if self.eps is not None and self.metric in ("clean", "minutes"):
+        if self.eps is not None and self.metric in NOT_ATTACKED:
             raise InputError(
                 f"column {self.label!r}: eps={eps_text(self.eps)} is an attack's, but its metric is "
                 f"{self.metric}: name the attack there."

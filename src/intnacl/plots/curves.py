@@ -6,14 +6,19 @@ from typing import TYPE_CHECKING, Any
 from intnacl.attacks.named import ATTACK_NAMES, eps_text
 from intnacl.errors import printable
 from intnacl.plots.style import COLORS, MARKERS, end_labels, font_families, open_axes
-from intnacl.training.journal import NO_CURVE, figure_text, informative
+from intnacl.training.journal import NO_CURVE, RANK, figure_text, informative
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 NOT_DRAWN = {"lr", "images_per_s", *NO_CURVE}
-PERCENT = {"knn": "kNN", "knn_train": "kNN, training images", "accuracy": "accuracy, training"}
+PERCENT = {
+    "knn": "kNN", "knn_train": "kNN, training images",
+    "probe": "online probe", "probe_train": "online probe, training views",
+    "accuracy": "accuracy, training",
+}  # fmt: skip
+LABELS = {**PERCENT, RANK: "RankMe"}
 LONGEST = 32  # letters of a name in a legend
 NEAR = 0.1  # of the axis: what nearer labels would overlap
 PANEL = (5.2, 3.8)  # inches: half a page, or the width of a phone
@@ -23,16 +28,19 @@ Curve = Sequence[tuple[float, float, float]]
 
 
 def learning_panels(records: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
-    """Return the panels of a run's log: title -> names of its curves; the second one only if it has any."""
+    """Return the panels of a run's log: title -> names of its curves; only those that have any."""
     rows = [informative(dict(record)) for record in records]
     names = [name for name in dict.fromkeys(name for row in rows for name in row) if name not in NOT_DRAWN]
-    accuracies = [name for name in names if name in PERCENT]
-    panels = {"training loss and its terms": [name for name in names if name not in PERCENT]}
-    return panels | ({"accuracy, percent": accuracies} if accuracies else {})
+    panels = {
+        "training loss and its terms": [name for name in names if name not in (*PERCENT, RANK)],
+        "accuracy, percent": [name for name in names if name in PERCENT],
+        "effective rank of the features": [name for name in names if name == RANK],
+    }
+    return {title: shown for title, shown in panels.items() if shown}
 
 
 def draw_learning(records: Sequence[Mapping[str, Any]], only: str | None = None) -> "Figure":
-    """Draw the terms of the loss over epochs and, beside them, accuracies where there are any.
+    """Draw the terms of the loss over epochs and, beside them, accuracies and rank where there are any.
 
     Args:
         records: those of a run's log, one for each epoch.
@@ -46,10 +54,10 @@ def draw_learning(records: Sequence[Mapping[str, Any]], only: str | None = None)
     for axes, (title, names) in zip(grid, panels.items(), strict=True):
         for name in names:
             style: dict[str, Any] = {"marker": "o" if len(records) == 1 else None}
-            if name in PERCENT:
+            if name in (*PERCENT, RANK):
                 style = {"marker": "o", "markersize": 3}
             points = [(record["epoch"], record[name]) for record in records if name in record]
-            line = axes.plot(*zip(*points, strict=True), label=PERCENT.get(name, name), **style)[0]
+            line = axes.plot(*zip(*points, strict=True), label=LABELS.get(name, name), **style)[0]
             last = {"xytext": (0, 4), "textcoords": "offset points", "ha": "right", "color": line.get_color()}
             axes.annotate(figure_text(name, points[-1][1]), points[-1], **last)
         axes.set(xlabel="epoch", title=title)

@@ -194,7 +194,8 @@ def _metrics(result: Result, dataset: str) -> list[dict[str, Any]]:
         ]
     for one in result["knn"]:
         if one["dataset"] == dataset:
-            found[f"accuracy, %, {one['k']} nearest neighbours"] = one["accuracy"]
+            votes = ", votes unweighted" if one.get("weights") == "uniform" else ""
+            found[f"accuracy, %, {one['k']} nearest neighbours{votes}"] = one["accuracy"]
     return [{"type": "accuracy", "name": name, "value": round(value, 2)} for name, value in found.items()]
 
 

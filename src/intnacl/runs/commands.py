@@ -9,6 +9,7 @@ from intnacl.attacks.autoattack import require_autoattack
 from intnacl.console import print_table, print_warnings, show, two_decimals
 from intnacl.data.datasets import is_at_path
 from intnacl.errors import InputError, check_choice
+from intnacl.evaluation.knn import WEIGHTS
 from intnacl.evaluation.probe import ProbeConfig
 from intnacl.plots.curves import draw_probe, draw_robustness
 from intnacl.plots.gallery import draw_neighbours, save_gallery
@@ -70,16 +71,18 @@ def probe_command(
 
 
 def knn_command(
-    path: Path, datasets: Sequence[str], k: int | None, device: str, root: Path | None = None
+    path: Path, datasets: Sequence[str], k: int | None, weights: str, device: str, root: Path | None = None
 ) -> list[Measurement]:
     """kNN accuracy of a run's encoder on data sets, the run's own by default."""
+    check_choice("weights", weights, WEIGHTS)
     run = open_run(path, device=device, root=root)
     parts = []
     for name in run.named(datasets):
         _announce(f"knn {name}")
-        parts.append(measure_knn(run, name, k))
+        parts.append(measure_knn(run, name, k, weights))
     rows = [[p.dataset, str(p.figures["k"]), two_decimals(p.figures["accuracy"])] for p in parts]
-    print_table("weighted kNN on frozen features, percent", ["data set", "k", "accuracy"], rows)
+    votes = "weighted" if weights == "exp" else "unweighted"
+    print_table(f"{votes} kNN on frozen features, percent", ["data set", "k", "accuracy"], rows)
     _finish(run)
     return parts
 

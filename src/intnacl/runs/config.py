@@ -10,13 +10,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import Field, asdict, dataclass, field, fields, replace
 from difflib import get_close_matches
 from types import NoneType
-from typing import Any, get_args, get_origin
+from typing import Any, ClassVar, get_args, get_origin
 
 from intnacl.attacks.training_view import AdversaryConfig
 from intnacl.data.augmentations import AUGMENTATIONS, AugmentConfig
 from intnacl.data.datasets import absolute_name
 from intnacl.data.draws import check_seed
 from intnacl.errors import InputError, Settings, check_choice, must, one_of, setting
+from intnacl.evaluation.knn import WEIGHTS
 from intnacl.evaluation.probe import ProbeConfig
 from intnacl.losses.config import PRESETS, LossConfig
 from intnacl.models.encoders import EncoderConfig
@@ -26,8 +27,10 @@ VERSION = 2  # of config.json: raised when recipes change their defaults; files 
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluationConfig:
+class EvaluationConfig(Settings):
     """Measurements after training."""
+
+    prefix: ClassVar[str] = "evaluation."
 
     transfer: tuple[str, ...] = ()
     """More data sets to probe and attack."""
@@ -40,6 +43,10 @@ class EvaluationConfig:
     """More radii for FGSM alone, which is cheap."""
     images: int | None = None
     """Attack only this many test images; None: all."""
+    knn_k: int | None = setting(None, must(lambda v: v >= 1, "1 or more"))
+    """Neighbours of the kNN accuracy; None: 200, or the images per class if fewer."""
+    knn_weights: str = setting("exp", one_of(*WEIGHTS))
+    """Votes of the neighbours: "exp", by exp(cosine / 0.1); "uniform": all the same."""
 
     @property
     def pgd(self) -> str:

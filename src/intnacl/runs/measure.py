@@ -12,7 +12,7 @@ from torch import Tensor
 
 from intnacl.console import progress, watched
 from intnacl.data.augment import augment
-from intnacl.errors import InputError
+from intnacl.errors import InputError, check_choice
 from intnacl.evaluation import hcl_probe, knn, probe
 from intnacl.evaluation.precision import exact_float32
 from intnacl.evaluation.probe import Classifier, ProbeConfig, as_linear
@@ -37,7 +37,7 @@ def measure_all(run: "Run", stop: Stop, say: Say = lambda text: None) -> str | N
     for name in run.datasets:
         stages: dict[str, Callable[[], list[Measurement]]] = {
             f"probe {name}": lambda name=name: [measure_probe(run, name)],  # type: ignore[misc]
-            f"knn {name}": lambda name=name: [measure_knn(run, name)],  # type: ignore[misc]
+            f"knn {name}": lambda name=name: [measure_own_knn(run, name)],  # type: ignore[misc]
         }
         for attacks in planned_attacks(run.config.evaluation):
             stages[describe(name, attacks)] = lambda name=name, attacks=attacks: measure_attacks(  # type: ignore[misc]
@@ -112,19 +112,27 @@ def measure_hcl_probe(run: "Run", dataset: str, epochs: int | None = None) -> Me
     return run.measurements.measure("hcl_probe", settings, run.images, run.device, work)
 
 
-def measure_knn(run: "Run", dataset: str, k: int | None = None) -> Measurement:
-    """Classify a data set by weighted nearest neighbours, as many as suit it where k is None."""
+def measure_own_knn(run: "Run", dataset: str) -> Measurement:
+    """Classify a data set by nearest neighbours as the run's configuration says."""
+    wanted = run.config.evaluation
+    return measure_knn(run, dataset, wanted.knn_k, wanted.knn_weights)
+
+
+def measure_knn(run: "Run", dataset: str, k: int | None = None, weights: str = "exp") -> Measurement:
+    """Classify a data set by nearest neighbours, as many as suit it where k is None."""
+    check_choice("weights", weights, knn.WEIGHTS)
 
     def work() -> Figures:
         images = run.images.labelled(dataset)
         suited = knn.suited(len(images.train), len(images.train.classes))
-        config = suited if k is None else knn.KnnConfig(k=k)
+        config = replace(suited if k is None else knn.KnnConfig(k=k), weights=weights)
         train_NF, test_TF = run.features(dataset)
         with exact_float32():
             figures = knn.score(train_NF, pair(images.train)[1], test_TF, pair(images.queries)[1], config)
-        return cast(Figures, {**figures, "temperature": config.temperature, **_facts(images)})
+        vote = {"temperature": config.temperature} if weights == "exp" else {"weights": weights}
+        return cast(Figures, {**figures, **vote, **_facts(images)})
 
-    settings = run.measurements.knn_settings(dataset, k)
+    settings = run.measurements.knn_settings(dataset, k, weights)
     return run.measurements.measure("knn", settings, run.images, run.device, work)
 
 

@@ -49,6 +49,8 @@ class Settings(TypedDict, total=False):
     probe: Mapping[str, object]
     augment: Mapping[str, object]
     k: int | None
+    weights: str
+    """Of kNN; missing where they are "exp", as in earlier versions."""
     attacks: list[AttackSettings]
     """One; files of earlier versions may hold several."""
 
@@ -67,6 +69,7 @@ class Figures(TypedDict, total=False):
     classifier_sha256: str
     k: int
     temperature: float
+    weights: str
     checksums: Checksums
     images: Any
     """Of attacks, how many images there are to attack; of others, how many there are of each split."""
@@ -132,9 +135,10 @@ class Measurements:
         """Return what a probe's figures depend on; the run's own by default."""
         return {"dataset": dataset, "encoder": self.encoder_sha256, "probe": asdict(config or self.own)}
 
-    def knn_settings(self, dataset: str, k: int | None) -> Settings:
+    def knn_settings(self, dataset: str, k: int | None, weights: str = "exp") -> Settings:
         """Return what a kNN accuracy depends on; k is None for the number that suits the data set."""
-        return {"dataset": dataset, "encoder": self.encoder_sha256, "k": k}
+        settings: Settings = {"dataset": dataset, "encoder": self.encoder_sha256, "k": k}
+        return settings if weights == "exp" else {**settings, "weights": weights}
 
     def attack_settings(self, dataset: str, attack: AttackSettings) -> Settings:
         """Return what accuracy under an attack depends on, which is on the run's own probe."""

@@ -129,7 +129,7 @@ class Run:
         if isinstance(what, ProbeConfig):
             measured = [measure_probe(self, name, what)]
         elif isinstance(what, KnnConfig):
-            measured = [measure_knn(self, name, what.k)]
+            measured = [measure_knn(self, name, what.k, what.weights)]
         else:
             attacks = [what] if isinstance(what, Attack) else what
             if not isinstance(attacks, Sequence) or not all(isinstance(one, Attack) for one in attacks):

@@ -36,7 +36,7 @@ class Overview:
         }
         """Data set -> the run's own probe on it."""
         # The run's own first, as files that were copied have lost their times.
-        every.sort(key=lambda one: one.settings.get("k") is not None or one.settings.get("probe", own) != own)
+        every.sort(key=lambda one: not self._is_own_knn(one) or one.settings.get("probe", own) != own)
         self.left_out = [one for one in every if not run.measurements.is_on_probed_images(one)]
         self.measured: dict[Kind, list[Measurement]] = {
             kind: [one for one in every if one.kind == kind and one not in self.left_out] for kind in KINDS
@@ -70,10 +70,14 @@ class Overview:
         return {name: one.figures["curve"] for name, one in self.probes.items() if "curve" in one.figures}
 
     def own_knn(self) -> dict[str, float]:
-        """Data set -> kNN accuracy with the number of neighbours that suits it; others are tried by hand."""
-        return {
-            one.dataset: one.figures["accuracy"] for one in self.measured["knn"] if one.settings["k"] is None
-        }
+        """Data set -> the kNN accuracy that the run's configuration asks for; others are tried by hand."""
+        return {one.dataset: one.figures["accuracy"] for one in self.measured["knn"] if self._is_own_knn(one)}
+
+    def _is_own_knn(self, one: Measurement) -> bool:
+        """True unless it is a kNN accuracy with other neighbours or votes than the configuration's."""
+        wanted, settings = self.run.config.evaluation, one.settings
+        asked = wanted.knn_k, wanted.knn_weights
+        return one.kind != "knn" or (settings["k"], settings.get("weights", "exp")) == asked
 
     def left_out_warnings(self) -> list[str]:
         """One sentence for each data set whose images or labels are not the same in all measurements."""

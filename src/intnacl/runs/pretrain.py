@@ -12,7 +12,7 @@ import torch
 
 from intnacl.data.datasets import Dataset, is_at_path
 from intnacl.errors import InputError, InputWarning
-from intnacl.evaluation.knn import KnnMonitor
+from intnacl.evaluation.monitor import Monitor
 from intnacl.models.encoders import EncoderConfig, build_model
 from intnacl.models.weights import read_header, save_encoder
 from intnacl.plots.curves import draw_learning
@@ -23,6 +23,7 @@ from intnacl.runs.images import RunImages, image_side
 from intnacl.runs.resolve import as_begun
 from intnacl.training.journal import Journal, last_record, records
 from intnacl.training.objectives import Contrastive, Objective, Supervised
+from intnacl.training.online_probe import OnlineProbe
 from intnacl.training.ranks import Ranks, barrier
 from intnacl.training.settings import DTYPES
 from intnacl.training.step import memory_errors
@@ -165,7 +166,7 @@ def _train(config: RunConfig, folder: RunFolder, here: Ranks, stop: Stop, images
         seed=config.seed,
         here=here,
         checksum=train.checksum,
-        monitor=build_monitor(config, images, here),
+        monitor=build_monitor(config, images, here, objective.online_probe),
     )
     events = folder.tensorboard if config.train.tensorboard else None
     with Journal(
@@ -192,12 +193,14 @@ def _train(config: RunConfig, folder: RunFolder, here: Ranks, stop: Stop, images
     return reason
 
 
-def build_monitor(config: RunConfig, images: RunImages, here: Ranks) -> KnnMonitor | None:
-    """Return the monitor of a labelled set, on the rank that looks at it; else None."""
-    if not config.train.monitor_epochs or not here.main or images.training().labels is None:
+def build_monitor(
+    config: RunConfig, images: RunImages, here: Ranks, probe: OnlineProbe | None = None
+) -> Monitor | None:
+    """Return the monitor on the rank that looks at the features; else None."""
+    if not config.train.monitor_epochs or not here.main:
         return None
     held_out = images.split(images.own, "holdout") if config.holdout else None
-    return KnnMonitor(images.training(), held_out, here.device)
+    return Monitor(images.training(), held_out, here.device, probe)
 
 
 def build_objective(config: RunConfig, train: Dataset, here: Ranks) -> Objective:
@@ -227,6 +230,7 @@ def build_objective(config: RunConfig, train: Dataset, here: Ranks) -> Objective
         seed=config.seed,
         world=here.world,
         view_dtype=dtype,
+        probed_classes=len(train.classes) if config.train.online_probe and train.labels is not None else None,
     )
     if size <= (mixed := objective.needed.mixed):
         raise InputError(

@@ -36,7 +36,10 @@ class KnnRow(TypedDict):
     accuracy: float
     k: int
     classes: int
-    temperature: float
+    temperature: NotRequired[float]
+    """Of votes weighted by similarity."""
+    weights: NotRequired[str]
+    """Of votes: "uniform"; missing where they are weighted by similarity."""
     images: ImageCounts
 
 

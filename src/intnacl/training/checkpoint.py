@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from pickle import UnpicklingError
 from threading import Thread
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 import torch
 from safetensors import SafetensorError
@@ -37,6 +37,8 @@ class StepState(TypedDict):
     """The optimiser's, by parameter."""
     scaler: dict[str, float]
     """That of the scale of fp16's gradients."""
+    online_probe: NotRequired[dict[str, Tensor]]
+    """Missing without such a probe, and in checkpoints of earlier versions."""
 
 
 @dataclass(frozen=True, kw_only=True)

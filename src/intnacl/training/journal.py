@@ -17,7 +17,8 @@ SPENT = ("seconds", "compiling", "pausing")
 TIMES = ("images_per_s", *SPENT, "compiled", "ranks")
 """The last epoch's images per second, the seconds spent, whether updates are compiled, and how many ranks."""
 NO_CURVE = ("epoch", "step", *SPENT, "compiled", "ranks")  # of a record: they only count, or never change
-ACCURACIES = ("knn", "knn_train", "accuracy")  # in percent
+ACCURACIES = ("knn", "knn_train", "probe", "probe_train", "accuracy")  # in percent
+RANK = "rankme"  # the features' effective rank
 LONG = 600.0  # seconds from which the time left is announced
 TAIL = 2**16  # bytes at the end of a log that are read for its last record, which has a few hundred
 
@@ -140,8 +141,10 @@ def informative(record: Record) -> Record:
 
 
 def figure_text(name: str, value: float) -> str:
-    """Format a number of a record: a loss as 4.700, an accuracy as 87.30, a learning rate as 0.001."""
-    return f"{value:.4g}" if name == "lr" else f"{value:.{2 if name in ACCURACIES else 3}f}"
+    """Format a number of a record: a loss as 4.700, an accuracy as 87.30, a rank as 87.3, a rate as 0.001."""
+    if name == "lr":
+        return f"{value:.4g}"
+    return f"{value:.{1 if name == RANK else 2 if name in ACCURACIES else 3}f}"
 
 
 def _terms(terms: dict[str, float]) -> str:

@@ -24,6 +24,7 @@ from intnacl.models.batchnorm import stacked
 from intnacl.models.encoders import ContrastiveModel, Encoder, EncoderConfig, build_model
 from intnacl.models.kernels import fuse
 from intnacl.models.kernels.half_weights import HalfWeights
+from intnacl.training.online_probe import OnlineProbe
 
 START = 0xFFFFFFFE  # in the generator's place of the view: the stream of the adversary's random starts
 
@@ -34,7 +35,7 @@ class Parts:
 
     views: Callable[..., Any]
     """From images, rows of the batch and the step to what the model sees."""
-    embed: Callable[[Tensor], Tensor]
+    embed: Callable[..., Any]
     """The model whose parameters get gradients: the one that DDP wraps."""
 
 
@@ -61,6 +62,8 @@ class Objective(nn.Module):
     compilable: tuple[str, ...] = ("views", "model")
     """What `compile_parts` can leave eager: functions by their names, the model in all its uses."""
     halo: int = 0
+    online_probe: OnlineProbe | None
+    """Learns the labels from the features of every batch, and changes nothing else."""
     seed: Tensor
     """Of the views. A tensor, since a number would be compiled in, and every seed would compile anew."""
 
@@ -68,6 +71,7 @@ class Objective(nn.Module):
         super().__init__()
         self.register_buffer("seed", torch.tensor(seed), persistent=False)
         self._eager_parts: Parts | None = None
+        self.online_probe = None
 
     def forward(self, images: Tensor, labels: Tensor | None, rows: Tensor, step: Tensor) -> dict[str, Tensor]:
         """Return the terms of the batch's loss; "loss" is the one to minimise."""
@@ -122,6 +126,7 @@ class Contrastive(Objective):
         seed: int,
         world: int = 1,
         view_dtype: torch.dtype = torch.float32,
+        probed_classes: int | None = None,
     ) -> None:
         super().__init__(seed)
         loss = replace(loss, gather=world > 1)
@@ -138,6 +143,8 @@ class Contrastive(Objective):
             encoder, image_size=image_size, adversarial=adversarial, seed=seed
         )
         self.encoder = self.model.encoder
+        if probed_classes is not None:
+            self.online_probe = OnlineProbe(self.encoder.feature_dim, probed_classes)
         self.augment, self.adversary, self.view_dtype = augment, adversary, view_dtype
         # The adversary moves pixels by less than half precision resolves, so its views are rounded after it.
         self.pixel_dtype = torch.promote_types(view_dtype, torch.float32) if adversarial else view_dtype
@@ -155,17 +162,26 @@ class Contrastive(Objective):
         )
 
     def forward(self, images: Tensor, labels: Tensor | None, rows: Tensor, step: Tensor) -> dict[str, Tensor]:
-        """Return {"nacl", "robust", "loss"}; all views are embedded in one pass."""
+        """Return {"nacl", "robust", "loss"}; all views are embedded in one pass.
+
+        The online probe, where there is one, adds "probe_train": its accuracy on both plain views in percent.
+        """
         views = self.parts.views(images, rows, step)
         x = [*views.plain, *views.extra, *views.mixed]
         clean = len(x)
         if self.needed.adversarial:
             x.append(self.attack(views.plain[0], rows[self.halo :], step))
         with stacked(self.model, self.model.groups(clean, len(x) - clean)):
-            z = list(self.parts.embed(torch.cat(x).to(self.view_dtype)).chunk(len(x)))
+            stacked_z, features = self.parts.embed(torch.cat(x).to(self.view_dtype), with_features=True)
+        z = list(stacked_z.chunk(len(x)))
         extra, mixed = z[2 : 2 + self.needed.extra], z[2 + self.needed.extra : clean]
         adversarial = z[clean] if len(z) > clean else None
-        return self.parts.criterion(z[0], z[1], extra=extra, mixed=mixed, adversarial=adversarial)
+        terms = self.parts.criterion(z[0], z[1], extra=extra, mixed=mixed, adversarial=adversarial)
+        if self.online_probe is None or labels is None:
+            return terms
+        own = labels[self.halo :]
+        probe_train = self.online_probe.learn(features[: 2 * len(own)], torch.cat([own, own]))
+        return terms | {"probe_train": probe_train}
 
     def _views(self, images: Tensor, rows: Tensor, step: Tensor) -> Views:
         _, extra, mixed, _ = self.needed

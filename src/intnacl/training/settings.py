@@ -30,8 +30,12 @@ class TrainConfig(OptimizerConfig):
     cuda_graph: bool | None = setting(None, free=True)
     """Run an update as one captured CUDA graph; None: on a GPU."""
     monitor_epochs: int = setting(10, NOT_NEGATIVE, free=True)
-    """Epochs between quick measurements of kNN accuracy, 0: never. At most 10,000 training images classify at
-    most 2,000 that were held out or, without a hold-out, as many of themselves."""
+    """Epochs between quick measurements of the features, 0: never. At most 10,000 training images give the
+    effective rank (RankMe) and, where they are labelled, classify at most 2,000 that were held out (kNN) or,
+    without a hold-out, as many of themselves."""
+    online_probe: bool = setting(True, free=True)
+    """Train a linear probe beside a contrastive loss, on the features of both views: its accuracy is in the
+    log. It does not change the encoder. Without labels there is none."""
     save_minutes: float = setting(5.0, NOT_NEGATIVE, free=True)
     """Minutes between checkpoints; one is always written at the end."""
     save_steps: int | None = setting(None, POSITIVE, free=True)

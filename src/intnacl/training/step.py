@@ -80,8 +80,11 @@ class TrainStep:
         return dict(zip(self.names, terms_T.tolist(), strict=True))
 
     def state(self) -> StepState:
-        """Return what a checkpoint keeps of the optimiser and of the scale of fp16's gradients."""
-        return {"state": self.optimizer.state_dict()["state"], "scaler": self.scaler.state_dict()}
+        """Return what a checkpoint keeps of the optimiser, the scale of fp16's gradients and the probe."""
+        kept: StepState = {"state": self.optimizer.state_dict()["state"], "scaler": self.scaler.state_dict()}
+        if self.objective.online_probe is not None:
+            kept["online_probe"] = self.objective.online_probe.state_dict()
+        return kept
 
     def load_state(self, state: StepState) -> None:
         """Take up what `state` returned."""
@@ -89,6 +92,8 @@ class TrainStep:
         groups = self.optimizer.state_dict()["param_groups"]
         self.optimizer.load_state_dict({"state": state["state"], "param_groups": groups})
         self.scaler.load_state_dict(state["scaler"])
+        if self.objective.online_probe is not None and "online_probe" in state:
+            self.objective.online_probe.load_state_dict(state["online_probe"])
 
     def prepare(self, say: Callable[[str], None]) -> "StepMode":
         """Compile and capture the update as far as the settings ask for it and the machine allows it."""
@@ -220,12 +225,12 @@ def first_that_works(
 
 @contextmanager
 def _rolled_back(objective: Objective, optimizer: Optimizer, scaler: torch.amp.GradScaler) -> Iterator[None]:
-    """Take the updates inside the block back: weights, statistics, scale and optimiser.
+    """Take the updates inside the block back: weights, statistics, online probe, scale and optimiser.
 
     Values are written back in place, since a captured graph knows tensors by their address. State that the
     optimiser made during the trial is zero, which is how every one of ours begins.
     """
-    tensors = [*objective.model.parameters(), *objective.model.buffers()]
+    tensors = [*objective.parameters(), *objective.buffers()]
     saved = [tensor.detach().clone() for tensor in tensors]
     scale = scaler.state_dict()
     before = {

@@ -26,16 +26,15 @@ class HalfWeights(nn.Module):
             for name, _ in layer.named_parameters(recurse=False)
         ]
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, **options: bool) -> Any:
         """Return the model's result for x."""
         if not torch.is_autocast_enabled(x.device.type):
-            return self.model(x)  # type: ignore[no-any-return]
+            return self.model(x, **options)
         weights = dict(self.model.named_parameters())
         halves = _Halves.apply(
             torch.get_autocast_dtype(x.device.type), *(weights[name] for name in self._names)
         )
-        result: Tensor = functional_call(self.model, dict(zip(self._names, halves, strict=True)), (x,))
-        return result
+        return functional_call(self.model, dict(zip(self._names, halves, strict=True)), (x,), options)
 
 
 class _Halves(torch.autograd.Function):
