@@ -26,7 +26,7 @@ This page lists everything that a run depends on, by dotted name. Change a setti
 dataset = "folder:~/images"
 size = 64
 preset = "intnacl"
-augment = "simclr"          # paper, simclr, crop_flip or none; or a table [augment] of settings
+augment = "simclr"          # paper, simclr, crop_flip, pad_crop_flip or none; or a table [augment] of settings
 
 [train]
 epochs = 200
@@ -37,9 +37,10 @@ Write lists with commas: `--set evaluation.eps=0.002,8/255`. Later values overri
 order: the default, the recipe of the data set, the file, `--preset`, flags and `--set`. A preset changes
 settings of `loss` ([losses.md](losses.md#special-cases) lists them), a recipe those in the last column. CIFAR
 has the recipe `paper`. One's own images (`folder:`, `parquet:`, `npz:`) have `own`, which trains as the paper
-does and attacks at 8/255. `--recipe strong` and `--recipe knn90` are described in [strong.md](strong.md). A
-recipe's learning rate is for its own optimiser (adam's also for adamw). The run's `config.json` holds the
-final values.
+does and attacks at 8/255. `--recipe strong` and `--recipe knn90` are described in [strong.md](strong.md).
+`--recipe robust` ([robust.md](robust.md)) lies over the recipe of the data set; on digits its values are those
+of `robust_digits`. A recipe's learning rate is for its own optimiser (adam's also for adamw). The run's
+`config.json` holds the final values.
 """
 
 

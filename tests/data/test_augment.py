@@ -87,6 +87,23 @@ def test_no_crop_is_the_whole_image_and_every_ratio_leaves_a_pixel():
         assert min(params.height.min(), params.width.min()) >= 1
 
 
+def test_a_crop_out_of_a_black_border_is_the_shifted_image(patches):
+    """All 9 × 9 places are equally likely, and no pixel is interpolated."""
+    config = replace(AUGMENTATIONS["pad_crop_flip"], flip_p=0.0)
+    params, images = drawn(config, len(patches)), patches / 255
+    padded = torch.nn.functional.pad(images, [4] * 4)
+    places = list(zip(params.top.tolist(), params.left.tolist(), strict=True))
+    expected = torch.stack([x[:, i : i + 32, j : j + 32] for x, (i, j) in zip(padded, places, strict=True)])
+    assert torch.equal(apply(patches, params, config), expected)
+    many = drawn(config, 9 * 9 * 200)
+    counts = torch.bincount(9 * many.top + many.left, minlength=81)
+    assert len(counts) == 81
+    assert 120 < counts.min() <= counts.max() < 280  # 200 and some five deviations
+    must_refuse(
+        lambda: replace(config, crop_scale=(0.5, 1.0)), "crop_padding=4 is one way to crop, crop_scale"
+    )
+
+
 def test_one_operation_less_leaves_the_draws_of_the_others():
     full, less = drawn(AUGMENTATIONS["paper"]), drawn(AUGMENTATIONS["crop_flip"])
     assert torch.equal(full.width, less.width)

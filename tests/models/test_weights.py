@@ -36,6 +36,22 @@ def test_an_encoder_comes_back(tmp_path, adversarial):
         assert not loaded.training
 
 
+def test_a_narrow_resnet_comes_back_and_one_of_usual_width_says_nothing_of_it(tmp_path):
+    headers = []
+    for width in (4, 64):
+        config = EncoderConfig(width=width)
+        encoder = build_model(config, image_size=8, adversarial=False, seed=0).encoder.eval()
+        save_encoder(encoder, config, 8, tmp_path / "encoder.safetensors")
+        loaded = from_pretrained(tmp_path)
+        x = torch.rand(2, 3, 8, 8)
+        assert torch.equal(loaded(x), encoder(x))
+        assert loaded(x).shape == (2, 8 * width)
+        headers.append(read_header(tmp_path)["encoder"])
+    assert headers[0].pop("width") == 4
+    assert headers[0] == headers[1]
+    must_refuse(lambda: EncoderConfig(name="small", width=4), "encoder.width=4 is for resnet18, resnet34")
+
+
 def test_equal_encoders_give_equal_bytes_without_the_adversarial_norms(tmp_path):
     cases = {"a": (0, False), "same": (0, False), "with": (0, True), "other": (1, False)}
     for name, (seed, adversarial) in cases.items():

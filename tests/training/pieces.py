@@ -10,9 +10,10 @@ from torch import Tensor
 from intnacl.attacks.training_view import AdversaryConfig
 from intnacl.data.augmentations import AugmentConfig
 from intnacl.losses.config import PRESETS, LossConfig
-from intnacl.models.encoders import EncoderConfig
+from intnacl.models.encoders import Encoder, EncoderConfig, build_model
+from intnacl.training.distill import Distill, DistillConfig
 from intnacl.training.journal import Journal
-from intnacl.training.objectives import Contrastive
+from intnacl.training.objectives import Contrastive, Objective
 from intnacl.training.ranks import Ranks
 from intnacl.training.settings import TrainConfig
 from intnacl.training.step import TrainStep
@@ -40,7 +41,26 @@ def contrastive(
     return Contrastive(criterion, model, views, adversary or AdversaryConfig(), **place)
 
 
-def train_step(objective: Contrastive | None = None, *, here: Ranks = ALONE, **settings: Any) -> TrainStep:
+def teacher(seed: int = 5, name: str = "small") -> Encoder:
+    """An untrained encoder for 8×8 images, its statistics of batch norm away from where they begin."""
+    encoder = build_model(EncoderConfig(name=name), image_size=8, adversarial=False, seed=seed).encoder
+    images, _ = labelled_images()
+    for _ in range(3):
+        encoder(images / 255)
+    return encoder.eval()
+
+
+def distill(
+    *, dtype=torch.float32, views=None, name="small", norm="joint", sync=False, centre=None, **settings: Any
+) -> Distill:
+    """A student of `teacher`, on epochs of four batches."""
+    model = EncoderConfig(name=name, norm=norm, sync=sync)
+    views = views or AugmentConfig(crop_scale=None, crop_padding=1, jitter_p=0.0, grayscale_p=0.0)
+    place = {"image_size": 8, "seed": 0, "batches": 4, "view_dtype": dtype, "centre": centre}
+    return Distill(DistillConfig(**settings), teacher(name=name), model, views, **place)
+
+
+def train_step(objective: Objective | None = None, *, here: Ranks = ALONE, **settings: Any) -> TrainStep:
     """Plain gradient descent on batches of 8 in float32, unless the settings say otherwise."""
     sgd = {"optimizer": "sgd", "lr": 0.1, "momentum": 0.0}
     config = TrainConfig(**{"batch_size": 8, "precision": "fp32"} | sgd | settings)
@@ -71,6 +91,19 @@ class Watched:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._step, name)
+
+
+class StopAfter(Stop):
+    """Stops after so many updates."""
+
+    def __init__(self, updates: int) -> None:
+        super().__init__()
+        self.left = updates
+
+    def due(self) -> bool:
+        self.left -= 1
+        self.reason = self.reason or ("terminate" if self.left < 0 else None)
+        return self.reason is not None
 
 
 def run(made: Trainer, stop: Stop | None = None) -> str | None:

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from pieces import Watched, contrastive, run, state, trainer
+from pieces import StopAfter, Watched, contrastive, run, state, trainer
 from torch import Tensor, nn
 
 from intnacl.errors import InputError
@@ -21,22 +21,8 @@ from intnacl.training.journal import SPENT, TIMES, Journal, records
 from intnacl.training.objectives import Contrastive
 from intnacl.training.ranks import Ranks
 from intnacl.training.step import StepMode, TrainStep
-from intnacl.training.stop import Stop
 from intnacl.training.trainer import DivergedError, Trainer
 from mistakes import must_refuse
-
-
-class StopAfter(Stop):
-    """Stops after so many updates."""
-
-    def __init__(self, updates: int) -> None:
-        super().__init__()
-        self.left = updates
-
-    def due(self) -> bool:
-        self.left -= 1
-        self.reason = self.reason or ("terminate" if self.left < 0 else None)
-        return self.reason is not None
 
 
 def steps(folder: Path) -> list[int]:
@@ -59,6 +45,7 @@ RUNS = {
     "lars": {"optimizer": "lars", "momentum": 0.9, "clip": 1.0},
     "sgd, 2 batches an update": {"optimizer": "sgd", "accumulate": 2, "epochs": 3},
     "fp16": {"precision": "fp16"},
+    "averaged": {"ema": 0.9},
 }
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from pieces import contrastive, run, state, trainer
+from pieces import contrastive, distill, run, state, trainer
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
 from intnacl.training.objectives import AdversaryConfig
@@ -27,7 +27,12 @@ def main(rank: int, world: int, folder: Path, preset: str, norm: str, sync: bool
     batches = 2 if updates == "long" else 1
     adversary = AdversaryConfig(steps=batches, random_start=updates == "long")
     options = {"dtype": torch.float64, "adversary": adversary, "norm": norm, "sync": sync}
-    objective, here = contrastive(preset, world=world, **options), Ranks(rank, world, torch.device("cpu"))
+    here = Ranks(rank, world, torch.device("cpu"))
+    if preset == "distill":
+        del options["adversary"]
+        objective = distill(perturbation=0.01, ramp_epochs=2, start="random", **options)
+    else:
+        objective = contrastive(preset, world=world, **options)
     settings = {"precision": "fp64", "epochs": STEPS * batches // 4, "accumulate": batches}
     made = trainer(folder / "run", objective, here=here, **settings)
     assert made.steps == STEPS

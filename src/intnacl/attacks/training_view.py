@@ -1,6 +1,6 @@
-"""The adversarial view that an encoder is trained on, and its settings.
+"""The adversarial views that an encoder is trained on, and the settings of that of contrastive losses.
 
-Shapes: B images, x: (B, 3, H, W) pixels in [0, 1], z: (B, D) embeddings.
+Shapes: B images, x: (B, 3, H, W) pixels in [0, 1], z: (B, D) embeddings, F features.
 """
 
 from collections.abc import Callable, Iterator
@@ -11,6 +11,7 @@ from typing import ClassVar, get_args
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from intnacl.errors import (
     InputError,
@@ -122,6 +123,42 @@ def adversarial_view(
                 check_numbers("the gradient of the loss", gradient)
             moved = (moved + step_size * gradient.sign()).clamp(x - eps, x + eps)
     return (moved.clamp(0, 1) if clamp else moved).to(given.dtype)
+
+
+def feature_view(
+    encoder: Model,
+    x: Tensor,
+    target_BF: Tensor,
+    eps: float | Tensor,
+    step_size: float | Tensor,
+    *,
+    steps: int,
+    random_start: Tensor | None = None,
+) -> Tensor:
+    """Return the view x_adv whose features point least towards their targets: PGD on the cosine.
+
+    x_adv ← Π(x_adv + step_size·sign ∇ −cos(f(x_adv), target)), Π the projection onto the ball of radius eps
+    around x and onto the box [0, 1] (DeACL, Zhang et al. 2022). The encoder f is in its present mode: eval
+    leaves the statistics of batch norm alone. Its parameters get no gradient. Radius and step may be tensors,
+    such as functions of the training step. The first gradient is taken at x + eps·`random_start` (numbers in
+    [−1, 1], shape of x), or at x itself. Nothing here waits for the GPU.
+    """
+    with _without_parameter_gradients(encoder):
+        x = x.detach()
+        low, high = (x - eps).clamp(min=0), (x + eps).clamp(max=1)
+        moved = x if random_start is None else (x + eps * random_start).clamp(low, high)
+        for _ in range(steps):
+            with torch.enable_grad():
+                leaf = moved.detach().requires_grad_()
+                similarity = functional.cosine_similarity(as_float(encoder(leaf)), as_float(target_BF))
+                gradient = pixel_gradient(-similarity.sum(), leaf)
+            moved = (moved + step_size * gradient.sign()).clamp(low, high)
+    return moved.detach()
+
+
+def as_float(features: Tensor) -> Tensor:
+    """Return features in float32 at least, in which their cosines are computed."""
+    return features.to(torch.promote_types(features.dtype, torch.float32))
 
 
 def check_pixels(model: Model, x: Tensor) -> None:

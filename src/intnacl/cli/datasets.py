@@ -89,7 +89,8 @@ def show_dataset(
     rows
         How many images to draw, spread over the data set.
     augment
-        Augmentation of the views: paper, simclr, crop_flip or none; by default that of training on this set.
+        Augmentation of the views: paper, simclr, crop_flip, pad_crop_flip or none; by default that of
+        training on this set.
     extra
         How many extra views.
     mixed

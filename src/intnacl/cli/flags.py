@@ -47,7 +47,7 @@ class Flags:
     size
         Side length to which images of folder: and parquet: are resized (32).
     augment
-        Augmentation of the views: paper, simclr, crop_flip or none; by default the recipe's.
+        Augmentation of the views: paper, simclr, crop_flip, pad_crop_flip or none; by default the recipe's.
     preset
         simclr (the default), debiased, hardneg, debiased_hardneg, adv, intcl or intnacl.
     epochs
@@ -73,7 +73,10 @@ class Flags:
     config
         A TOML file of settings; flags override it.
     recipe
-        paper, tinyimagenet, own or digits, by default that of the data set; strong or knn90 (docs/strong.md).
+        paper, tinyimagenet, own or digits, by default that of the data set; strong or knn90 (docs/strong.md);
+        robust, an encoder that withstands attacks (docs/robust.md).
+    teacher
+        With the recipe robust: a trained run, or an encoder's file, instead of a teacher of its own.
     set_
         Any setting in docs/settings.md by its dotted name: loss.temperature=0.2 encoder.name=resnet34 …
     max_minutes
@@ -97,6 +100,7 @@ class Flags:
     out: Path | None = None
     config: Path | None = None
     recipe: str | None = None
+    teacher: Path | None = None
     set_: Annotated[tuple[str, ...], MANY, Parameter(name="--set")] = ()
     max_minutes: float | None = None
 
@@ -107,13 +111,14 @@ class Flags:
 
         values = {dotted: getattr(self, name) for dotted, name in FLAGS.items()}
         values |= {"root": self.root and str(self.root), "augment": self.augment}
+        values |= {"distill.teacher": self.teacher and str(self.teacher)}
         return {key: value for key, value in values.items() if value is not None} | pairs(self.set_)
 
     @property
     def names_a_run(self) -> bool:
         """True if the flags say which data or which loss is meant."""
         named = {key.partition(".")[0] for key in self.overrides} & {"loss", "dataset", "objective"}
-        return bool(named or self.preset or self.config)
+        return bool(named or self.preset or self.config or self.recipe == "robust")
 
 
 def pairs(texts: tuple[str, ...]) -> dict[str, str]:

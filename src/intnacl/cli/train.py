@@ -67,6 +67,8 @@ def run(
     intnacl run --preset intcl             # one loss
     intnacl run --dataset cifar100 --preset intnacl --transfer cifar10
     intnacl run --dataset cifar100 --compare simclr adv intnacl --seeds 0 1 2
+    intnacl run --dataset cifar10 --recipe robust           # an encoder that withstands 8/255
+    intnacl run --recipe robust --seeds 0 1 2 3 4           # teachers and students on digits
     ```
 
     Parameters
@@ -89,7 +91,7 @@ def run(
     from intnacl.console import show
     from intnacl.data.datasets import local_name
     from intnacl.runs.compare import compare as run_all
-    from intnacl.runs.compare import write_comparison
+    from intnacl.runs.compare import with_teacher, write_comparison
     from intnacl.runs.config import loss_name
     from intnacl.runs.folder import file_name
     from intnacl.training.ranks import ranks
@@ -100,6 +102,8 @@ def run(
         resolved = _resolve(flags, more, here, presets)
         configs = {preset or loss_name(config): config for preset, config in resolved.items()}
         first = next(iter(configs.values()))
+        if first.objective == "distill" and first.distill.teacher is None:
+            configs = with_teacher(first)
         seeds = tuple(dict.fromkeys(seeds or (first.seed,)))
         folder = flags.out or Path("runs") / file_name(local_name(first.dataset))
         reason = run_all(configs, seeds, folder, here, stop, show)
@@ -111,8 +115,8 @@ def run(
 def supervised(flags: Flags = DEFAULTS) -> None:
     """Train the same encoder end to end with labels, then probe and attack it like a contrastive one.
 
-    There is no contrastive loss, so --preset, --num-positives, --lam and --alpha are refused, and so are the
-    settings of loss and adversary in --set.
+    There is no contrastive loss, so --preset, --num-positives, --lam and --alpha are refused, and so are
+    --teacher and the settings of loss, adversary and distill in --set.
 
     **Examples**
 
@@ -122,13 +126,13 @@ def supervised(flags: Flags = DEFAULTS) -> None:
     intnacl supervised --dataset cifar100 --augment crop_flip --out runs/sup
     ```
     """
-    names = ("preset", "num_positives", "lam", "alpha")
+    names = ("preset", "num_positives", "lam", "alpha", "teacher")
     given = [f"--{name.replace('_', '-')}" for name in names if getattr(flags, name) is not None]
-    given += [f"--set {key}" for key in pairs(flags.set_) if key.startswith(("loss.", "adversary."))]
+    given += [
+        f"--set {key}" for key in pairs(flags.set_) if key.startswith(("loss.", "adversary.", "distill."))
+    ]
     if given:
-        raise InputError(
-            f"{given[0]} belongs to contrastive losses, and supervised training has none: leave it out."
-        )
+        raise InputError(f"{given[0]} belongs to other objectives than supervised training: leave it out.")
     _run(flags, {"objective": "supervised"})
 
 

@@ -27,7 +27,7 @@ from intnacl.errors import (
     setting,
 )
 from intnacl.models.batchnorm import Group, convert, remove_norms
-from intnacl.models.resnets import RESNETS, ResNet, SmallNet
+from intnacl.models.resnets import RESNETS, USUAL_WIDTH, ResNet, SmallNet
 
 SMALL = 64  # images up to this side get another stem in timm's models
 
@@ -48,6 +48,8 @@ class EncoderConfig(Settings):
 
     name: str = setting("resnet18", _check_name, called="encoder name")
     """resnet18, resnet34, resnet50 (CIFAR stem), small (8×8 digits), or timm:NAME."""
+    width: int = setting(USUAL_WIDTH, must(lambda v: v >= 1, "1 or more"))
+    """Channels of the stem of resnet18, 34 and 50, in proportion to which all stages have theirs."""
     pretrained: bool | str = False
     """For timm:NAME. false: random weights; true: timm's, fetched from the Hugging Face hub; PATH: those in a
     file of timm's model. `mean` and `std` are then the network's own unless they are given."""
@@ -71,6 +73,11 @@ class EncoderConfig(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.width != USUAL_WIDTH and self.name not in RESNETS:
+            raise InputError(
+                f"encoder.width={self.width} is for {', '.join(RESNETS)}, not for {self.name!r}: leave it "
+                "out."
+            )
         if self.pretrained and not self.name.startswith("timm:"):
             raise InputError(
                 f"encoder.pretrained={self.pretrained!r} is for encoders of timm, not for {self.name!r}: "
@@ -173,7 +180,7 @@ def _backbone(config: EncoderConfig, image_size: int, load: bool) -> nn.Module:
     if config.name == "small":
         return SmallNet()
     block, depths = RESNETS[config.name]
-    return ResNet(block, depths)
+    return ResNet(block, depths, config.width)
 
 
 def _check_timm_name(name: str) -> None:

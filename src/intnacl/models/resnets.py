@@ -7,6 +7,8 @@ from torch import Tensor, nn
 
 from intnacl.models.batchnorm import EqualPair, norm_relu
 
+USUAL_WIDTH = 64  # channels of a ResNet's stem
+
 
 class Block(nn.Module):
     """Two 3×3 convolutions and a shortcut; names as in torchvision, so that state dicts are exchangeable."""
@@ -52,19 +54,29 @@ class Bottleneck(nn.Module):
 
 
 class ResNet(nn.Module):
-    """A ResNet for small images: 3×3 stride-1 stem, no max-pooling, features are the averages."""
+    """A ResNet for small images: 3×3 stride-1 stem, no max-pooling, features are the averages.
 
-    def __init__(self, block: type[Block] | type[Bottleneck], depths: tuple[int, int, int, int]) -> None:
+    `width` is the number of channels of the stem, which the stages multiply by 1, 2, 4 and 8.
+    """
+
+    def __init__(
+        self,
+        block: type[Block] | type[Bottleneck],
+        depths: tuple[int, int, int, int],
+        width: int = USUAL_WIDTH,
+    ) -> None:
         super().__init__()
-        self.conv1 = _conv(3, 64, 3, 1)
-        self.bn1 = nn.BatchNorm2d(64)
-        inside = 64
+        self.conv1 = _conv(3, width, 3, 1)
+        self.bn1 = nn.BatchNorm2d(width)
+        inside = width
         stages = []
-        for stage, (depth, width) in enumerate(zip(depths, (64, 128, 256, 512), strict=True)):
+        for stage, depth in enumerate(depths):
             strides = [1 if stage == 0 else 2] + [1] * (depth - 1)
-            outside = width * block.expansion
+            channels = width * 2**stage
+            outside = channels * block.expansion
             blocks = [
-                block(i, width, s) for i, s in zip([inside] + [outside] * (depth - 1), strides, strict=True)
+                block(i, channels, s)
+                for i, s in zip([inside] + [outside] * (depth - 1), strides, strict=True)
             ]
             stages.append(nn.Sequential(*blocks))
             inside = outside

@@ -244,8 +244,11 @@ def estimated_seconds(jobs: Sequence[Job]) -> dict[str, float]:
         config, entry = job.config, DATASETS.get(job.config.dataset)
         if entry is None or entry.counts is None or entry.side is None:
             continue
-        views = 1 + config.loss.num_positives + (2 if config.loss.alpha > 0 else 0)
-        views = 1 if config.objective == "supervised" else views
+        views = 1 + config.loss.num_positives + (2.0 if config.loss.alpha > 0 else 0.0)
+        if config.objective == "supervised":
+            views = 1
+        if config.objective == "distill":  # the attack, both images, the teacher's pass forward
+            views = config.distill.steps + (4 if config.distill.perturbation else 2) + 1 / 3
         batch = config.train.batch_size
         images = (
             (entry.counts[0] - config.holdout)

@@ -64,6 +64,8 @@ def figure_key(config: RunConfig, dataset: str, metric: str, eps: float | None =
     if metric != "clean" and radius != EPS:
         return None
     row: Key = (None,) * 7
+    if config.objective == "distill":
+        return None
     if config.objective == "contrastive":
         loss, robust = config.loss, config.loss.alpha > 0
         if loss.negatives != "g0" and loss.tau_plus != 0.01:
@@ -126,6 +128,8 @@ def departures(config: RunConfig, result: Mapping[str, Any] | None = None) -> li
     """List what a run does otherwise than the paper states; none: a published value may stand beside it."""
     if config.dataset not in STATED_OF:
         return [f"data set {config.dataset}"]
+    if config.objective == "distill":
+        return ["objective = distill"]
     flat = dict(flatten(to_dict(config)))
     stated = {
         **STATED,

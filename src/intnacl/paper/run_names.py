@@ -47,8 +47,8 @@ def run_name(config: RunConfig) -> str:
     """Return a readable name with a hash of all that the result depends on."""
     loss = config.loss
     parts = [config.dataset.replace("/", "_").replace(":", "_")]
-    if config.objective == "supervised":
-        parts += ["supervised"]
+    if config.objective != "contrastive":
+        parts += [config.objective]
     else:
         parts += [loss.nacl, loss.negatives, f"M{loss.num_positives}"]
         parts += [f"lam{loss.lam:g}"] if loss.nacl == "mixnca" else []

@@ -131,7 +131,15 @@ def _training(config: RunConfig) -> str:
     """Write a table of the settings that a reader asks for first."""
     train, loss = config.train, config.loss
     settings = {"loss": "cross-entropy"}
-    if config.objective != "supervised":
+    if config.objective == "distill":
+        distill = config.distill
+        settings = {
+            "loss": f"distillation: features of a teacher, clean ({distill.clean_weight:g}) and under attack "
+            f"({distill.robust_weight:g})",
+            "attack in training": f"{distill.steps} steps of {eps_text(distill.step_size)} at eps "
+            f"{eps_text(distill.eps)}",
+        }
+    elif config.objective == "contrastive":
         settings = {"loss": f"{loss_name(config)}: {loss.nacl}, M = {loss.num_positives}, {loss.negatives}"}
         if loss.num_positives > 1 and loss.nacl == "mixnca":
             settings["loss"] += f", λ = {loss.lam:g}"

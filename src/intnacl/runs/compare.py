@@ -16,10 +16,13 @@ from intnacl.runs.config import RunConfig, from_dict
 from intnacl.runs.folder import RunFolder
 from intnacl.runs.images import MeasuredSplit, RunImages
 from intnacl.runs.pretrain import pretrain
+from intnacl.runs.resolve import teacher_of
 from intnacl.runs.result import Result, measured_images, on_images
 from intnacl.runs.stages import Say, check, train_and_measure
 from intnacl.training.ranks import Ranks
 from intnacl.training.stop import Stop
+
+TEACHER = "teacher"  # the label of teachers beside their students
 
 
 class Spread(TypedDict):
@@ -58,7 +61,11 @@ def compare(
 
     Many ranks first train all of them: the main one measures alone, and the others cannot wait that long.
     """
-    runs = [(label, replace(config, seed=seed)) for seed in seeds for label, config in configs.items()]
+    runs = [
+        (label, _taught(replace(config, seed=seed), folder))
+        for seed in seeds
+        for label, config in configs.items()
+    ]
     images = RunImages(runs[0][1])  # they are the same for all
     for label, config in runs if here.world > 1 else ():
         if here.main:
@@ -74,6 +81,19 @@ def compare(
         if reason is not None:
             return reason
     return None
+
+
+def with_teacher(config: RunConfig) -> dict[str, RunConfig]:
+    """Return a distilling run that names no teacher beside that of its teacher, by their labels."""
+    return {TEACHER: teacher_of(config), "student": config}
+
+
+def _taught(config: RunConfig, folder: Path) -> RunConfig:
+    """Return the configuration with the teacher of its seed, where it names none."""
+    if config.objective != "distill" or config.distill.teacher is not None:
+        return config
+    teacher = str(run_folder(folder, TEACHER, config.seed).path.absolute())
+    return replace(config, distill=replace(config.distill, teacher=teacher))
 
 
 def run_folder(folder: Path, label: str, seed: int) -> RunFolder:
@@ -164,7 +184,7 @@ def asked_accuracies(result: Result) -> tuple[dict[str, float], float]:
     by_radius = sorted(rows, key=lambda row: row["eps"])
     clean = result["accuracy"][name]["clean"]
     asked = []
-    for attack in dict.fromkeys((*wanted.attacks, *(("fgsm",) if wanted.fgsm_eps else ()))):
+    for attack in dict.fromkeys((*wanted.attacks, *(name for _, names in wanted.rounds for name in names))):
         radii = [eps for eps, names in wanted.rounds if attack in names]
         asked += [row for row in by_radius if row["name"] == attack and row["eps"] in radii]
     asked += [row for row in by_radius if row.get("of") == list(wanted.attacks) and row["eps"] in wanted.eps]

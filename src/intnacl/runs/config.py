@@ -21,6 +21,7 @@ from intnacl.evaluation.knn import WEIGHTS
 from intnacl.evaluation.probe import ProbeConfig
 from intnacl.losses.config import PRESETS, LossConfig
 from intnacl.models.encoders import EncoderConfig
+from intnacl.training.distill import DistillConfig
 from intnacl.training.settings import TrainConfig
 
 VERSION = 2  # of config.json: raised when recipes change their defaults; files of before 2 name none
@@ -41,6 +42,8 @@ class EvaluationConfig(Settings):
     paper's where both are."""
     fgsm_eps: tuple[float, ...] = ()
     """More radii for FGSM alone, which is cheap."""
+    pgd_tuned_eps: tuple[float, ...] = ()
+    """More radii for tuned PGD alone: a curve beside AutoAttack at the first."""
     images: int | None = None
     """Attack only this many test images; None: all."""
     knn_k: int | None = setting(None, must(lambda v: v >= 1, "1 or more"))
@@ -57,9 +60,14 @@ class EvaluationConfig(Settings):
     @property
     def rounds(self) -> tuple[tuple[float, tuple[str, ...]], ...]:
         """Every radius with the attacks there."""
-        radii, more = dict.fromkeys(self.eps), dict.fromkeys(self.fgsm_eps)
-        curve = [(eps, ("fgsm",)) for eps in more if eps not in radii or "fgsm" not in self.attacks]
-        return (*((eps, self.attacks) for eps in radii if self.attacks), *curve)
+        radii = dict.fromkeys(self.eps)
+        curves = [
+            (eps, (name,))
+            for name, more in (("fgsm", self.fgsm_eps), ("pgd_tuned", self.pgd_tuned_eps))
+            for eps in dict.fromkeys(more)
+            if eps not in radii or name not in self.attacks
+        ]
+        return (*((eps, self.attacks) for eps in radii if self.attacks), *curves)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,8 +76,8 @@ class RunConfig(Settings):
 
     recipe: str = setting("custom", free=True)
     """The name of the recipe as long as views, encoder and optimiser are its own, else "custom"."""
-    objective: str = setting("contrastive", one_of("contrastive", "supervised"))
-    """contrastive or supervised."""
+    objective: str = setting("contrastive", one_of("contrastive", "supervised", "distill"))
+    """contrastive, supervised, or distill: see `distill`."""
     dataset: str = setting("digits", flag=True)
     """A data set that `intnacl datasets` lists."""
     root: str | None = setting(None, flag=True, free=True)
@@ -84,6 +92,7 @@ class RunConfig(Settings):
     loss: LossConfig = field(default_factory=LossConfig)
     augment: AugmentConfig = field(default_factory=AugmentConfig)
     adversary: AdversaryConfig = field(default_factory=AdversaryConfig)
+    distill: DistillConfig = field(default_factory=DistillConfig)
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
     probe: ProbeConfig = field(default_factory=ProbeConfig)
@@ -104,8 +113,8 @@ FLAGS = {key: one.name for key, one in SETTINGS.items() if one.metadata.get("fla
 
 
 def loss_name(config: RunConfig) -> str:
-    """Return the preset with these settings, else the loss's numerator and negatives."""
-    if config.objective == "supervised":
+    """Return the preset with these settings, else the loss's numerator and negatives; or the objective."""
+    if config.objective != "contrastive":
         return config.objective
     loss = config.loss if config.loss.weight == "one" else replace(config.loss, weight="loss")  # both are ŵ
     for name, row in PRESETS.items():
@@ -238,8 +247,11 @@ def unused(config: RunConfig) -> dict[str, str]:
     """Return the settings of loss and views that a run does not use: name -> settings that would use it."""
     loss_settings = [key for key in SETTINGS if key.startswith("loss.")]
     adversary = [key for key in SETTINGS if key.startswith("adversary.")]
-    if config.objective == "supervised":
-        return dict.fromkeys((*loss_settings, *adversary, "augment.mix_of"), "objective=contrastive")
+    distill = [key for key in SETTINGS if key.startswith("distill.")]
+    undistilled = {} if config.objective == "distill" else dict.fromkeys(distill, "objective=distill")
+    if config.objective != "contrastive":
+        contrastive = dict.fromkeys((*loss_settings, *adversary, "augment.mix_of"), "objective=contrastive")
+        return undistilled | contrastive
     loss, m = config.loss, "loss.num_positives above 1"
     several, robust, estimators = loss.num_positives > 1, loss.alpha > 0, {loss.negatives}
     if robust:
@@ -255,4 +267,4 @@ def unused(config: RunConfig) -> dict[str, str]:
         (estimators != {"g0"}, ("loss.tau_plus",), "loss.negatives=g1 or g2"),
         ("g2" in estimators, ("loss.beta",), "loss.negatives=g2"),
     )
-    return {name: need for used, names, need in rules if not used for name in names}
+    return undistilled | {name: need for used, names, need in rules if not used for name in names}

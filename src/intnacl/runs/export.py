@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from intnacl.errors import InputError, check_choice, missing_extra
 from intnacl.files import read_file, write_file, write_json, write_text
 from intnacl.models.encoders import SMALL, build_model, timm_options
-from intnacl.models.resnets import RESNETS
+from intnacl.models.resnets import RESNETS, USUAL_WIDTH
 from intnacl.models.weights import ENCODER, clean_state
 from intnacl.runs.card import CARD_MARK, model_card
 from intnacl.runs.folder import RunFolder
@@ -101,6 +101,11 @@ def _timm(run: Run) -> Exported:
 def _state(run: Run) -> dict[str, Tensor]:
     """Return the weights for the other package's model, which has batch norms wherever one is built."""
     config, state = run.config.encoder, clean_state(run.encoder)
+    if config.width != USUAL_WIDTH:
+        raise InputError(
+            f"encoder.width={config.width}: elsewhere, {config.name!r} has {USUAL_WIDTH} channels. Take "
+            "--format safetensors or onnx."
+        )
     usual = build_model(
         replace(config, norm="joint"), image_size=run.image_size, adversarial=False, seed=0, load=False
     ).encoder

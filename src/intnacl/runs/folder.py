@@ -52,6 +52,8 @@ class RunFolder:
         self.curves = path / "curves.png"
         self.encoder = path / ENCODER
         self.best_encoder = path / BEST_ENCODER
+        self.teacher = path / "teacher"
+        """The run of the teacher that a run of objective=distill trained for itself."""
         self.measurements = path / "parts"
         self.result = path / "result.json"
         self.page = path / "report.html"

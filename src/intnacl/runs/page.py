@@ -11,14 +11,21 @@ from intnacl.console import print_table, print_warnings, show, two_decimals
 from intnacl.errors import printable
 from intnacl.evaluation.hcl_probe import HCL
 from intnacl.files import write_text
-from intnacl.plots.curves import draw_learning, draw_probe, draw_robustness, learning_panels
+from intnacl.plots.curves import (
+    Curve,
+    draw_comparison,
+    draw_learning,
+    draw_probe,
+    draw_robustness,
+    learning_panels,
+)
 from intnacl.plots.gallery import draw_examples
 from intnacl.plots.style import inline_svg
 from intnacl.runs.attack import Examples, load_examples
 from intnacl.runs.config import loss_name
 from intnacl.runs.folder import RunFolder
 from intnacl.runs.measurements import Measurement, plain
-from intnacl.runs.opened import Run
+from intnacl.runs.opened import Run, open_run
 from intnacl.runs.overview import Overview, write_result
 from intnacl.runs.result import (
     Result,
@@ -97,6 +104,7 @@ def render(found: Overview, result: Result) -> str:
             for name in result["accuracy"]
             if (rows := best_rows(result, name))
         ],
+        beside=_beside_teacher(run, result),
         learning=learning,
         probe_curve=probe_curve,
         probes=_other_probes(found, result),
@@ -105,7 +113,9 @@ def render(found: Overview, result: Result) -> str:
 
 def _attack_section(run: Run, name: str, rows: Sequence[AttackRow]) -> dict[str, Any]:
     """Return what the page shows of attacks on one data set, for the template."""
-    curve = inline_svg(lambda: draw_robustness(rows), f"accuracy over the attack's eps on {name}")
+    curve = ""
+    if rows:
+        curve = inline_svg(lambda: draw_robustness(rows), f"accuracy over the attack's eps on {name}")
     section: dict[str, Any] = {"dataset": name, "rows": rows, "curve": curve, "examples": []}
     if (found := load_examples(run, name)) is not None:
         section["attack"] = _attack_of(found)
@@ -114,6 +124,37 @@ def _attack_section(run: Run, name: str, rows: Sequence[AttackRow]) -> dict[str,
             title = f"images of {name} before and after the attack, from no. {first + 1}"
             section["examples"].append(inline_svg(draw, title))
     return section
+
+
+def _beside_teacher(run: Run, result: Result) -> dict[str, Any] | None:
+    """Return what the page shows of a student and its teacher, for the template; None where nothing is.
+
+    That is their accuracies under the attacks that both have, and the teacher's attacked images.
+    """
+    folder, name = RunFolder(run.folder.teacher), run.config.dataset
+    taught = folder.read_result() if run.config.objective == "distill" else None
+    if taught is None or name not in taught["accuracy"]:
+        return None
+    both = {"teacher": best_rows(taught, name), "student": best_rows(result, name)}
+    figures = {who: {(row["name"], row["eps"]): row for row in rows} for who, rows in both.items()}
+    shared = [key for key in figures["student"] if key in figures["teacher"] and key[0] != "worst_case"]
+    if not shared:
+        return None
+    panels: dict[str, dict[str, Curve]] = {}
+    for attack in dict.fromkeys(attack for attack, _ in shared):
+        panels[ATTACK_NAMES[attack]] = {
+            who: [(0.0, rows[key]["clean"], 0.0) for key in shared[:1]]
+            + [(key[1], rows[key]["accuracy"], 0.0) for key in shared if key[0] == attack]
+            for who, rows in figures.items()
+        }
+    title = f"teacher and student on {name}"
+    return {
+        "curve": inline_svg(lambda: draw_comparison(panels, ""), title),
+        "rows": [(ATTACK_NAMES[attack], eps, *(rows[attack, eps] for rows in figures.values()))
+                 for attack, eps in shared],
+        "teacher": _attack_section(open_run(folder, device=run.device, images=run.images), name, []),
+        "page": folder.page.relative_to(run.folder.path) if folder.page.exists() else None,
+    }  # fmt: skip
 
 
 def draw_stored(found: Examples) -> "Figure":

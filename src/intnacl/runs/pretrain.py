@@ -7,20 +7,24 @@ import warnings
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 
 import torch
 
+from intnacl.data.batches import steps_per_epoch
 from intnacl.data.datasets import Dataset, is_at_path
 from intnacl.errors import InputError, InputWarning
+from intnacl.evaluation.features import extract
 from intnacl.evaluation.monitor import Monitor
-from intnacl.models.encoders import EncoderConfig, build_model
-from intnacl.models.weights import read_header, save_encoder
+from intnacl.models.encoders import Encoder, EncoderConfig, build_model
+from intnacl.models.weights import load_encoder, read_header, save_encoder
 from intnacl.plots.curves import draw_learning
 from intnacl.plots.style import save_figure
 from intnacl.runs.config import VERSION, RunConfig
 from intnacl.runs.folder import RunFolder
 from intnacl.runs.images import RunImages, image_side
 from intnacl.runs.resolve import as_begun
+from intnacl.training.distill import Distill
 from intnacl.training.journal import Journal, last_record, records
 from intnacl.training.objectives import Contrastive, Objective, Supervised
 from intnacl.training.online_probe import OnlineProbe
@@ -48,6 +52,9 @@ def pretrain(
             listed = ", ".join(f"{key}={value}" for key, value in kept.items())
             text = f"{folder} keeps defaults of the version that began it, {listed}"
             warnings.warn(f"{text}: another --out has today's.", InputWarning, stacklevel=2)
+    teacher = None
+    if config.objective == "distill" and not folder.encoder.exists():
+        config, teacher = _load_teacher(config, begun_with, folder)
     with folder.work() if here.main and not folder.encoder.exists() else nullcontext():
         begun = here.main and folder.begin(config)
         if folder.encoder.exists():
@@ -64,7 +71,7 @@ def pretrain(
             )
         try:
             with memory_errors():
-                reason = _train(config, folder, here, stop, images)
+                reason = _train(config, folder, here, stop, images, teacher)
         except BaseException:
             if begun:
                 folder.undo()
@@ -154,9 +161,34 @@ def _on(folder: RunFolder, ranks: int) -> str:
     return f"{folder} was trained on {ranks} rank{'s' if ranks > 1 else ''}"
 
 
-def _train(config: RunConfig, folder: RunFolder, here: Ranks, stop: Stop, images: RunImages) -> str | None:
+def _load_teacher(
+    config: RunConfig, begun_with: RunConfig | None, folder: RunFolder
+) -> tuple[RunConfig, Encoder]:
+    """Return the configuration with the checksum of the teacher's file, and the teacher.
+
+    Raises unless it is the teacher with which the run began.
+    """
+    path = Path(config.distill.teacher or folder.teacher)
+    if config.distill.teacher is None and not RunFolder(path).encoder.exists():
+        raise InputError(
+            f"distill.teacher is not given, and {path} holds none: give --teacher RUN, or take "
+            "`intnacl run`, which trains one first."
+        )
+    teacher = load_encoder(path)
+    if begun_with is not None and begun_with.distill.teacher_sha256 not in (None, teacher.sha256):
+        raise InputError(
+            f"{folder} was begun with another teacher than {path} is now: bring it back, or take another "
+            "--out."
+        )
+    distill = replace(config.distill, teacher_sha256=teacher.sha256)
+    return replace(config, distill=distill), teacher.encoder
+
+
+def _train(
+    config: RunConfig, folder: RunFolder, here: Ranks, stop: Stop, images: RunImages, teacher: Encoder | None
+) -> str | None:
     train = images.training()
-    objective = build_objective(config, train, here)
+    objective = build_objective(config, train, here, teacher)
     trainer = Trainer(
         objective,
         train.images,
@@ -187,8 +219,8 @@ def _train(config: RunConfig, folder: RunFolder, here: Ranks, stop: Stop, images
         with trainer.at_best() if config.holdout else nullcontext(False) as is_best:
             if is_best:
                 save_encoder(objective.encoder, config.encoder, size, folder.best_encoder, data=data)
-        # Last: with it the run is trained.
-        save_encoder(objective.encoder, config.encoder, size, folder.encoder, data=data)
+        with trainer.train_step.averaged():  # last: with it the run is trained
+            save_encoder(objective.encoder, config.encoder, size, folder.encoder, data=data)
     barrier(here)  # a run is done for all when its files are
     return reason
 
@@ -203,10 +235,24 @@ def build_monitor(
     return Monitor(images.training(), held_out, here.device, probe)
 
 
-def build_objective(config: RunConfig, train: Dataset, here: Ranks) -> Objective:
+def build_objective(
+    config: RunConfig, train: Dataset, here: Ranks, teacher: Encoder | None = None
+) -> Objective:
     """The model and the way from a batch to its loss."""
     side = image_side(train)
     dtype = DTYPES[config.train.precision]
+    if config.objective == "distill":
+        assert teacher is not None
+        centre = None
+        if config.distill.centre:
+            batch = config.train.batch_size
+            teacher.to(here.device)
+            centre = extract(teacher, train.images, batch_size=batch, device=here.device).mean(0).cpu()
+        return Distill(
+            config.distill, teacher, config.encoder, config.augment,
+            image_size=side, seed=config.seed, view_dtype=dtype, centre=centre,
+            batches=steps_per_epoch(len(train), config.train.batch_size),
+        )  # fmt: skip
     if config.objective == "supervised":
         if train.labels is None:
             raise InputError(f"dataset {config.dataset!r} has no labels: supervised training needs them.")

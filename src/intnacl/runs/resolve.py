@@ -97,6 +97,48 @@ RECIPES: dict[str, dict[str, Any]] = {
         "evaluation.attacks": ("fgsm", "pgd", "pgd_tuned"),
     },
 }
+# Over the recipe of the data set: distillation, as DeACL does it (its paper and its code; docs/robust.md).
+ROBUST: dict[str, dict[str, Any]] = {
+    "robust": {
+        "objective": "distill",
+        "augment.crop_scale": None,
+        "augment.crop_padding": 4,
+        "augment.jitter_p": 0.0,
+        "augment.grayscale_p": 0.0,
+        "encoder.norm": "joint",
+        "train.optimizer": "sgd",
+        "train.lr": 0.5,
+        "train.weight_decay": 5e-4,
+        "train.decay_vectors": True,
+        "train.schedule": "cosine",
+        "train.warmup_epochs": 10,
+        "evaluation.eps": (8 / 255,),
+        "evaluation.attacks": ("fgsm", "pgd_tuned", "autoattack"),
+        "evaluation.fgsm_eps": (),
+        "evaluation.pgd_tuned_eps": tuple(n / 255 for n in (2, 4, 12, 16)),
+    },
+    "robust_digits": {
+        "objective": "distill",
+        "augment.crop_scale": None,
+        "augment.crop_padding": 1,
+        "augment.jitter_p": 0.0,
+        "encoder.norm": "joint",
+        # The largest radius of the recipe `digits`, in as many steps as DeACL takes at 8/255.
+        "distill.eps": 0.1,
+        "distill.step_size": 0.025,
+        "train.epochs": 30,
+    },
+}
+RECIPES |= ROBUST
+# The teacher that `intnacl run` trains: over its data set's recipe, the loss that is most accurate for its
+# time on CIFAR-100 (docs/claims.md), for long, as its accuracy bounds the student's.
+TEACHER = {"loss.nacl": "mixnca", "loss.negatives": "g2", "loss.num_positives": 2}
+TEACHER_EPOCHS = {"paper": 200}  # by recipe; others as the recipe says
+# What the teacher shares with its student, beside the attacks and the probe: they are compared.
+SHARED = (
+    "dataset", "root", "size", "holdout", "seed", "encoder.name", "encoder.width", "encoder.mean",
+    "encoder.std", "train.precision", "train.compile", "train.cuda_graph",
+)  # fmt: skip
 RECIPE_OF = {"digits": "digits", "tinyimagenet": "tinyimagenet"}  # "own" for data at a path, else "paper"
 # What earlier versions took where nothing was given, and today's do not.
 FORMER: dict[str, tuple[Any, ...]] = {
@@ -125,17 +167,26 @@ def resolve(
     given_recipe = given.pop("recipe", None)
     if preset is not None:  # it replaces all that presets decide in the file
         from_file = {key: value for key, value in from_file.items() if key not in DECIDED}
-    preset = next((name for name in (preset, file_preset) if name is not None), "simclr")
+    named = next((name for name in (preset, file_preset) if name is not None), None)
+    preset = "simclr" if named is None else named
     dataset = given.get("dataset", from_file.get("dataset", RunConfig.dataset))
     usual = recipe_of(str(dataset))
     recipe = next((name for name in (recipe, given_recipe, file_recipe) if name is not None), usual)
     check_choice("recipe", recipe, RECIPES)
+    if recipe == "robust" and f"robust_{usual}" in RECIPES:
+        recipe = f"robust_{usual}"
     check_choice("preset", preset, PRESETS)
     loss = {f"loss.{k}": v for k, v in PRESETS[preset].items()}
-    base = override(RunConfig(recipe=recipe), RECIPES[recipe])
+    below = RECIPES[usual] if recipe in ROBUST else {}
+    base = override(RunConfig(recipe=recipe), below | RECIPES[recipe])
     config = override(override(base, loss | from_file), given)
     if _rate_of(config) != _rate_of(base) and "train.lr" not in from_file | given:
         config = override(config, {"train.lr": None})  # a recipe's rate is its optimiser's
+    if named is not None and config.objective == "distill":
+        raise InputError(
+            f"preset={named!r} is a contrastive loss, and a student has none: for its teacher, --set "
+            f"distill.teacher_settings=preset={named}."
+        )
     config, base = (replace(one, train=one.train.with_usual_rate()) for one in (config, base))
     own = all(getattr(config, part) == getattr(base, part) for part in ("augment", "encoder", "adversary"))
     optimizer = [field.name for field in fields(OptimizerConfig)]
@@ -152,6 +203,8 @@ def resolve(
         )
         own_values = {key: value for key, value in normalisation if key not in from_file | given}
         config = override(config, own_values)
+    if config.distill.teacher is not None:
+        config = override(config, {"distill.teacher": absolute_root(config.distill.teacher)})
     transfer = tuple(map(absolute_name, config.evaluation.transfer))
     config = replace(
         config,
@@ -166,6 +219,30 @@ def _rate_of(config: RunConfig) -> str:
     """Return the optimiser that a learning rate is for: adamw's is adam's."""
     optimizer = config.train.optimizer
     return optimizer if optimizer in RATE_OF_256 else "adam"
+
+
+def teacher_of(config: RunConfig) -> RunConfig:
+    """Return the configuration of the teacher that a run of objective=distill trains for itself.
+
+    A recipe or a preset among `distill.teacher_settings` replaces ours.
+    """
+    student, usual = dict(flatten(asdict(config))), recipe_of(config.dataset)
+    given: dict[str, str] = {}
+    for text in config.distill.teacher_settings:
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise InputError(
+                f"distill.teacher_settings={text!r} must be KEY=VALUE, such as train.epochs=100."
+            )
+        given[key] = value
+    preset, settings = given.pop("preset", None), {} if "recipe" in given else dict(TEACHER)
+    if preset is not None:
+        settings = {}
+    if usual in TEACHER_EPOCHS and "recipe" not in given:
+        settings["train.epochs"] = TEACHER_EPOCHS[usual]
+    settings |= {key: student[key] for key in SHARED}
+    settings |= {key: value for key, value in student.items() if key.startswith(("probe.", "evaluation."))}
+    return resolve(settings | given, preset=preset)
 
 
 def recipe_of(dataset: str) -> str:

@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 from intnacl.attacks.autoattack import check_targets, require_autoattack
 from intnacl.console import show
 from intnacl.errors import InputError
-from intnacl.files import as_path
+from intnacl.files import as_path, make_folder, read_file, write_file
 from intnacl.runs.attack import planned_attacks
 from intnacl.runs.config import RunConfig
 from intnacl.runs.folder import RunFolder, default_folder
@@ -15,7 +16,7 @@ from intnacl.runs.images import RunImages
 from intnacl.runs.measure import measure_all
 from intnacl.runs.opened import Run, open_run
 from intnacl.runs.pretrain import pretrain
-from intnacl.runs.resolve import resolve, warn_of_unused
+from intnacl.runs.resolve import resolve, teacher_of, warn_of_unused
 from intnacl.training.ranks import Ranks, ranks
 from intnacl.training.stop import Stop
 
@@ -78,6 +79,9 @@ def train_and_measure(
 ) -> str | None:
     """Pretrain and measure to the end (None) or until told to stop (the reason).
 
+    A run of objective=distill that names no teacher first trains one in RUN/teacher, and measures both in the
+    same way.
+
     The same call on the same folder goes on at the stage where it was, and leaves a finished run as it is.
     The end is `result.json` and `report.html`. Of many ranks, the main one measures. `images` may be those of
     other runs on the same data sets.
@@ -85,11 +89,50 @@ def train_and_measure(
     images = images or RunImages(config)
     if not folder.encoder.exists():
         check(config, images)
+    trained, teacher = [(config, folder)], RunFolder(folder.teacher)
+    # A teacher that was removed after the student's training is not trained again.
+    if config.objective == "distill" and config.distill.teacher is None and not folder.encoder.exists():
+        trained.insert(0, (teacher_of(config), teacher))
     with nullcontext() if not here.main or folder.state() == "finished" else folder.work():
-        reason = pretrain(config, folder, here, stop, images)
-        if reason is None and here.main:
-            reason = measure_all(open_run(folder, device=here.device, images=images), stop, say)
-        return reason
+        for one, place in trained:
+            if len(trained) > 1 and here.main and not place.encoder.exists():
+                say(f"{'teacher' if place is teacher else 'student'}: {place}")
+            reason = pretrain(one, place, here, stop, images)
+            if reason is not None:
+                return reason
+        if not here.main:
+            return None
+        if config.objective == "distill" and config.distill.teacher is not None:
+            take_teacher(config, teacher)
+        measured = [place for place in (teacher, folder) if place.encoder.exists()]
+        for place in measured:
+            if len(measured) > 1 and not place.is_finished():
+                say(f"measuring {'teacher' if place is teacher else 'student'}: {place}")
+            reason = measure_all(open_run(place, device=here.device, images=images), stop, say)
+            if reason is not None:
+                return reason
+    return None
+
+
+def take_teacher(config: RunConfig, teacher: RunFolder) -> None:
+    """Give RUN/teacher the encoder of the run that `distill.teacher` names, and what is measured on it.
+
+    There it is measured as the student is, and its own folder stays as it was. A teacher without a run, or
+    one of other images, is not measured.
+    """
+    given = RunFolder(str(config.distill.teacher))
+    if teacher.encoder.exists() or not given.config.exists():
+        return
+    begun = given.read_config()
+    if (begun.dataset, begun.holdout, begun.size) != (config.dataset, config.holdout, config.size):
+        return
+    make_folder(teacher.path)
+    teacher.begin(replace(begun, root=config.root, probe=config.probe, evaluation=config.evaluation))
+    measured = given.measured_files() if begun.probe == config.probe else []
+    for file in (*measured, *given.trained_files()):  # the encoder last: with it the run is trained
+        place = teacher / str(file.relative_to(given.path))
+        make_folder(place.parent)
+        write_file(place, read_file(file))
 
 
 def check(config: RunConfig, images: RunImages) -> None:

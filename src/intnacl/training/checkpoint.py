@@ -39,6 +39,10 @@ class StepState(TypedDict):
     """That of the scale of fp16's gradients."""
     online_probe: NotRequired[dict[str, Tensor]]
     """Missing without such a probe, and in checkpoints of earlier versions."""
+    average: NotRequired[dict[str, Tensor]]
+    """The moving average of the model's floating tensors, where the run keeps one."""
+    averaged: NotRequired[Tensor]
+    """The number of updates in it."""
 
 
 @dataclass(frozen=True, kw_only=True)

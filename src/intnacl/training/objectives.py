@@ -89,6 +89,9 @@ class Objective(nn.Module):
         keep: Callable[[], AbstractContextManager[Any]] = getattr(self.parts.embed, "no_sync", nullcontext)
         return nullcontext() if on else keep()
 
+    def after_backward(self) -> None:
+        """Take back what `forward` did to the weights for the gradients of one batch: by default nothing."""
+
     def compile_parts(self, compiler: Callable[[Any], Any] | None, eager: str | None = None) -> None:
         """Replace all parts but `eager` by compiled ones; without a compiler, bring all the eager ones back.
 

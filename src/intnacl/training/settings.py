@@ -22,6 +22,9 @@ class TrainConfig(OptimizerConfig):
     """Images per batch, over all ranks."""
     accumulate: int = setting(1, POSITIVE)
     """Batches per update; each batch supplies its own negatives."""
+    ema: float = setting(0.0, must(lambda v: 0 <= v < 1, "from 0 to below 1"))
+    """Decay of the moving average of the weights, which is then the encoder that is kept and measured; 0: the
+    weights themselves. The first updates have a smaller one, (1 + t) / (10 + t) after t of them."""
     precision: str = setting("auto", one_of(*DTYPES, "auto"))
     """bf16, fp16, fp32 or fp64; auto: bf16 on GPUs that compute in it (NVIDIA's since Ampere) and on CPUs
     that train faster in it, else fp32, in which GPUs compute convolutions in TF32 by default."""

@@ -6,15 +6,15 @@ Shapes: k batches an update, R = h + B rows of a rank's batch with its halo, T t
 import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
 
 from intnacl.data.batches import rank_rows
 from intnacl.errors import InputError
+from intnacl.training.average import Average
 from intnacl.training.checkpoint import StepState
 from intnacl.training.cuda_graph import record
 from intnacl.training.objectives import Objective
@@ -56,6 +56,7 @@ class TrainStep:
                 "free. Take fewer or smaller ones (--size for those that are resized)."
             ) from error
         self.scaler = torch.amp.GradScaler(device.type, enabled=self.config.precision == "fp16")
+        self.average = Average(objective.model, config.ema) if config.ema else None
         self.names: list[str] = []
         # A captured graph reads these two and writes the terms, always in the same memory.
         self._index_kR = torch.zeros(config.accumulate, len(self.rows), dtype=torch.int64, device=device)
@@ -80,10 +81,12 @@ class TrainStep:
         return dict(zip(self.names, terms_T.tolist(), strict=True))
 
     def state(self) -> StepState:
-        """Return what a checkpoint keeps of the optimiser, the scale of fp16's gradients and the probe."""
+        """Return what a checkpoint keeps of the optimiser, fp16's scale, the online probe and the average."""
         kept: StepState = {"state": self.optimizer.state_dict()["state"], "scaler": self.scaler.state_dict()}
         if self.objective.online_probe is not None:
             kept["online_probe"] = self.objective.online_probe.state_dict()
+        if self.average is not None:
+            kept |= {"average": self.average.values, "averaged": self.average.updates}
         return kept
 
     def load_state(self, state: StepState) -> None:
@@ -94,6 +97,12 @@ class TrainStep:
         self.scaler.load_state_dict(state["scaler"])
         if self.objective.online_probe is not None and "online_probe" in state:
             self.objective.online_probe.load_state_dict(state["online_probe"])
+        if self.average is not None:
+            self.average.load(state["average"], state["averaged"])
+
+    def averaged(self) -> AbstractContextManager[None]:
+        """Give the model its averaged weights inside the block, where the run averages them."""
+        return nullcontext() if self.average is None else self.average.in_model()
 
     def prepare(self, say: Callable[[str], None]) -> "StepMode":
         """Compile and capture the update as far as the settings ask for it and the machine allows it."""
@@ -117,7 +126,7 @@ class TrainStep:
         self.objective.compile_parts(compiler, eager=mode.eager)
         if not mode.compiled and not mode.captured:
             return
-        with _rolled_back(self.objective, self.optimizer, self.scaler), warnings.catch_warnings():
+        with _rolled_back(self), warnings.catch_warnings():
             # The loss's products are exact by intention; the compiler would have them in TF32.
             warnings.filterwarnings("ignore", "TensorFloat32 tensor cores")
             if mode.captured:
@@ -137,6 +146,7 @@ class TrainStep:
                 with torch.autocast(device, DTYPES[precision], enabled=precision in ("bf16", "fp16")):
                     terms = self.objective(images, labels, self.rows, self._clock + i)
                 self.scaler.scale(terms["loss"] * (1 / k)).backward()
+            self.objective.after_backward()
             self.names = list(terms)
             terms_T = torch.stack([value.detach().float() * (1 / k) for value in terms.values()])
             means_T = terms_T if means_T is None else means_T + terms_T
@@ -145,6 +155,8 @@ class TrainStep:
             torch.nn.utils.clip_grad_norm_(self.objective.model.parameters(), self.config.clip)
         self.scaler.step(self.optimizer)
         self.scaler.update()
+        if self.average is not None:
+            self.average.update()
         self.optimizer.zero_grad(set_to_none=True)
         assert means_T is not None
         return means_T
@@ -224,13 +236,16 @@ def first_that_works(
 
 
 @contextmanager
-def _rolled_back(objective: Objective, optimizer: Optimizer, scaler: torch.amp.GradScaler) -> Iterator[None]:
-    """Take the updates inside the block back: weights, statistics, online probe, scale and optimiser.
+def _rolled_back(step: TrainStep) -> Iterator[None]:
+    """Take the updates inside the block back: weights and their average, statistics, probe, optimiser, scale.
 
     Values are written back in place, since a captured graph knows tensors by their address. State that the
     optimiser made during the trial is zero, which is how every one of ours begins.
     """
+    objective, optimizer, scaler = step.objective, step.optimizer, step.scaler
     tensors = [*objective.parameters(), *objective.buffers()]
+    if step.average is not None:
+        tensors += [*step.average.values.values(), step.average.updates]
     saved = [tensor.detach().clone() for tensor in tensors]
     scale = scaler.state_dict()
     before = {

@@ -149,13 +149,17 @@ class Trainer:
 
     @contextmanager
     def at_best(self) -> Iterator[bool]:
-        """Give the model the weights of its best step inside the block; gives False where there is none."""
+        """Give the model the weights of its best step inside the block; gives False where there is none.
+
+        Where the run averages them, they are the average at that step.
+        """
         if self.state.best is None:
             yield False
             return
         model, path = self.objective.model, step_folder(self.writer.folder, self.state.best[1])
         last = {name: value.clone() for name, value in model.state_dict().items()}
-        model.load_state_dict(load(path, self.here.device).model)
+        best = load(path, self.here.device)
+        model.load_state_dict(best.model | best.optimizer.get("average", {}))
         try:
             yield True
         finally:
@@ -204,7 +208,7 @@ class Trainer:
         record: Record = {"epoch": epoch, "step": state.step, **state.end_epoch(self.updates)}
         record["lr"] = self._rate_at(state.step - 1)
         if self.monitor and every and (epoch % every == 0 or epoch == self.config.epochs) and self.here.main:
-            with state.spending("pausing"):
+            with state.spending("pausing"), self.train_step.averaged():
                 record |= self.monitor(self.objective.encoder)
             self.objective.train()
         state.judge(record.get("knn"))  # of images that were held out: nothing is chosen on others
