@@ -1,8 +1,9 @@
-"""The page's table is the record's, and its example gives the classifier that was measured."""
+"""The tables of digits are the records', and the page's example gives the classifier that was measured."""
 
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,23 +12,33 @@ from intnacl.attacks.named import ATTACK_NAMES
 from tiny_run import measured
 
 ROOT = Path(__file__).parents[1]
-RECORD = json.loads((ROOT / "results" / "digits" / "comparison.json").read_text())
 
 
-def row(key: str) -> str:
+def row(record: dict[str, Any], key: str) -> str:
     attack, _, eps = key.partition(" ")
     name = f"{ATTACK_NAMES[attack]}, eps {eps}" if eps else key
-    simclr, intnacl = (RECORD["losses"][loss][key] for loss in ("simclr", "intnacl"))
-    cells = [f"{cell['mean']:.1f} ± {cell['sd']:.1f}" for cell in (simclr, intnacl)]
-    difference = RECORD["difference"][key]
+    cells = [f"{found[key]['mean']:.1f} ± {found[key]['sd']:.1f}" for found in record["losses"].values()]
+    difference = record["difference"][key]
     return f"| {name} | {' | '.join(cells)} | {difference['mean']:+.1f} ± {difference['sd']:.1f} |"
 
 
-def test_every_row_is_the_records_and_none_is_missing():
-    text = (ROOT / "docs" / "digits.md").read_text()
+@pytest.mark.parametrize(
+    ("page", "name", "labels"),
+    [("digits", "comparison", ["simclr", "intnacl"]), ("robust", "robust", ["teacher", "student"])],
+)
+def test_every_row_is_the_records_and_none_is_missing(page, name, labels):
+    record = json.loads((ROOT / "results" / "digits" / f"{name}.json").read_text())
+    text = (ROOT / "docs" / f"{page}.md").read_text()
     rows = [line for line in text.splitlines() if line.startswith("| ") and "±" in line]
-    assert rows == [row(key) for key in RECORD["losses"]["simclr"]]
-    assert len(RECORD["seeds"]) == 5
+    assert list(record["losses"]) == labels
+    assert rows == [row(record, key) for key in record["losses"][labels[0]]]
+    assert len(record["seeds"]) == 5
+
+
+def test_each_student_withstands_tuned_pgd_better_than_its_teacher():
+    record = json.loads((ROOT / "results" / "digits" / "robust.json").read_text())
+    for key, spread in record["difference"].items():
+        assert not key.startswith("pgd_tuned") or min(spread["values"]) > 0, key
 
 
 def test_its_example_gives_the_measured_classifier(tmp_path):
