@@ -60,7 +60,7 @@ def test_without_it_nothing_is_kept_or_changed(tmp_path):
     torch.testing.assert_close(state(plain), state(averaged), rtol=0, atol=0)
     torch.testing.assert_close(averages(plain), state(plain), rtol=0, atol=0)
     kept = [newest(tmp_path / name / "checkpoints").optimizer for name in ("plain", "averaged")]
-    assert [set(one) for one in kept] == [{"state", "scaler"}, {"state", "scaler", "average", "averaged"}]
+    assert set(kept[1]) - set(kept[0]) == {"average", "averaged"}
 
 
 @pytest.mark.filterwarnings("default")  # the compiler has its own
