@@ -74,7 +74,7 @@ class Flags:
         A TOML file of settings; flags override it.
     recipe
         paper, tinyimagenet, own or digits, by default that of the data set; strong or knn90 (docs/strong.md);
-        robust, an encoder that withstands attacks (docs/robust.md).
+        robust, an encoder for attacks of 8/255 (docs/robust.md).
     teacher
         With the recipe robust: a trained run, or an encoder's file, instead of a teacher of its own.
     set_

@@ -67,7 +67,7 @@ def run(
     intnacl run --preset intcl             # one loss
     intnacl run --dataset cifar100 --preset intnacl --transfer cifar10
     intnacl run --dataset cifar100 --compare simclr adv intnacl --seeds 0 1 2
-    intnacl run --dataset cifar10 --recipe robust           # an encoder that withstands 8/255
+    intnacl run --dataset cifar10 --recipe robust           # an encoder for attacks of 8/255
     intnacl run --recipe robust --seeds 0 1 2 3 4           # teachers and students on digits
     ```
 
