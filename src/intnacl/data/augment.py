@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from intnacl.data import draws
 from intnacl.data.augmentations import AugmentConfig
@@ -36,7 +37,7 @@ BRIGHTNESS, CONTRAST, SATURATION, HUE = range(4)
 class Params(NamedTuple):
     """The parameters of a batch, one row a sample."""
 
-    top: Tensor  # (B,) int64: the crop box, in pixels of the source
+    top: Tensor  # (B,) int64: the crop box, in pixels of the source with its padding
     left: Tensor
     height: Tensor
     width: Tensor
@@ -135,8 +136,9 @@ def _crop_box(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return top, left, height and width, (B,) int64 each, of the first try that fits, or the fallback."""
     tall_B, wide_B = _fallback(config, height, width, corner_B2)
-    if config.crop_scale is None:
-        return torch.zeros_like(tall_B), torch.zeros_like(tall_B), tall_B, wide_B
+    if config.crop_scale is None:  # then there are 2·padding + 1 places along each axis
+        top_B, left_B = (corner_B2 * (2 * config.crop_padding + 1)).to(torch.int64).unbind(1)
+        return top_B, left_B, tall_B, wide_B
     area_BT = height * width * _between(uniform_BT2[..., 0], *config.crop_scale)
     ratio_BT = torch.exp(_between(uniform_BT2[..., 1], *(math.log(value) for value in config.crop_ratio)))
     wide_BT = torch.round(torch.sqrt(area_BT * ratio_BT)).to(torch.int64)
@@ -188,6 +190,8 @@ def _ranks(key_BK: Tensor) -> Tensor:
 
 def _crop_flip(images_BCHW: Tensor, params: Params, config: AugmentConfig, size: tuple[int, int]) -> Tensor:
     """Crop, resize and mirror, by one matrix a sample for the rows and one for the columns."""
+    if config.crop_padding:
+        images_BCHW = functional.pad(images_BCHW, [config.crop_padding] * 4)
     H, W = images_BCHW.shape[2:]
     flip_B11 = params.flip[:, None, None]
     if config.crop_scale is None and size == (H, W):

@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from intnacl.errors import Check, Settings, must, one_of, setting
+from intnacl.errors import Check, InputError, Settings, must, one_of, setting
 
 PROBABILITY = must(lambda v: 0 <= v <= 1, "a probability in [0, 1]")
 
@@ -24,6 +24,9 @@ class AugmentConfig(Settings):
     """Area of the crop over area of the image, from and to; None: no crop."""
     crop_ratio: tuple[float, float] = setting((3 / 4, 4 / 3), _interval())
     """Width over height of the crop, from and to."""
+    crop_padding: int = setting(0, must(lambda v: v >= 0, "0 or more"))
+    """Black pixels around the image, out of which a box of the image's own size is cut. It takes
+    crop_scale=none."""
     flip_p: float = setting(0.5, PROBABILITY)
     """Probability of a horizontal flip."""
     strength: float = setting(1.0, must(lambda v: v >= 0, "a number >= 0"))
@@ -54,6 +57,11 @@ class AugmentConfig(Settings):
         super().__post_init__()
         check_hue = must(lambda v: 0 <= v <= 0.5, "at most 0.5, half the circle")
         check_hue("strength times the jitter of hue", self.factors[3])
+        if self.crop_padding and self.crop_scale is not None:
+            raise InputError(
+                f"crop_padding={self.crop_padding} is one way to crop, crop_scale={self.crop_scale} another: "
+                "set crop_scale=none, or leave crop_padding out."
+            )
 
     @property
     def factors(self) -> tuple[float, float, float, float]:
@@ -71,5 +79,7 @@ AUGMENTATIONS: dict[str, AugmentConfig] = {
     "paper": AugmentConfig(),
     "simclr": AugmentConfig(strength=0.5, blur_p=0.5),
     "crop_flip": AugmentConfig(jitter_p=0.0, grayscale_p=0.0),
+    # The usual one of adversarial training on CIFAR.
+    "pad_crop_flip": AugmentConfig(crop_scale=None, crop_padding=4, jitter_p=0.0, grayscale_p=0.0),
     "none": AugmentConfig(crop_scale=None, flip_p=0.0, jitter_p=0.0, grayscale_p=0.0),
 }

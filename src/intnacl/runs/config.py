@@ -17,10 +17,12 @@ from intnacl.data.augmentations import AUGMENTATIONS, AugmentConfig
 from intnacl.data.datasets import absolute_name
 from intnacl.data.draws import check_seed
 from intnacl.errors import InputError, Settings, check_choice, must, one_of, setting
+from intnacl.evaluation.adversarial_probe import AlfConfig
 from intnacl.evaluation.knn import WEIGHTS
 from intnacl.evaluation.probe import ProbeConfig
 from intnacl.losses.config import PRESETS, LossConfig
 from intnacl.models.encoders import EncoderConfig
+from intnacl.training.finetune import FinetuneConfig
 from intnacl.training.settings import TrainConfig
 
 VERSION = 2  # of config.json: raised when recipes change their defaults; files of before 2 name none
@@ -68,8 +70,8 @@ class RunConfig(Settings):
 
     recipe: str = setting("custom", free=True)
     """The name of the recipe as long as views, encoder and optimiser are its own, else "custom"."""
-    objective: str = setting("contrastive", one_of("contrastive", "supervised"))
-    """contrastive or supervised."""
+    objective: str = setting("contrastive", one_of("contrastive", "supervised", "finetune"))
+    """contrastive, supervised, or finetune: see `finetune`."""
     dataset: str = setting("digits", flag=True)
     """A data set that `intnacl datasets` lists."""
     root: str | None = setting(None, flag=True, free=True)
@@ -84,9 +86,11 @@ class RunConfig(Settings):
     loss: LossConfig = field(default_factory=LossConfig)
     augment: AugmentConfig = field(default_factory=AugmentConfig)
     adversary: AdversaryConfig = field(default_factory=AdversaryConfig)
+    finetune: FinetuneConfig = field(default_factory=FinetuneConfig)
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
     probe: ProbeConfig = field(default_factory=ProbeConfig)
+    alf: AlfConfig = field(default_factory=AlfConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
 
 
@@ -104,8 +108,8 @@ FLAGS = {key: one.name for key, one in SETTINGS.items() if one.metadata.get("fla
 
 
 def loss_name(config: RunConfig) -> str:
-    """Return the preset with these settings, else the loss's numerator and negatives."""
-    if config.objective == "supervised":
+    """Return the preset with these settings, else the loss's numerator and negatives; or the objective."""
+    if config.objective != "contrastive":
         return config.objective
     loss = config.loss if config.loss.weight == "one" else replace(config.loss, weight="loss")  # both are ŵ
     for name, row in PRESETS.items():
@@ -238,8 +242,11 @@ def unused(config: RunConfig) -> dict[str, str]:
     """Return the settings of loss and views that a run does not use: name -> settings that would use it."""
     loss_settings = [key for key in SETTINGS if key.startswith("loss.")]
     adversary = [key for key in SETTINGS if key.startswith("adversary.")]
-    if config.objective == "supervised":
-        return dict.fromkeys((*loss_settings, *adversary, "augment.mix_of"), "objective=contrastive")
+    finetune = [key for key in SETTINGS if key.startswith("finetune.")]
+    elsewhere = {} if config.objective == "finetune" else dict.fromkeys(finetune, "objective=finetune")
+    if config.objective != "contrastive":
+        contrastive = dict.fromkeys((*loss_settings, *adversary, "augment.mix_of"), "objective=contrastive")
+        return elsewhere | contrastive
     loss, m = config.loss, "loss.num_positives above 1"
     several, robust, estimators = loss.num_positives > 1, loss.alpha > 0, {loss.negatives}
     if robust:
@@ -255,4 +262,4 @@ def unused(config: RunConfig) -> dict[str, str]:
         (estimators != {"g0"}, ("loss.tau_plus",), "loss.negatives=g1 or g2"),
         ("g2" in estimators, ("loss.beta",), "loss.negatives=g2"),
     )
-    return {name: need for used, names, need in rules if not used for name in names}
+    return elsewhere | {name: need for used, names, need in rules if not used for name in names}
