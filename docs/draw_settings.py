@@ -20,13 +20,14 @@ OPENING = """# Settings
 
 This page lists everything that a run depends on, by dotted name. Change a setting on the command line of
 `run`, `pretrain`, `supervised` or `reproduce`, such as `--set loss.temperature=0.2 encoder.name=resnet34`.
-`probe` takes those of `probe`. The first three commands also take a TOML file as `--config`:
+`probe` takes those of `probe` and, by its protocol, those of `alf`, or of `finetune` and `train`. The first
+three commands also take a TOML file as `--config`:
 
 ```toml
 dataset = "folder:~/images"
 size = 64
 preset = "intnacl"
-augment = "simclr"          # paper, simclr, crop_flip, pad_crop_flip or none; or a table [augment] of settings
+augment = "simclr"          # a name, such as crop_flip or none, or a table [augment] of settings
 
 [train]
 epochs = 200
@@ -38,8 +39,8 @@ order: the default, the recipe of the data set, the file, `--preset`, flags and 
 settings of `loss` ([losses.md](losses.md#special-cases) lists them), a recipe those in the last column. CIFAR
 has the recipe `paper`. One's own images (`folder:`, `parquet:`, `npz:`) have `own`, which trains as the paper
 does and attacks at 8/255. `--recipe strong` and `--recipe knn90` are described in [strong.md](strong.md).
-`--recipe robust` ([robust.md](robust.md)) lies over the recipe of the data set; on digits its values are those
-of `robust_digits`. A recipe's learning rate is for its own optimiser (adam's also for adamw). The run's
+`--recipe robust` ([robust.md](robust.md)) lies over the recipe of the data set; on digits its values are
+those of `robust_digits`. A recipe's learning rate is for its own optimiser (adam's also for adamw). The run's
 `config.json` holds the final values.
 """
 

@@ -8,8 +8,10 @@ import pytest
 import torch
 
 from digits_model import SmallNet, digits
+from intnacl.attacks import autoattack
 from intnacl.attacks.named import named_attack
-from intnacl.evaluation import hcl_probe, knn, probe, robustness
+from intnacl.evaluation import adversarial_probe, corruptions, hcl_probe, knn, probe, robustness
+from intnacl.evaluation.adversarial_probe import AlfConfig
 from intnacl.evaluation.probe import ProbeConfig
 
 IMAGES, LABELS = digits()
@@ -69,3 +71,30 @@ def test_robustness(encoder):
     found = [*figures.pop("attacks"), *figures.pop("worst_case")]
     assert [tuple(row.values()) for row in found] == rows
     assert figures == {"clean": near(88.0), "images": 200, "zero_gradients": 0, "warnings": []}
+
+
+def test_adversarial_probe(encoder):
+    assert adversarial_probe.FORMAT == 1
+    config = AlfConfig(epochs=5, batch_size=100, lr=0.5, steps=2)
+    _, figures = adversarial_probe.evaluate(encoder, TRAIN, TEST, lambda x, step: x.float() / 255, config)
+    assert figures == {"accuracy": near(26.5), "train_accuracy": near(26.33), "classes": 10}
+
+
+def test_corruptions(encoder):
+    assert corruptions.FORMAT == 1
+    classifier, _ = probe.evaluate(encoder, TRAIN, TEST, LBFGS)
+    for name, mean, by_severity in (
+        ("contrast", 53.0, [80.5, 60.0, 53.0, 42.5, 29.0]),
+        ("gaussian_noise", 83.8, [86.0, 86.0, 86.5, 79.5, 81.0]),
+    ):
+        figures = corruptions.evaluate(classifier, *TEST, name)
+        assert figures == {"accuracy": near(mean), "by_severity": near(by_severity), "clean": near(88.0)}
+
+
+def test_autoattack(encoder):
+    """A few images under the first two of its attacks."""
+    assert autoattack.FORMAT == 2
+    classifier, _ = probe.evaluate(encoder, TRAIN, TEST, LBFGS)
+    x, y = TEST[0][:60] / 255, TEST[1][:60]
+    found = autoattack.autoattack(classifier, x, y, 0.02, stages=["apgd-ce", "apgd-t"])
+    assert int((classifier(found).argmax(1) == y).sum()) == pytest.approx(28, abs=1)

@@ -145,3 +145,38 @@ def test_images_that_are_not_the_classifiers_are_none(tmp_path, damage):
         (probe,) = run.folder.measurements.glob("probe-*")
         (path if damage == "gone" else probe).unlink()
     assert load_examples(run, "digits") is None
+
+
+def test_autoattack_goes_on_after_the_last_of_its_attacks(tmp_path, monkeypatch):
+    """Stopped after every attack on every few images, it gives the verdicts of one go."""
+    monkeypatch.setattr(robustness, "CHUNK", 16)
+    monkeypatch.setattr("intnacl.attacks.square.QUERIES", 30)
+    monkeypatch.setattr("intnacl.attacks.apgd.STEPS", 10)
+    monkeypatch.setattr("intnacl.attacks.fab.STEPS", 5)
+    attack = [named_attack("autoattack", 0.06, images=40)]
+    (whole,) = measure_attacks(trained(tmp_path / "whole"), "digits", attack)
+    run = trained(tmp_path / "stopped")
+    save, stages = run.measurements.save, []
+
+    class StoppedError(Exception):
+        pass
+
+    def stop(found: Any) -> None:
+        save(found)
+        if found.kind == "attack" and not found.is_complete:
+            stages.append((found.verdicts.get("underway") or {}).get("stage"))
+            raise StoppedError
+
+    monkeypatch.setattr(run.measurements, "save", stop)
+    while True:
+        try:
+            (found,) = measure_attacks(run, "digits", attack)
+            break
+        except StoppedError:
+            continue
+    assert stages[:5] == ["apgd-ce", "apgd-t", "fab-t", None, "apgd-ce"]
+    assert found.verdicts == whole.verdicts
+    assert found.figures == whole.figures
+    row = found.figures["attacks"][0]
+    assert (row["images"], len(found.verdicts["clean"])) == (40, 355)
+    assert 0 < row["accuracy"] < row["clean"]

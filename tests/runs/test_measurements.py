@@ -13,7 +13,6 @@ import torch
 
 import intnacl
 from intnacl.errors import InputWarning
-from intnacl.evaluation.probe import ProbeConfig
 from intnacl.runs import measurements
 from intnacl.runs.folder import RunFolder
 from intnacl.runs.images import RunImages
@@ -27,7 +26,7 @@ class Store:
     """Measurements of a made-up kNN accuracy, which counts how often it is measured."""
 
     def __init__(self, folder: Path) -> None:
-        self.stored, self.calls = Measurements(RunFolder(folder), "abc", ProbeConfig()), 0
+        self.stored, self.calls = Measurements(RunFolder(folder), "abc", resolve()), 0
         self.images = RunImages(resolve())
 
     def measure(self, k: int = 1) -> Measurement:
@@ -56,7 +55,7 @@ def test_it_is_made_once_for_the_same_settings(store):
     assert first.figures == {"accuracy": 1.0}
     assert store.measure(k=2).figures == {"accuracy": 2.0}
     assert [one.figures["accuracy"] for one in store.stored.all("knn")] == [1.0, 2.0]
-    other = Measurements(store.stored.folder, "another encoder", ProbeConfig())
+    other = Measurements(store.stored.folder, "another encoder", resolve())
     assert list(other.all("knn")) == []
 
 

@@ -13,7 +13,7 @@ from intnacl.console import two_decimals
 from intnacl.runs.attack import AttackGroup, attacks_at, group_rows, measure_attacks
 from intnacl.runs.folder import RunFolder
 from intnacl.runs.measure import measure_hcl_probe, measure_knn, measure_probe
-from intnacl.runs.measurements import Measurements
+from intnacl.runs.measurements import KINDS, Measurements
 from intnacl.runs.opened import Run
 from intnacl.runs.overview import Overview
 from intnacl.runs.page import print_attacks, print_probes, print_result, render, write_result_and_page
@@ -63,7 +63,7 @@ def test_a_page_is_drawn_from_what_is_stored(tmp_path, monkeypatch):
     monkeypatch.setattr("intnacl.runs.images.load", None)
     run.folder.page.unlink()
     assert write_result_and_page(run)
-    assert seen == ["probe", "hcl_probe", "knn", "attack"]
+    assert seen == list(KINDS)
     assert Tags(run.folder.page.read_text()).seen == Tags(before).seen
 
 

@@ -43,8 +43,8 @@ def test_the_keys_and_where_the_numbers_come_from(tmp_path):
     assert fgsm < clean
     row = next(row for row in result["attacks"] if row["name"] == "pgd" and row["eps"] == 0.1)
     assert row == {
-        "dataset": "digits", "split": "test", "name": "pgd", "eps": 0.1, "steps": 10, "step_size": 0.01,
-        "restarts": 2, "images": 64, "accuracy": attacks["pgd", 0.1]["accuracy"],
+        "dataset": "digits", "protocol": "slf", "split": "test", "name": "pgd", "eps": 0.1, "steps": 10,
+        "step_size": 0.01, "restarts": 2, "images": 64, "accuracy": attacks["pgd", 0.1]["accuracy"],
         "clean": attacks["pgd", 0.1]["clean"],
     }  # fmt: skip
     names = [(row["name"], row["eps"]) for row in result["attacks"]]

@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import signal
-import sys
 from typing import Any
 
 import pytest
@@ -135,12 +134,7 @@ def test_mistakes_are_found_before_training(tmp_path, setting, value, message):
     assert not (tmp_path / "run").exists()
 
 
-def test_where_autoattack_cannot_be_done_is_told_before_training(tmp_path, monkeypatch):
-    wanted = config(root=str(tmp_path), **{"evaluation.attacks": ("fgsm", "autoattack")})
-    with monkeypatch.context() as patch:
-        patch.setitem(sys.modules, "pyautoattack", None)
-        must_refuse(check, wanted, RunImages(wanted), r"pip install '/.*\[autoattack\]'")
-    monkeypatch.setattr("intnacl.runs.stages.require_autoattack", lambda: None)
+def test_where_autoattack_cannot_be_done_is_told_before_training(tmp_path):
     name = write_images(tmp_path / "images", classes=("cat", "cow", "dog"))
     for where in ({"dataset": name}, {"evaluation.transfer": (name,)}):
         asked = config(root=str(tmp_path), **where, **{"evaluation.attacks": ("pgd", "autoattack")})

@@ -1,40 +1,120 @@
-"""AutoAttack (Croce & Hein 2020), standard version, through the optional package pyautoattack."""
+"""AutoAttack, standard version (Croce & Hein 2020): APGD-CE, APGD-T, FAB-T and Square, one after the other.
 
-import logging
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+Each sees only the images that the ones before it did not fool, and of its own it drops those that it has
+fooled. Random draws depend on the seed and on an image's place alone, so neither batches nor a stop in
+between changes a verdict. tests/attacks/test_autoattack.py compares the verdicts with those of pyautoattack.
+"""
+
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
-from intnacl.attacks.gradient import check_attack
+from intnacl.attacks.apgd import apgd, cross_entropy, targeted_dlr
+from intnacl.attacks.fab import fab
+from intnacl.attacks.gradient import check_attack, plain_gradients
+from intnacl.attacks.square import square
 from intnacl.attacks.training_view import Model, rows_of
-from intnacl.errors import InputError, missing_extra
+from intnacl.errors import InputError, check_count
 
-TARGETS = 9  # target classes of the standard version's APGD-T and FAB-T
-FEWEST = 4  # classes that the targeted attacks' loss needs
+TARGETS = 9  # target classes of APGD-T and FAB-T: the most likely wrong ones
+FEWEST = 4  # classes that the targeted loss needs
+FORMAT = 2  # raise it when the same settings give other verdicts; 1 was pyautoattack's
 
 
 def autoattack(
-    model: Model, x: Tensor, y: Tensor, eps: float, *, seed: int = 0, batch_size: int = 256
+    model: Model,
+    x: Tensor,
+    y: Tensor,
+    eps: float,
+    *,
+    seed: int = 0,
+    batch_size: int = 256,
+    stages: Sequence[str] | None = None,
+    places: Tensor | None = None,
 ) -> Tensor:
-    """Return adversarial images (B, 3, H, W) in ℓ∞ ball and box by APGD-CE, APGD-T, FAB-T and Square.
+    """Return adversarial images in the ℓ∞ ball and the box, or x where all attacks fail: (B, 3, H, W).
 
-    Each attack sees only the samples that the ones before it did not fool. With fewer than ten classes the
-    targeted attacks try every wrong class; their loss needs at least `FEWEST`.
+    With fewer than ten classes the targeted attacks try every wrong class; their loss needs at least
+    `FEWEST`.
+
+    Args:
+        model: pixels to logits.
+        x: pixels in [0, 1].
+        y: labels.
+        eps: radius of the ball.
+        seed: of the random draws.
+        batch_size: images of a pass through the model.
+        stages: the attacks, of `STAGES`; all by default.
+        places: (B,), by which images draw random numbers; 0 … B − 1 by default.
     """
-    attack_class = require_autoattack()
     check_attack(model, x, y, eps)
-    with torch.no_grad():
-        classes = rows_of(model, x[:1]).shape[1]
-    check_targets(classes)
-    with _isolated(x):
-        attack = attack_class(model, eps=eps, norm="Linf", version="standard", seed=seed, device=x.device)
-        attack.apgd_targeted.n_target_classes = attack.fab.n_target_classes = min(TARGETS, classes - 1)
-        adversarial, _ = attack.run_standard_evaluation(x, y, batch_size=batch_size)
-    result: Tensor = adversarial.detach()
-    return result
+    check_count("batch_size", batch_size)
+    x, y = x.detach(), y.long()
+    places = torch.arange(len(x)) if places is None else places
+    found = x.clone()
+    with plain_gradients(x.device), torch.no_grad():
+        logits = torch.cat([rows_of(model, batch) for batch in torch.split(x, batch_size)])
+        check_targets(logits.shape[1])
+        # The label of a right image comes first, and is no target.
+        targets = logits.topk(min(TARGETS, logits.shape[1] - 1) + 1, dim=1).indices[:, 1:]
+        left = (logits.argmax(dim=1) == y).nonzero().squeeze(1)
+        for stage in STAGES if stages is None else stages:
+            still = []
+            for rows in torch.split(left, batch_size):
+                drawn = [(seed << 32) + 64 * int(place) for place in places[rows.cpu()]]
+                found[rows] = STAGES[stage](model, x[rows], y[rows], targets[rows], eps, drawn)
+                still.append(rows[rows_of(model, found[rows]).argmax(dim=1) == y[rows]])
+            left = torch.cat(still) if still else left
+    return found
+
+
+def _on_targets(
+    attack: Callable[[Tensor, Tensor, Tensor, Sequence[int]], Tensor],
+    x: Tensor,
+    y: Tensor,
+    targets_BT: Tensor,
+    seeds: Sequence[int],
+) -> Tensor:
+    """Return x attacked towards one target after the other; samples that are fooled leave."""
+    found, left = x.clone(), torch.arange(len(x), device=x.device)
+    for number, target_B in enumerate(targets_BT.unbind(1)):
+        if len(left) == 0:
+            break
+        own = [seeds[row] + number for row in left.tolist()]
+        found[left] = attack(x[left], y[left], target_B[left], own)
+        left = left[(found[left] == x[left]).flatten(1).all(1)]
+    return found
+
+
+def _apgd_ce(model: Model, x: Tensor, y: Tensor, targets: Tensor, eps: float, seeds: Sequence[int]) -> Tensor:
+    return apgd(model, x, y, y, eps, cross_entropy, seeds)
+
+
+def _apgd_t(model: Model, x: Tensor, y: Tensor, targets: Tensor, eps: float, seeds: Sequence[int]) -> Tensor:
+    def attack(x: Tensor, y: Tensor, target: Tensor, seeds: Sequence[int]) -> Tensor:
+        return apgd(model, x, y, target, eps, targeted_dlr, seeds)
+
+    return _on_targets(attack, x, y, targets, [seed + 16 for seed in seeds])
+
+
+def _fab_t(model: Model, x: Tensor, y: Tensor, targets: Tensor, eps: float, seeds: Sequence[int]) -> Tensor:
+    def attack(x: Tensor, y: Tensor, target: Tensor, seeds: Sequence[int]) -> Tensor:
+        return fab(model, x, y, target, eps)
+
+    return _on_targets(attack, x, y, targets, seeds)
+
+
+def _square(model: Model, x: Tensor, y: Tensor, targets: Tensor, eps: float, seeds: Sequence[int]) -> Tensor:
+    return square(model, x, y, eps, [seed + 32 for seed in seeds])
+
+
+STAGES: dict[str, Callable[[Model, Tensor, Tensor, Tensor, float, Sequence[int]], Tensor]] = {
+    "apgd-ce": _apgd_ce,
+    "apgd-t": _apgd_t,
+    "fab-t": _fab_t,
+    "square": _square,
+}
 
 
 def check_targets(classes: int) -> None:
@@ -43,28 +123,3 @@ def check_targets(classes: int) -> None:
         raise InputError(
             f"AutoAttack's targeted loss needs at least {FEWEST} classes, these are {classes}: use pgd."
         )
-
-
-def require_autoattack() -> type:
-    """Return the package's class, or raise an error that says how to install it."""
-    try:
-        from pyautoattack import AutoAttack
-    except ImportError:
-        raise missing_extra("pyautoattack", "autoattack", "AutoAttack") from None
-    found: type = AutoAttack
-    return found
-
-
-@contextmanager
-def _isolated(x: Tensor) -> Iterator[None]:
-    """Turn autocast off, and undo at the end what the package does to generators, tracing and logs."""
-    trace, logger = sys.gettrace(), logging.getLogger("auto-attack")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    devices = [x.device] if x.is_cuda else []
-    try:
-        with torch.random.fork_rng(devices=devices), torch.autocast(x.device.type, enabled=False):
-            yield
-    finally:
-        logger.setLevel(level)
-        sys.settrace(trace)

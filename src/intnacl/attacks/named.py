@@ -49,6 +49,7 @@ class AttackRow(TypedDict):
     accuracy: float
     clean: NotRequired[float]  # missing in results of earlier versions
     dataset: NotRequired[str]
+    protocol: NotRequired[str]  # how the classifier was trained: slf, alf or aff; slf where it is missing
     of: NotRequired[list[str]]  # worst case: the attacks that it is over
     split: NotRequired[str]
 

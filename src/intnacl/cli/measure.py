@@ -1,11 +1,13 @@
 """`intnacl probe`, `knn`, `attack`, `embed` and `export`: what is done with a trained run."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 from cyclopts import Parameter
 
 from intnacl.cli.flags import FRACTIONS, MANY, pairs
+from intnacl.errors import InputError
 
 
 def probe(
@@ -17,13 +19,19 @@ def probe(
     batch_size: int | None = None,
     lr: float | None = None,
     set_: Annotated[tuple[str, ...], MANY, Parameter(name="--set")] = (),
+    out: Path | None = None,
     root: Path | None = None,
     device: str = "auto",
+    max_minutes: float | None = None,
 ) -> None:
     """Train a linear probe on a run's frozen features, on its own data set or on others (transfer).
 
     Reports the last epoch's accuracy on all test images, and fails if the encoder's weights or batch norm
     statistics change. Results are stored in RUN/parts; the same measurement is not repeated.
+
+    Of the protocols by which robust encoders are compared, slf is the linear probe of the run itself, alf
+    trains the layer on attacked images, and aff trains the whole encoder adversarially: it writes a run of
+    its own, and the same command resumes it.
 
     **Examples**
 
@@ -33,6 +41,8 @@ def probe(
     intnacl probe runs/c100 --protocol quick   # L-BFGS, no epochs of Adam
     intnacl probe runs/c100 --protocol clae    # raw features at rate 3e-4
     intnacl probe runs/c100 --protocol hcl     # augmented, batch norm trains
+    intnacl probe runs/c10 --protocol alf      # attacked at 8/255
+    intnacl probe runs/c10 --protocol aff --out runs/c10-aff
     intnacl probe runs/c100 --lr 0.01 --set probe.standardize=true
     ```
 
@@ -43,25 +53,71 @@ def probe(
     dataset
         Data sets with images of the run's size; by default the run's own.
     protocol
-        run (the probe settings of the run's configuration), quick, clae or hcl.
+        run or slf (the probe settings of the run's configuration), quick, clae, hcl, alf or aff.
     epochs
-        Passes over the features, where Adam makes them; by default the protocol's.
+        Passes over the features, where Adam makes them, or over the images; by default the protocol's.
     batch_size
-        Samples per batch of Adam; by default the protocol's.
+        Samples per batch; by default the protocol's.
     lr
-        Learning rate of Adam; by default the protocol's.
+        Learning rate; by default the protocol's.
     set_
-        Any setting of the probe in docs/settings.md by its dotted name: probe.solver=lbfgs probe.l2=1e-3 …
+        Any setting of the probe in docs/settings.md by its dotted name: probe.solver=lbfgs probe.l2=1e-3 …;
+        of alf, those of alf; of aff, those of finetune and train.
+    out
+        Of aff, the folder to write to; by default RUN-aff.
     root
         Data folder; by default the run's own.
     device
         auto, cpu, cuda, cuda:1 …
     """
+    part = "train" if protocol == "aff" else "probe"
+    given = {f"{part}.epochs": epochs, f"{part}.batch_size": batch_size, f"{part}.lr": lr}
+    changes = {key: value for key, value in given.items() if value is not None} | pairs(set_)
+    if protocol == "aff":
+        _finetune(run, dataset, changes, out, root, device, max_minutes)
+    if out is not None or max_minutes is not None:
+        flag = "--out" if out is not None else "--max-minutes"
+        raise InputError(f"{flag} belongs to --protocol aff: leave it out, as other probes stay in RUN.")
     from intnacl.runs.commands import probe_command
 
-    given = {"probe.epochs": epochs, "probe.batch_size": batch_size, "probe.lr": lr}
-    changes = {key: value for key, value in given.items() if value is not None} | pairs(set_)
     probe_command(run, dataset, protocol, changes, device, root)
+
+
+def _finetune(
+    path: Path,
+    datasets: Sequence[str],
+    changes: Mapping[str, object],
+    out: Path | None,
+    root: Path | None,
+    device: str,
+    max_minutes: float | None,
+) -> NoReturn:
+    """Fine-tune a run's encoder adversarially and measure it, in a run folder of its own."""
+    from intnacl.cli.train import end
+    from intnacl.console import show
+    from intnacl.errors import check_choice
+    from intnacl.runs.config import SETTINGS
+    from intnacl.runs.finetune import finetuned_folder, finetuning_of
+    from intnacl.runs.folder import RunFolder
+    from intnacl.runs.opened import open_run
+    from intnacl.runs.page import print_result
+    from intnacl.runs.stages import train_and_measure
+    from intnacl.training.ranks import ranks
+    from intnacl.training.stop import Stop
+
+    if len(datasets) > 1:
+        raise InputError(f"--dataset {' '.join(datasets)}: --protocol aff takes one, as it writes one run.")
+    for key in changes:
+        check_choice("setting", key, [name for name in SETTINGS if name.startswith(("finetune.", "train."))])
+    with ranks(device) as here, Stop(max_minutes) as stop:
+        run = open_run(path, device=here.device, root=root)
+        (name,) = run.named(datasets)
+        config = finetuning_of(run, name, changes)
+        folder = RunFolder(out) if out else finetuned_folder(run, name)
+        reason = train_and_measure(config, folder, here, stop, show)
+        if reason is None and here.main:
+            print_result(folder)
+    end(reason, here)
 
 
 def knn(
@@ -110,6 +166,7 @@ def attack(
     eps: Annotated[tuple[float, ...], MANY, FRACTIONS] = (),
     attacks: Annotated[tuple[str, ...], MANY] = ("fgsm", "pgd", "pgd_tuned"),
     images: int | None = None,
+    protocol: str | None = None,
     root: Path | None = None,
     device: str = "auto",
 ) -> None:
@@ -122,6 +179,7 @@ def attack(
     intnacl attack runs/c100 --eps 0.002 0.004 --attacks fgsm pgd
     intnacl attack runs/c100 --eps 8/255 --attacks autoattack --images 1000
     intnacl attack runs/c100 --dataset cifar10
+    intnacl attack runs/c10 --eps 8/255 --attacks autoattack --protocol alf
     ```
 
     Parameters
@@ -138,6 +196,9 @@ def attack(
         fgsm, pgd (the paper's), pgd_tuned (step eps/4, 40 steps) and autoattack; by default the first three.
     images
         Attack a fixed random selection of this many test images; by default all.
+    protocol
+        The classifier to attack: slf (the run's own probe) or alf (its linear layer is trained on attacked
+        images); by default the run's own, which a run of `probe --protocol aff` has trained already.
     root
         Data folder; by default the run's own.
     device
@@ -145,7 +206,50 @@ def attack(
     """
     from intnacl.runs.commands import attack_command
 
-    attack_command(run, dataset, eps, attacks, images, device, root)
+    attack_command(run, dataset, eps, attacks, images, device, root, protocol)
+
+
+def corruptions(
+    run: Path,
+    *,
+    dataset: Annotated[tuple[str, ...], MANY] = (),
+    only: Annotated[tuple[str, ...], MANY] = (),
+    protocol: str | None = None,
+    root: Path | None = None,
+    device: str = "auto",
+) -> None:
+    """Measure a run's classifier on images with 15 common corruptions (those of CIFAR-10-C).
+
+    Images are corrupted on the spot, at five severities, always in the same way. The photographs of frost
+    come with the package imagecorruptions (the extra `corruptions`).
+
+    **Examples**
+
+    ```
+    intnacl corruptions runs/c10
+    intnacl corruptions runs/c10 --only fog contrast
+    intnacl corruptions runs/c10 --dataset cifar100 --protocol alf
+    ```
+
+    Parameters
+    ----------
+    run
+        A run folder with a trained encoder.
+    dataset
+        Data sets with images of the run's size; by default the run's own.
+    only
+        Some of gaussian_noise, shot_noise, impulse_noise, defocus_blur, glass_blur, motion_blur, zoom_blur,
+        snow, frost, fog, brightness, contrast, elastic_transform, pixelate and jpeg_compression.
+    protocol
+        The classifier: slf, alf or aff, as of `attack`; by default the run's own.
+    root
+        Data folder; by default the run's own.
+    device
+        auto, cpu, cuda, cuda:1 …
+    """
+    from intnacl.runs.commands import corruptions_command
+
+    corruptions_command(run, dataset, only, protocol, device, root)
 
 
 def embed(

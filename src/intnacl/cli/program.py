@@ -29,7 +29,8 @@ app = App(
 app.command(datasets.datasets)
 for command in (
     theory.nca, theory.bounds, train.pretrain, train.run, train.supervised, train.bench,
-    measure.probe, measure.knn, measure.attack, measure.embed, measure.export, paper.reproduce, paper.report,
+    measure.probe, measure.knn, measure.attack, measure.corruptions, measure.embed, measure.export,
+    paper.reproduce, paper.report,
 ):  # fmt: skip
     app.command(command)
 

@@ -45,7 +45,7 @@ def pretrain(flags: Flags = DEFAULTS) -> None:
         reason = train_encoder(config, folder, here, stop)
         if reason is None and here.main:
             show(f"done: {folder.encoder}")
-    _end(reason, here)
+    end(reason, here)
 
 
 def run(
@@ -109,7 +109,7 @@ def run(
         reason = run_all(configs, seeds, folder, here, stop, show)
     if here.main and reason is None:
         write_comparison(folder, list(configs), seeds)
-    _end(reason, here)
+    end(reason, here)
 
 
 def supervised(flags: Flags = DEFAULTS) -> None:
@@ -186,7 +186,7 @@ def _run(flags: Flags, more: Mapping[str, object]) -> NoReturn:
         reason = train_and_measure(config, folder, here, stop, show)
         if reason is None and here.main:
             print_result(folder)
-    _end(reason, here)
+    end(reason, here)
 
 
 def _resolve(
@@ -212,7 +212,7 @@ def _resolve(
     return configs
 
 
-def _end(reason: str | None, here: "Ranks") -> NoReturn:
+def end(reason: str | None, here: "Ranks") -> NoReturn:
     """Exit; if the work was stopped early, for the `reason`, say so and how to go on."""
     from intnacl.console import show
 

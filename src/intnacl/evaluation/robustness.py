@@ -4,15 +4,17 @@ Shapes: N images, uint8 (N, 3, H, W), labels (N,), n ≤ N of them attacked, P o
 pixels in [0, 1] to logits. Accuracies are in percent of the attacked images.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import NamedTuple, TypedDict
 
 import torch
 from torch import Tensor, nn
 
+from intnacl.attacks.autoattack import STAGES, autoattack
 from intnacl.attacks.gradient import along, gradient_sign, input_gradient, plain_gradients
-from intnacl.attacks.named import FGSM, Attack, AttackRow
+from intnacl.attacks.named import FGSM, Attack, AttackRow, AutoAttack
 from intnacl.attacks.sanity import accuracy_warnings, gradient_warnings, mode_warnings
 from intnacl.errors import InputError
 from intnacl.evaluation.features import check_images, eval_mode, pixels
@@ -20,6 +22,7 @@ from intnacl.evaluation.precision import exact_float32, tf32_convolutions
 
 FORMAT = 1  # raise it when the same settings give other figures: stored ones are then measured again
 PORTION = 2**25  # pixels of the images that are attacked together: all of CIFAR's test images
+CHUNK = 1024  # images that go through AutoAttack together: a GPU is busy, and little is lost by a stop
 
 
 class RobustnessFigures(TypedDict):
@@ -45,6 +48,17 @@ class Verdicts(NamedTuple):
     """(n,) bool. It ends early, or is empty, where the attack is limited to fewer images."""
     clean: Tensor
     """(P,) bool: which images of the whole portion are right without an attack."""
+    underway: str | None = None
+    """Of AutoAttack, its last attack that the portion has been through, where others are to follow."""
+
+
+class Underway(NamedTuple):
+    """A portion of images that AutoAttack was stopped in."""
+
+    stage: str
+    """The last of its attacks that all of them have been through."""
+    right: Tensor
+    """(n,) bool: which of them were right until then."""
 
 
 def evaluate(
@@ -65,14 +79,16 @@ def evaluate(
             f"attacks={attacks!r}: give a list of attacks, such as [named_attack('pgd_tuned', 8 / 255)]."
         )
     warnings = mode_warnings(classifier)
-    clean: dict[int, Tensor] = {}
-    right: dict[Attack, list[Tensor]] = {attack: [] for attack in attacks or [FGSM(eps=0.0)]}
-    for found in verdicts(classifier, images, labels, list(right), batch_size=batch_size, device=device):
-        clean[found.start] = found.clean
-        right[found.attack].append(found.right)
+    tried = list(attacks) or [FGSM(eps=0.0)]
+    clean: dict[Attack, list[Tensor]] = {attack: [] for attack in tried}
+    right: dict[Attack, list[Tensor]] = {attack: [] for attack in tried}
+    for found in verdicts(classifier, images, labels, tried, batch_size=batch_size, device=device):
+        if found.underway is None:
+            clean[found.attack].append(found.clean)
+            right[found.attack].append(found.right)
     zero = zero_gradients(classifier, images, labels, batch_size=batch_size, device=device)
     right_n = {attack: torch.cat(right[attack]) for attack in attacks}
-    return figures(torch.cat(list(clean.values())), right_n, zero, warnings)
+    return figures(torch.cat(clean[tried[0]]), right_n, zero, warnings)
 
 
 def figures(
@@ -97,30 +113,51 @@ def verdicts(
     attacks: Sequence[Attack],
     *,
     done: Mapping[Attack, int] | None = None,
+    underway: Mapping[Attack, Underway] | None = None,
     batch_size: int = 256,
     device: torch.device | str = "cpu",
 ) -> Iterator[Verdicts]:
     """Yield, portion by portion and attack by attack, which images stay right.
 
     `done` is the number of images, in the order of `attack_order`, that an attack has been through before:
-    portions that begin below it are skipped. It changes no verdict, and neither do the other attacks: they
-    share pixels, clean verdicts and the direction of FGSM.
+    portions that end there are skipped. `underway` is what was last yielded of the portion after these, where
+    AutoAttack was stopped in it. Neither changes a verdict, and neither do the other attacks: they share
+    pixels, clean verdicts and the direction of FGSM.
     """
     check_images(images, labels)
     with _judging(classifier, device):
         _check_classifier(classifier, pixels(images[:2], device), labels)
     order, size = attack_order(len(images)), max(batch_size, PORTION // images[0].numel())
     for start in range(0, len(images), size):
-        left = [attack for attack in attacks if (done or {}).get(attack, 0) <= start]
+        rows = order[start : start + size]
+        left = [attack for attack in attacks if (done or {}).get(attack, 0) < start + len(rows)]
         if not left:
             continue
-        rows = order[start : start + size]
         with _judging(classifier, device):
             x, y = pixels(images[rows], device), labels[rows].to(device)
             clean = _is_right(classifier, x, y, batch_size)
         signs: dict[int, Tensor] = {}
         for attack in left:
             count = len(x) if attack.images is None else min(len(x), max(0, attack.images - start))
+            if isinstance(attack, AutoAttack):
+                already = (done or {}).get(attack, 0)
+                for first in range(max(0, already - start), len(x), CHUNK):
+                    rows_n = slice(first, max(first, min(first + CHUNK, count)))
+                    begun = (underway or {}).get(attack) if start + first == already else None
+                    for stage, right in _stages(
+                        attack,
+                        classifier,
+                        x[rows_n],
+                        y[rows_n],
+                        clean[rows_n],
+                        start + first,
+                        begun,
+                        batch_size,
+                        device,
+                    ):
+                        whole = clean[first : first + CHUNK].cpu()
+                        yield Verdicts(attack, start + first, right.cpu(), whole, stage)
+                continue
             x_n, y_n = x[:count], y[:count]
             with _judging(classifier, device):
                 if count == 0:
@@ -134,27 +171,79 @@ def verdicts(
                     right = _is_right(classifier, moved, y_n, batch_size)
                 else:
                     # Random starts depend on the seed and the place alone, not on how other portions fared.
-                    right = _search(attack, classifier, x_n, y_n, attack.seed + start, batch_size)
-                    right &= clean[:count]
+                    search = partial(_attacked, attack, classifier, attack.seed + start, batch_size)
+                    right = _still_right(search, classifier, x_n, y_n, batch_size) & clean[:count]
             yield Verdicts(attack, start, right.cpu(), clean.cpu())
 
 
-def _search(
-    attack: Attack, classifier: nn.Module, x: Tensor, y: Tensor, seed: int, batch_size: int
-) -> Tensor:
-    """Return which images stay right under an attack of many steps, judged in float32.
+def _stages(
+    attack: AutoAttack,
+    classifier: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    right: Tensor,
+    start: int,
+    begun: Underway | None,
+    batch_size: int,
+    device: torch.device | str,
+) -> Iterator[tuple[str | None, Tensor]]:
+    """Yield which images are right after each of AutoAttack's attacks, with its name; None for the last.
 
-    The search is in TF32; images that only its rounding made wrong are attacked once more in float32.
+    `right` are those that are so without an attack, `start` is the place of the first.
     """
+    names = list(STAGES)
+    if begun is not None:
+        right, names = begun.right.to(right.device), names[names.index(begun.stage) + 1 :]
+    for name in names:
+        left = right.nonzero().squeeze(1)
+        if len(left):
+
+            def search(x: Tensor, y: Tensor, rows: Tensor, name: str = name, left: Tensor = left) -> Tensor:
+                places = left[rows] + start
+                return autoattack(
+                    classifier,
+                    x,
+                    y,
+                    attack.eps,
+                    seed=attack.seed,
+                    batch_size=batch_size,
+                    stages=[name],
+                    places=places,
+                )
+
+            right = right.clone()
+            with _judging(classifier, device):
+                right[left] = _still_right(search, classifier, x[left], y[left], batch_size)
+        yield (None if name == names[-1] else name), right
+
+
+def _attacked(
+    attack: Attack, classifier: nn.Module, seed: int, batch_size: int, x: Tensor, y: Tensor, rows: Tensor
+) -> Tensor:
+    return attack(classifier, x, y, generator=torch.Generator().manual_seed(seed), batch_size=batch_size)
+
+
+def _still_right(
+    search: Callable[[Tensor, Tensor, Tensor], Tensor],
+    classifier: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    batch_size: int,
+) -> Tensor:
+    """Return which images stay right under a search, judged in float32.
+
+    The search is in TF32; images that only its rounding made wrong are attacked once more in float32. It
+    takes images, labels, and the rows of these images among all.
+    """
+    rows = torch.arange(len(x), device=x.device)
     with tf32_convolutions():
-        found = attack(classifier, x, y, generator=torch.Generator().manual_seed(seed), batch_size=batch_size)
+        found = search(x, y, rows)
         right_in_tf32 = _is_right(classifier, found, y, batch_size)
     right = _is_right(classifier, found, y, batch_size)
     doubtful = right & ~right_in_tf32
     if doubtful.any():
-        x, y = x[doubtful], y[doubtful]
-        found = attack(classifier, x, y, generator=torch.Generator().manual_seed(seed), batch_size=batch_size)
-        right[doubtful] = _is_right(classifier, found, y, batch_size)
+        found = search(x[doubtful], y[doubtful], rows[doubtful])
+        right[doubtful] = _is_right(classifier, found, y[doubtful], batch_size)
     return right
 
 

@@ -282,6 +282,11 @@ def figure(result: Result | None, dataset: str, metric: str, eps: float | None =
         if value is not None:
             return Figure(float(value), result["config"]["evaluation"].get("images"))
         eps = result["config"]["evaluation"]["eps"][0]
-    rows = [r for r in result["attacks"] if (r["dataset"], r["name"], r["eps"]) == (dataset, metric, eps)]
+    wanted = dataset, metric, eps, "slf"
+    rows = [
+        row
+        for row in result["attacks"]
+        if (row["dataset"], row["name"], row["eps"], row.get("protocol", "slf")) == wanted
+    ]
     row = max(rows, key=lambda row: int(row["images"]), default=None)
     return Figure(None) if row is None else Figure(float(row["accuracy"]), int(row["images"]))

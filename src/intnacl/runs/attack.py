@@ -18,8 +18,17 @@ from intnacl.files import fits, parse_json, read_file, write_file
 from intnacl.models.weights import parse_tensors
 from intnacl.runs.config import EvaluationConfig
 from intnacl.runs.folder import digest
+from intnacl.runs.heads import ProbeProtocol
 from intnacl.runs.images import pair
-from intnacl.runs.measurements import FORMATS, Figures, Measurement, Settings, Verdicts, environment, plain
+from intnacl.runs.measurements import (
+    Figures,
+    Measurement,
+    Settings,
+    Verdicts,
+    current_format,
+    environment,
+    plain,
+)
 
 if TYPE_CHECKING:
     from intnacl.runs.opened import Run
@@ -48,14 +57,18 @@ def describe(dataset: str, attacks: Sequence[Attack]) -> str:
     return f"{names} {dataset} at eps {radii}"
 
 
-def measure_attacks(run: "Run", dataset: str, attacks: Sequence[Attack]) -> list[Measurement]:
-    """Measure the accuracy of the run's classifier under each attack that is not measured yet.
+def measure_attacks(
+    run: "Run", dataset: str, attacks: Sequence[Attack], protocol: ProbeProtocol | None = None
+) -> list[Measurement]:
+    """Measure the accuracy of a classifier of the run under each attack that is not measured yet.
 
     What attacks share is computed once for all of them. Each one's measurement is stored after every portion
     of the images, and goes on from there after a stop.
     """
     attacks = list(dict.fromkeys(attacks))
-    settings = {attack: run.measurements.attack_settings(dataset, attack.settings()) for attack in attacks}
+    settings = {
+        attack: run.measurements.attack_settings(dataset, attack.settings(), protocol) for attack in attacks
+    }
 
     def stored() -> dict[Attack, Measurement]:
         current = {
@@ -67,21 +80,34 @@ def measure_attacks(run: "Run", dataset: str, attacks: Sequence[Attack]) -> list
     if not all(attack in measured and measured[attack].is_complete for attack in attacks):
         with run.measurements.alone(run.measurements.path("attack", one).stem for one in settings.values()):
             measured = stored()  # another process may have made some
-            _attack(run, dataset, settings, measured)
+            _attack(run, dataset, settings, measured, protocol)
     return list({digest(measured[attack].settings): measured[attack] for attack in attacks}.values())
 
 
 def _attack(
-    run: "Run", dataset: str, settings: Mapping[Attack, Settings], measured: dict[Attack, Measurement]
+    run: "Run",
+    dataset: str,
+    settings: Mapping[Attack, Settings],
+    measured: dict[Attack, Measurement],
+    protocol: ProbeProtocol | None,
 ) -> None:
     """Complete `measured`, attack by attack; each is stored after every portion of the images."""
     left = [attack for attack in settings if attack not in measured or not measured[attack].is_complete]
     if not left:
         return
     images = run.images.labelled(dataset)
-    queries, classifier = pair(images.queries), run.classifier(dataset)
+    queries, classifier = pair(images.queries), run.classifier(dataset, protocol=protocol)
     begun = {attack: found.verdicts for attack, found in measured.items() if found.verdicts}
-    verdicts = {attack: begun.get(attack, Verdicts(clean="", attacked="")) for attack in left}
+    stopped = {
+        attack: robustness.Underway(one["underway"]["stage"], _bools(one["underway"]["right"]))
+        for attack, one in begun.items()
+        if "underway" in one
+    }
+    verdicts = {
+        attack: Verdicts(clean=one["clean"], attacked=one["attacked"])
+        for attack in left
+        for one in [begun.get(attack, Verdicts(clean="", attacked=""))]
+    }
     seconds = {attack: measured[attack].time_s if attack in begun else 0.0 for attack in left}
     total = most_passes(left, len(images.queries))
     with watched(classifier, f"attacks on {dataset}, passes of images", total):
@@ -89,16 +115,18 @@ def _attack(
         zero = robustness.zero_gradients(classifier, *queries, batch_size=BATCH, device=run.device)
         done = {attack: len(verdicts[attack]["clean"]) for attack in left}
         portions = robustness.verdicts(
-            classifier, *queries, left, done=done, batch_size=BATCH, device=run.device
+            classifier, *queries, left, done=done, underway=stopped, batch_size=BATCH, device=run.device
         )
         for portion in portions:
             attack, former = portion.attack, verdicts[portion.attack]
-            verdicts[attack] = Verdicts(
-                clean=former["clean"] + _digits(portion.clean),
-                attacked=former["attacked"] + _digits(portion.right),
-            )
+            clean, attacked = _digits(portion.clean), _digits(portion.right)
+            so_far = Verdicts(clean=former["clean"] + clean, attacked=former["attacked"] + attacked)
+            if portion.underway is None:
+                verdicts[attack] = stored = so_far
+            else:
+                stored = Verdicts(**former, underway={"stage": portion.underway, "right": attacked})
             seconds[attack] += time.monotonic() - began
-            clean_N, right_n = _bools(verdicts[attack]["clean"]), _bools(verdicts[attack]["attacked"])
+            clean_N, right_n = _bools(so_far["clean"]), _bools(so_far["attacked"])
             figures = robustness.figures(clean_N, {attack: right_n}, zero)
             whole = {
                 "images": len(images.queries),
@@ -111,12 +139,13 @@ def _attack(
                 figures=cast(Figures, {**figures, **whole}),
                 time_s=round(seconds[attack], 3),
                 environment=environment(run.device),
-                format=FORMATS["attack"],
-                verdicts=verdicts[attack],
+                format=current_format("attack", settings[attack]),
+                verdicts=stored,
             )
             run.measurements.save(measured[attack])
             began = time.monotonic()
-    store_examples(run, dataset, left)
+    if protocol in (None, run.measurements.own_protocol(dataset)):
+        store_examples(run, dataset, left)
     for folder in run.folder.measurements.glob("attack-*.begun"):  # an earlier version's
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -305,6 +334,6 @@ def _is_whole(found: Examples) -> bool:
 
 def _examples_key(run: "Run", dataset: str) -> str:
     """Return a digest of the classifier and its images."""
-    settings = run.measurements.probe_settings(dataset)
+    settings = run.measurements.classifier_settings(dataset)
     found = run.measurements.find("probe", settings)
     return digest([settings, found.figures["checksums"] if found else None])

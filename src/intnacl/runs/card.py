@@ -37,7 +37,7 @@ def model_card(config: RunConfig, result: Result, usage: str, *, library: str = 
     dataset = escape_markdown(shown(config.dataset))
     encoder, images = config.encoder.name, result["protocol"]["images"].get(config.dataset)
     count = f", {images['train']:,} images" if images else ""
-    labels = "with labels" if config.objective == "supervised" else "without labels"
+    labels = "with labels" if config.objective in ("supervised", "finetune") else "without labels"
     parts = [
         f"---{_yaml(_header(config, result, library))}\n---",
         f"# {encoder}, {loss_name(config)}, {dataset}",
@@ -139,6 +139,8 @@ def _training(config: RunConfig) -> str:
             "attack in training": f"{distill.steps} steps of {eps_text(distill.step_size)} at eps "
             f"{eps_text(distill.eps)}",
         }
+    elif config.objective == "finetune" and config.finetune.beta:
+        settings["loss"] = f"TRADES, β = {config.finetune.beta:g}, eps {eps_text(config.finetune.eps)}"
     elif config.objective == "contrastive":
         settings = {"loss": f"{loss_name(config)}: {loss.nacl}, M = {loss.num_positives}, {loss.negatives}"}
         if loss.num_positives > 1 and loss.nacl == "mixnca":

@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
-from intnacl.attacks.autoattack import require_autoattack
 from intnacl.console import print_table, print_warnings, show, two_decimals
+from intnacl.data.corruptions import CORRUPTIONS, frost_photographs
 from intnacl.data.datasets import is_at_path
 from intnacl.errors import InputError, check_choice
 from intnacl.evaluation.knn import WEIGHTS
@@ -26,18 +26,32 @@ from intnacl.runs.attack import (
 from intnacl.runs.config import SETTINGS, EvaluationConfig, override, typed
 from intnacl.runs.embed import write_features
 from intnacl.runs.folder import RunFolder, file_name
-from intnacl.runs.measure import measure_hcl_probe, measure_knn, measure_probe
+from intnacl.runs.heads import PROTOCOLS, ProbeProtocol
+from intnacl.runs.measure import (
+    measure_alf,
+    measure_corruption,
+    measure_hcl_probe,
+    measure_knn,
+    measure_probe,
+)
 from intnacl.runs.measurements import Measurement
 from intnacl.runs.opened import Run, open_run
 from intnacl.runs.overview import Overview
-from intnacl.runs.page import draw_stored, print_attacks, print_probes, write_result_and_page
+from intnacl.runs.page import (
+    draw_stored,
+    print_attacks,
+    print_corruptions,
+    print_probes,
+    write_result_and_page,
+)
 from intnacl.runs.result import best_rows
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 OF_ADAM = {"probe.epochs", "probe.batch_size", "probe.lr"}
-PROTOCOLS = ("run", "quick", "clae", "hcl")
+PROBES = ("run", "slf", "quick", "clae", "hcl", "alf")
+OF_ALF = ("epochs", "batch_size", "lr")
 STALE = (
     "result.json stays as it was: not all that the run asks for is measured on these images. The run's own "
     "`intnacl run` does that."
@@ -56,15 +70,23 @@ def probe_command(
     root: Path | None = None,
 ) -> list[Measurement]:
     """Probe a run's encoder on data sets, the run's own by default, with settings of the probe changed."""
-    check_choice("protocol", protocol, PROTOCOLS)
+    check_choice("protocol", protocol, PROBES)
+    part = "alf." if protocol == "alf" else "probe."
+    if protocol == "alf":  # whose flags are those of the other probes
+        changes = {
+            key.replace("probe.", "alf.") if key[6:] in OF_ALF else key: value
+            for key, value in changes.items()
+        }
     for key in changes:
-        check_choice("setting of the probe", key, (name for name in SETTINGS if name.startswith("probe.")))
+        check_choice("setting of the probe", key, (name for name in SETTINGS if name.startswith(part)))
     run = open_run(path, device=device, root=root)
     parts = [_probe(run, name, protocol, changes) for name in run.named(datasets)]
     print_probes(parts)
     curves = {p.dataset: p.figures["curve"] for p in parts if "curve" in p.figures}
     if curves:
-        name = "-".join(["probe", *([] if protocol == "run" else [protocol]), *map(file_name, curves)])
+        name = "-".join(
+            ["probe", *([] if protocol in ("run", "slf") else [protocol]), *map(file_name, curves)]
+        )
         _save(draw_probe(curves), run.folder / f"{name}.png")
     _finish(run)
     return parts
@@ -95,30 +117,64 @@ def attack_command(
     images: int | None,
     device: str,
     root: Path | None = None,
+    protocol: str | None = None,
 ) -> None:
-    """Attack the classifiers of a run's probes; those that are not there yet are probed first."""
+    """Attack the classifiers of a run; those that are not there yet are fitted first."""
+    trained_by = checked_protocol(protocol)
     radii = tuple(sorted(set(eps or _usual_radii(path))))
     wanted = EvaluationConfig(eps=radii, attacks=tuple(attacks), images=images)
     planned = planned_attacks(wanted)
     if not attacks:
         raise InputError("no attack was named: take some of fgsm, pgd, pgd_tuned, autoattack.")
-    if "autoattack" in attacks:
-        require_autoattack()
     run = open_run(path, device=device, root=root)
     for name in run.named(datasets):
         measured = []
         for together in planned:
             show(f"{describe(name, together)} …")
-            measured += measure_attacks(run, name, together)
+            measured += measure_attacks(run, name, together, trained_by)
         groups = group_attacks(measured, wanted)
         print_attacks(name, [row for group in groups for row in group_rows(group)])
         print_warnings(attack_warnings(groups))
-        rows = best_rows(Overview(run).result(), name)  # of everything that was measured so far
-        _save(draw_robustness(rows), run.folder.picture("robustness", name))
+        rows = best_rows(Overview(run).result(), name, protocol)  # of everything that was measured so far
+        own = protocol in (None, run.measurements.own_protocol(name))
+        _save(
+            draw_robustness(rows), run.folder.picture("robustness" if own else f"robustness-{protocol}", name)
+        )
         examples = load_examples(run, name)
-        if examples is not None:
+        if own and examples is not None:
             _save(draw_stored(examples), run.folder.picture("examples", name))
     _finish(run)
+
+
+def corruptions_command(
+    path: Path,
+    datasets: Sequence[str],
+    names: Sequence[str],
+    protocol: str | None,
+    device: str,
+    root: Path | None = None,
+) -> None:
+    """Measure classifiers of a run on corrupted images; those that are not there yet are fitted first."""
+    trained_by = checked_protocol(protocol)
+    for corruption in names:
+        check_choice("corruption", corruption, CORRUPTIONS)
+    chosen = names or tuple(CORRUPTIONS)
+    if "frost" in chosen:
+        frost_photographs()  # raises at once where they are missing
+    run = open_run(path, device=device, root=root)
+    for name in run.named(datasets):
+        for corruption in dict.fromkeys(chosen):
+            _announce(f"{corruption} {name}")
+            measure_corruption(run, name, corruption, trained_by)
+    print_corruptions(Overview(run).corruptions())
+    _finish(run)
+
+
+def checked_protocol(protocol: str | None) -> ProbeProtocol | None:
+    """Return the protocol of a classifier that a user names."""
+    if protocol is not None:
+        check_choice("protocol", protocol, PROTOCOLS)
+    return cast("ProbeProtocol | None", protocol)
 
 
 def _usual_radii(path: Path) -> Sequence[float]:
@@ -168,6 +224,10 @@ def _probe(run: Run, name: str, protocol: str, changes: Mapping[str, object]) ->
             raise InputError(f"{other[0]} is fixed by --protocol hcl, all but its --epochs: leave it out.")
         epochs = changes.get("probe.epochs")
         return measure_hcl_probe(run, name, epochs if epochs is None else typed(epochs, int, "probe.epochs"))
+    if protocol == "alf":
+        return measure_alf(run, name, override(run.config, changes).alf)
+    if protocol == "run" and not changes:
+        return measure_probe(run, name)  # of a fine-tuned encoder, the layer that it was trained with
     config = run.config.probe
     if protocol == "quick":
         config = replace(config, solver="lbfgs")

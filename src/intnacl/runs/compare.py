@@ -17,7 +17,7 @@ from intnacl.runs.folder import RunFolder
 from intnacl.runs.images import MeasuredSplit, RunImages
 from intnacl.runs.pretrain import pretrain
 from intnacl.runs.resolve import teacher_of
-from intnacl.runs.result import Result, measured_images, on_images
+from intnacl.runs.result import Result, attack_rows, measured_images, on_images
 from intnacl.runs.stages import Say, check, train_and_measure
 from intnacl.training.ranks import Ranks
 from intnacl.training.stop import Stop
@@ -180,7 +180,7 @@ def asked_accuracies(result: Result) -> tuple[dict[str, float], float]:
     name, wanted = config.dataset, config.evaluation
     tested = measured_images(result["protocol"]["images"][name])
     count = min(wanted.images or tested, tested)
-    rows = [row for row in result["attacks"] if row["dataset"] == name and row["images"] == count]
+    rows = [row for row in attack_rows(result, name) if row["images"] == count]
     by_radius = sorted(rows, key=lambda row: row["eps"])
     clean = result["accuracy"][name]["clean"]
     asked = []

@@ -17,11 +17,13 @@ from intnacl.data.augmentations import AUGMENTATIONS, AugmentConfig
 from intnacl.data.datasets import absolute_name
 from intnacl.data.draws import check_seed
 from intnacl.errors import InputError, Settings, check_choice, must, one_of, setting
+from intnacl.evaluation.adversarial_probe import AlfConfig
 from intnacl.evaluation.knn import WEIGHTS
 from intnacl.evaluation.probe import ProbeConfig
 from intnacl.losses.config import PRESETS, LossConfig
 from intnacl.models.encoders import EncoderConfig
 from intnacl.training.distill import DistillConfig
+from intnacl.training.finetune import FinetuneConfig
 from intnacl.training.settings import TrainConfig
 
 VERSION = 2  # of config.json: raised when recipes change their defaults; files of before 2 name none
@@ -76,8 +78,8 @@ class RunConfig(Settings):
 
     recipe: str = setting("custom", free=True)
     """The name of the recipe as long as views, encoder and optimiser are its own, else "custom"."""
-    objective: str = setting("contrastive", one_of("contrastive", "supervised", "distill"))
-    """contrastive, supervised, or distill: see `distill`."""
+    objective: str = setting("contrastive", one_of("contrastive", "supervised", "distill", "finetune"))
+    """contrastive, supervised, distill or finetune: see `distill` and `finetune`."""
     dataset: str = setting("digits", flag=True)
     """A data set that `intnacl datasets` lists."""
     root: str | None = setting(None, flag=True, free=True)
@@ -93,9 +95,11 @@ class RunConfig(Settings):
     augment: AugmentConfig = field(default_factory=AugmentConfig)
     adversary: AdversaryConfig = field(default_factory=AdversaryConfig)
     distill: DistillConfig = field(default_factory=DistillConfig)
+    finetune: FinetuneConfig = field(default_factory=FinetuneConfig)
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
     probe: ProbeConfig = field(default_factory=ProbeConfig)
+    alf: AlfConfig = field(default_factory=AlfConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
 
 
@@ -247,11 +251,16 @@ def unused(config: RunConfig) -> dict[str, str]:
     """Return the settings of loss and views that a run does not use: name -> settings that would use it."""
     loss_settings = [key for key in SETTINGS if key.startswith("loss.")]
     adversary = [key for key in SETTINGS if key.startswith("adversary.")]
-    distill = [key for key in SETTINGS if key.startswith("distill.")]
-    undistilled = {} if config.objective == "distill" else dict.fromkeys(distill, "objective=distill")
+    elsewhere = {
+        key: f"objective={part}"
+        for part in ("distill", "finetune")
+        if config.objective != part
+        for key in SETTINGS
+        if key.startswith(f"{part}.")
+    }
     if config.objective != "contrastive":
         contrastive = dict.fromkeys((*loss_settings, *adversary, "augment.mix_of"), "objective=contrastive")
-        return undistilled | contrastive
+        return elsewhere | contrastive
     loss, m = config.loss, "loss.num_positives above 1"
     several, robust, estimators = loss.num_positives > 1, loss.alpha > 0, {loss.negatives}
     if robust:
@@ -267,4 +276,4 @@ def unused(config: RunConfig) -> dict[str, str]:
         (estimators != {"g0"}, ("loss.tau_plus",), "loss.negatives=g1 or g2"),
         ("g2" in estimators, ("loss.beta",), "loss.negatives=g2"),
     )
-    return undistilled | {name: need for used, names, need in rules if not used for name in names}
+    return elsewhere | {name: need for used, names, need in rules if not used for name in names}

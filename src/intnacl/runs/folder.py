@@ -54,6 +54,8 @@ class RunFolder:
         self.best_encoder = path / BEST_ENCODER
         self.teacher = path / "teacher"
         """The run of the teacher that a run of objective=distill trained for itself."""
+        self.head = path / "head.safetensors"
+        """The linear layer of a fine-tuned encoder."""
         self.measurements = path / "parts"
         self.result = path / "result.json"
         self.page = path / "report.html"
@@ -105,7 +107,7 @@ class RunFolder:
             checksum_file(self.encoder),
             self.encoder,
         ]
-        return [file for file in (self.log, self.curves, *encoders) if file.exists()]
+        return [file for file in (self.log, self.curves, self.head, *encoders) if file.exists()]
 
     def measured_files(self) -> list[Path]:
         """Return the files that measuring has written, which hold for every run with the same encoder."""

@@ -1,9 +1,8 @@
 """Measurements of a run's frozen encoder: linear probe, HCL's probe and kNN, and all that a run asks for."""
 
-import hashlib
-import json
 from collections.abc import Callable
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -12,16 +11,18 @@ from torch import Tensor
 
 from intnacl.console import progress, watched
 from intnacl.data.augment import augment
+from intnacl.data.augmentations import AugmentConfig
+from intnacl.data.corruptions import SEVERITIES
 from intnacl.errors import InputError, check_choice
-from intnacl.evaluation import hcl_probe, knn, probe
+from intnacl.evaluation import adversarial_probe, corruptions, hcl_probe, knn, probe
+from intnacl.evaluation.adversarial_probe import AlfConfig
 from intnacl.evaluation.precision import exact_float32
-from intnacl.evaluation.probe import Classifier, ProbeConfig, as_linear
-from intnacl.files import parse_json, read_file, write_file
-from intnacl.models.weights import parse_tensors
+from intnacl.evaluation.probe import Classifier, ProbeConfig
 from intnacl.runs.attack import describe, measure_attacks, planned_attacks
 from intnacl.runs.folder import digest
+from intnacl.runs.heads import ProbeProtocol, is_stored, load_head, save_head
 from intnacl.runs.images import LabelledPair, pair
-from intnacl.runs.measurements import Figures, Measurement, Settings, plain
+from intnacl.runs.measurements import Figures, Measurement, Settings, benchmark_views, plain
 from intnacl.training.stop import Stop
 
 if TYPE_CHECKING:
@@ -57,14 +58,20 @@ def measure_all(run: "Run", stop: Stop, say: Say = lambda text: None) -> str | N
 
 
 def measure_probe(run: "Run", dataset: str, config: ProbeConfig | None = None) -> Measurement:
-    """Fit the linear probe on a data set, by default as the run's configuration says; its layer is stored."""
-    config = config or run.config.probe
+    """Fit the linear probe on a data set, by default as the run's configuration says; its layer is stored.
+
+    On its own data set, a fine-tuned encoder has a layer already: by default, that one is measured.
+    """
+    if config is None and run.measurements.own_protocol(dataset) == "aff":
+        return _measure_finetuned(run, dataset)
+    return _fit_probe(run, dataset, config or run.config.probe)
+
+
+def _fit_probe(run: "Run", dataset: str, config: ProbeConfig) -> Measurement:
     settings = run.measurements.probe_settings(dataset, config)
     path = _classifier_path(run, dataset, config)
 
     def work() -> Figures:
-        from safetensors.torch import save
-
         images = run.images.labelled(dataset)
         train_NF, test_TF = run.features(dataset)
         with progress(f"probe on {dataset}, passes", config.passes) as advance:
@@ -76,15 +83,60 @@ def measure_probe(run: "Run", dataset: str, config: ProbeConfig | None = None) -
                 config,
                 each_pass=lambda: advance(1),
             )
-        state = {name: value.detach().cpu().contiguous() for name, value in linear.state_dict().items()}
-        content = save(state, {"intnacl": json.dumps(settings, sort_keys=True)})
-        write_file(path, content)
-        checksum = hashlib.sha256(content).hexdigest()
+        checksum = save_head(linear, path, settings)
         return cast(Figures, figures | _facts(images) | {"classifier_sha256": checksum})
 
     return run.measurements.measure(
-        "probe", settings, run.images, run.device, work, is_usable=lambda: _is_stored(path, settings)
+        "probe", settings, run.images, run.device, work, is_usable=lambda: is_stored(path, plain(settings))
     )
+
+
+def _measure_finetuned(run: "Run", dataset: str) -> Measurement:
+    """Measure the layer that was trained together with the encoder."""
+    settings = run.measurements.classifier_settings(dataset, "aff")
+
+    def work() -> Figures:
+        images = run.images.labelled(dataset)
+        linear = load_head(run.folder.head, None).to(run.device)
+        accuracies = []
+        with exact_float32():
+            for features_NF, split in zip(run.features(dataset), images, strict=True):
+                predicted_N = linear(features_NF).argmax(dim=1).cpu()
+                accuracies.append(100 * int((predicted_N == pair(split)[1]).sum()) / len(split))
+        figures = {"accuracy": accuracies[1], "train_accuracy": accuracies[0]}
+        figures["classes"] = linear.out_features
+        return cast(Figures, {**figures, **_facts(images), "classifier_sha256": settings["head"]})
+
+    return run.measurements.measure("probe", settings, run.images, run.device, work)
+
+
+def measure_alf(run: "Run", dataset: str, config: AlfConfig | None = None) -> Measurement:
+    """Train a linear layer on attacked images, by default as the run's configuration says; it is stored."""
+    config = config or run.config.alf
+    settings = run.measurements.alf_settings(dataset, config)
+    path, views = _alf_path(run, dataset, config), benchmark_views(run.config, run.image_size)
+
+    def work() -> Figures:
+        images = run.images.labelled(dataset)
+        count = 1 + len(images.queries) + config.epochs * len(images.train) * (config.steps + 1)
+        augmented = partial(_view, views, config.seed)
+        with exact_float32(), watched(run.encoder, f"adversarial probe on {dataset}, images", count):
+            classifier, figures = adversarial_probe.evaluate(
+                run.encoder, pair(images.train), pair(images.queries), augmented, config, device=run.device
+            )
+        checksum = save_head(classifier.linear, path, settings)
+        return cast(Figures, figures | _facts(images) | {"classifier_sha256": checksum})
+
+    return run.measurements.measure(
+        "alf", settings, run.images, run.device, work, is_usable=lambda: is_stored(path, plain(settings))
+    )
+
+
+def _view(views: AugmentConfig, seed: int, images: Tensor, step: int) -> Tensor:
+    """Return the augmented view of a step's images."""
+    rows = torch.arange(len(images), device=images.device)
+    clock = torch.tensor(step, device=images.device)
+    return augment(images, views, seed=seed, step=clock, view=0, rows=rows)
 
 
 def measure_hcl_probe(run: "Run", dataset: str, epochs: int | None = None) -> Measurement:
@@ -94,18 +146,14 @@ def measure_hcl_probe(run: "Run", dataset: str, epochs: int | None = None) -> Me
     views = run.config.augment
     settings: Settings = {**run.measurements.probe_settings(dataset, config), "augment": asdict(views)}
 
-    def view(images: Tensor, step: int) -> Tensor:
-        rows = torch.arange(len(images), device=images.device)
-        clock = torch.tensor(step, device=images.device)
-        return augment(images, views, seed=config.seed, step=clock, view=0, rows=rows)
-
     def work() -> Figures:
         images = run.images.labelled(dataset)
         train, test = (len(split) for split in images)
         count = 1 + config.epochs * (train + test) + test
+        augmented = partial(_view, views, config.seed)
         with exact_float32(), watched(run.encoder, f"HCL's probe on {dataset}, images", count):
             _, figures = hcl_probe.evaluate(
-                run.encoder, pair(images.train), pair(images.queries), view, config, device=run.device
+                run.encoder, pair(images.train), pair(images.queries), augmented, config, device=run.device
             )
         return cast(Figures, figures | _facts(images))
 
@@ -136,45 +184,68 @@ def measure_knn(run: "Run", dataset: str, k: int | None = None, weights: str = "
     return run.measurements.measure("knn", settings, run.images, run.device, work)
 
 
-def load_classifier(run: "Run", dataset: str) -> Classifier:
-    """Return the classifier of the run's probe on a data set; the probe is fitted if it has not been yet.
+def measure_corruption(
+    run: "Run", dataset: str, corruption: str, protocol: ProbeProtocol | None = None
+) -> Measurement:
+    """Measure a classifier of the run on images with a common corruption, at five severities."""
+    settings: Settings = {
+        **run.measurements.classifier_settings(dataset, protocol),
+        "corruption": corruption,
+        "seed": 0,
+    }
+
+    def work() -> Figures:
+        images, classifier = run.images.labelled(dataset), run.classifier(dataset, protocol=protocol)
+        total = (1 + len(SEVERITIES)) * len(images.queries)
+        with progress(f"{corruption} on {dataset}, images", total) as advance:
+            figures = corruptions.evaluate(
+                classifier,
+                *pair(images.queries),
+                corruption,
+                seed=settings["seed"],
+                device=run.device,
+                each=advance,
+            )
+        return cast(Figures, {**figures, **_facts(images)})
+
+    return run.measurements.measure("corruptions", settings, run.images, run.device, work)
+
+
+def load_classifier(run: "Run", dataset: str, protocol: ProbeProtocol | None = None) -> Classifier:
+    """Return a run's classifier of a protocol on a data set; its layer is fitted if it has not been yet.
 
     Where the images are loaded they must be those that it was fitted on: another root may hold another data
     set of the same name.
     """
-    found, config = measure_probe(run, dataset), run.config.probe
-    path = _classifier_path(run, dataset, config)
+    protocol = protocol or run.measurements.own_protocol(dataset)
+    run.measurements.classifier_settings(dataset, protocol)  # raises where there is none
+    normalize = False
+    if protocol == "alf":
+        found, path = measure_alf(run, dataset), _alf_path(run, dataset, run.config.alf)
+    elif protocol == "aff":
+        found, path = measure_probe(run, dataset), run.folder.head
+    else:
+        found, path = (
+            _fit_probe(run, dataset, run.config.probe),
+            _classifier_path(run, dataset, run.config.probe),
+        )
+        normalize = run.config.probe.normalize
     if run.images.is_loaded(dataset) and found.figures["checksums"] != run.images.checksums(dataset):
         raise InputError(
             f"dataset {dataset!r} has other images or labels than its probe was made with: give the --root "
             f"of then, or delete {path} and probe it again."
         )
-    content, noted = read_file(path), found.figures.get("classifier_sha256")
-    if noted not in (None, hashlib.sha256(content).hexdigest()):
-        raise InputError(
-            f"{path} is damaged: its SHA-256 is not the one noted when the probe was fitted. Bring it back "
-            "from a copy, or delete it, and the probe is fitted again."
-        )
-    _, state = parse_tensors(content)
-    linear = as_linear(state["weight"], state["bias"]).requires_grad_(False).to(run.device)
-    return Classifier(run.encoder, linear, normalize=config.normalize).eval()
+    linear = load_head(path, found.figures.get("classifier_sha256")).to(run.device)
+    return Classifier(run.encoder, linear, normalize=normalize).eval()
 
 
 def _classifier_path(run: "Run", dataset: str, config: ProbeConfig) -> Path:
     return run.folder.classifier(dataset, "" if config == run.config.probe else digest(asdict(config)))
 
 
-def _is_stored(path: Path, settings: Settings) -> bool:
-    """True if a whole classifier of these settings is stored."""
-    from safetensors import SafetensorError
-
-    try:
-        metadata, tensors = parse_tensors(read_file(path))
-        layer = tensors["weight"].ndim, tensors["bias"].shape
-        same = bool(parse_json(metadata["intnacl"]) == plain(settings))
-        return same and layer == (2, tensors["weight"].shape[:1])
-    except (OSError, SafetensorError, KeyError, ValueError):
-        return False
+def _alf_path(run: "Run", dataset: str, config: AlfConfig) -> Path:
+    mark = "alf" if config == run.config.alf else f"alf-{digest(asdict(config))}"
+    return run.folder.classifier(dataset, mark)
 
 
 def _facts(images: LabelledPair) -> Figures:

@@ -12,32 +12,39 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, NotRequired, TypedDict
 
 import torch
 
+from intnacl.attacks import autoattack
 from intnacl.attacks.named import AttackRow, AttackSettings
+from intnacl.data.augmentations import AUGMENTATIONS, AugmentConfig
 from intnacl.data.datasets import is_at_path
-from intnacl.errors import InputWarning
-from intnacl.evaluation import hcl_probe, knn, probe, robustness
+from intnacl.errors import InputError, InputWarning
+from intnacl.evaluation import adversarial_probe, corruptions, hcl_probe, knn, probe, robustness
+from intnacl.evaluation.adversarial_probe import AlfConfig
 from intnacl.evaluation.probe import ProbeConfig
 from intnacl.files import lock, make_folder, parse_json, read_file, write_json
+from intnacl.runs.config import RunConfig
 from intnacl.runs.folder import RunFolder, digest, file_name
+from intnacl.runs.heads import ProbeProtocol, head_sha256
 from intnacl.runs.images import Checksums, MeasuredSplit, RunImages
 
-Kind = Literal["probe", "hcl_probe", "knn", "attack"]
-KINDS: tuple[Kind, ...] = ("probe", "hcl_probe", "knn", "attack")
+Kind = Literal["probe", "hcl_probe", "alf", "knn", "attack", "corruptions"]
+KINDS: tuple[Kind, ...] = ("probe", "hcl_probe", "alf", "knn", "attack", "corruptions")
 FORMATS = {
     "probe": probe.FORMAT,
     "hcl_probe": hcl_probe.FORMAT,
+    "alf": adversarial_probe.FORMAT,
     "knn": knn.FORMAT,
     "attack": robustness.FORMAT + probe.FORMAT - 1,  # of the probe's classifier: a new one is attacked again
+    "corruptions": corruptions.FORMAT + probe.FORMAT - 1,
 }
-PACKAGES = ("intnacl", "numpy", "scikit-learn", "timm", "pyautoattack")
+PACKAGES = ("intnacl", "numpy", "scikit-learn", "timm")
 
 
 class Settings(TypedDict, total=False):
@@ -47,12 +54,17 @@ class Settings(TypedDict, total=False):
     encoder: str
     """SHA-256 of `encoder.safetensors`."""
     probe: Mapping[str, object]
+    alf: Mapping[str, object]
+    head: str
+    """SHA-256 of the layer that was trained together with the encoder."""
     augment: Mapping[str, object]
     k: int | None
     weights: str
     """Of kNN; missing where they are "exp", as in earlier versions."""
     attacks: list[AttackSettings]
     """One; files of earlier versions may hold several."""
+    corruption: str
+    seed: int
 
 
 class Figures(TypedDict, total=False):
@@ -80,6 +92,16 @@ class Figures(TypedDict, total=False):
     worst_case: list[AttackRow]
     zero_gradients: float
     warnings: list[str]
+    by_severity: list[float]
+
+
+class Underway(TypedDict):
+    """The images after those judged, which AutoAttack was stopped in."""
+
+    stage: str
+    """The last of its attacks that they have been through."""
+    right: str
+    """A digit for each, as in `Verdicts`."""
 
 
 class Verdicts(TypedDict):
@@ -87,6 +109,7 @@ class Verdicts(TypedDict):
 
     clean: str
     attacked: str
+    underway: NotRequired[Underway]
 
 
 class Environment(TypedDict):
@@ -117,32 +140,70 @@ class Measurement:
         return self.settings["dataset"]
 
     @property
+    def protocol(self) -> ProbeProtocol:
+        """That of the classifier."""
+        return "aff" if "head" in self.settings else "alf" if "alf" in self.settings else "slf"
+
+    @property
     def is_complete(self) -> bool:
         """False for an attack that has not seen all its images yet."""
         return self.verdicts is None or len(self.verdicts["clean"]) == self.figures["images"]
 
 
 class Measurements:
-    """The measurements on an encoder; `own` is the probe that its run's configuration asks for."""
+    """The measurements on an encoder, and the settings of the classifiers that its configuration asks for."""
 
-    def __init__(self, folder: RunFolder, encoder_sha256: str, own: ProbeConfig) -> None:
-        self.folder, self.encoder_sha256, self.own = folder, encoder_sha256, own
+    def __init__(
+        self, folder: RunFolder, encoder_sha256: str, config: RunConfig, *, image_size: int = 32
+    ) -> None:
+        self.folder, self.encoder_sha256 = folder, encoder_sha256
+        self.config, self.image_size = config, image_size
         self._warned: set[Path] = set()
 
     # ---- settings --------------------------------------------------------------------------------------
 
     def probe_settings(self, dataset: str, config: ProbeConfig | None = None) -> Settings:
         """Return what a probe's figures depend on; the run's own by default."""
-        return {"dataset": dataset, "encoder": self.encoder_sha256, "probe": asdict(config or self.own)}
+        return {
+            "dataset": dataset,
+            "encoder": self.encoder_sha256,
+            "probe": asdict(config or self.config.probe),
+        }
+
+    def alf_settings(self, dataset: str, config: AlfConfig | None = None) -> Settings:
+        """Return what an adversarial probe's figures depend on; the run's own by default."""
+        views = benchmark_views(self.config, self.image_size)
+        settings = {"alf": asdict(config or self.config.alf), "augment": asdict(views)}
+        return {"dataset": dataset, "encoder": self.encoder_sha256, **settings}  # type: ignore[typeddict-item]
+
+    def own_protocol(self, dataset: str) -> ProbeProtocol:
+        """Return the protocol of the run's own classifier on a data set."""
+        return "aff" if self.config.objective == "finetune" and dataset == self.config.dataset else "slf"
+
+    def classifier_settings(self, dataset: str, protocol: ProbeProtocol | None = None) -> Settings:
+        """Return what a classifier depends on, which `classifier` of the run returns."""
+        protocol = protocol or self.own_protocol(dataset)
+        if protocol == "alf":
+            return self.alf_settings(dataset)
+        if protocol == "slf":
+            return self.probe_settings(dataset)
+        if self.own_protocol(dataset) != "aff":
+            raise InputError(
+                f"{self.folder} has no fine-tuned classifier on {dataset!r}: `intnacl probe {self.folder} "
+                "--protocol aff` fine-tunes its encoder, in a run folder of its own."
+            )
+        return {"dataset": dataset, "encoder": self.encoder_sha256, "head": head_sha256(self.folder.head)}
 
     def knn_settings(self, dataset: str, k: int | None, weights: str = "exp") -> Settings:
         """Return what a kNN accuracy depends on; k is None for the number that suits the data set."""
         settings: Settings = {"dataset": dataset, "encoder": self.encoder_sha256, "k": k}
         return settings if weights == "exp" else {**settings, "weights": weights}
 
-    def attack_settings(self, dataset: str, attack: AttackSettings) -> Settings:
-        """Return what accuracy under an attack depends on, which is on the run's own probe."""
-        return {**self.probe_settings(dataset), "attacks": [attack]}
+    def attack_settings(
+        self, dataset: str, attack: AttackSettings, protocol: ProbeProtocol | None = None
+    ) -> Settings:
+        """Return what accuracy under an attack depends on; of the run's own classifier by default."""
+        return {**self.classifier_settings(dataset, protocol), "attacks": [attack]}
 
     # ---- files -----------------------------------------------------------------------------------------
 
@@ -200,7 +261,7 @@ class Measurements:
                     figures=figures,
                     time_s=round(time.monotonic() - begun, 3),
                     environment=environment(device),
-                    format=FORMATS[kind],
+                    format=current_format(kind, settings),
                 )
                 self.save(found)
             return found
@@ -253,7 +314,7 @@ class Measurements:
         Those at a path may have changed. A data set with a name is not looked up, and not even loaded: its
         measurements are to be on the images of its probe.
         """
-        if found.format != FORMATS[found.kind]:
+        if found.format != current_format(found.kind, found.settings):
             return False
         if "checksums" not in found.figures:  # as in earlier versions
             return True
@@ -263,7 +324,7 @@ class Measurements:
 
     def is_on_probed_images(self, found: Measurement) -> bool:
         """True unless the run's own probe on the data set saw other images than this measurement."""
-        own = self.find("probe", self.probe_settings(found.dataset))
+        own = self.find("probe", self.classifier_settings(found.dataset))
         if own is None or "checksums" not in found.figures:
             return True
         return found.figures["checksums"] == own.figures["checksums"]
@@ -275,6 +336,13 @@ def _has_figures(found: Measurement) -> bool:
     return all(0 <= row["accuracy"] <= 100 for row in rows) and found.settings["dataset"] != ""
 
 
+def current_format(kind: Kind, settings: Settings) -> int:
+    """Return the format of what now measures with these settings."""
+    own = [autoattack.FORMAT - 1 for attack in settings.get("attacks", ()) if attack["name"] == "autoattack"]
+    own += [adversarial_probe.FORMAT - 1] if kind != "alf" and "alf" in settings else []
+    return FORMATS[kind] + sum(own)
+
+
 def plain(settings: Settings) -> Settings:
     """Return settings as they come back from JSON, which knows no tuples."""
     found: Settings = json.loads(json.dumps(settings))
@@ -283,6 +351,15 @@ def plain(settings: Settings) -> Settings:
 
 def _checksum(content: Mapping[str, object]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def benchmark_views(config: RunConfig, image_size: int) -> AugmentConfig:
+    """Return the crops and flips of the RobustSSL benchmark, whose padding is an eighth of the image's side.
+
+    There are no flips where the run has none, as for digits.
+    """
+    views, padding = AUGMENTATIONS["pad_crop_flip"], max(1, image_size // 8)
+    return replace(views, crop_padding=padding, flip_p=min(views.flip_p, config.augment.flip_p))
 
 
 def environment(device: torch.device) -> Environment:

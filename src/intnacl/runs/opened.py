@@ -17,7 +17,8 @@ from intnacl.attacks.named import Attack
 from intnacl.console import watched
 from intnacl.data import Dataset
 from intnacl.data.datasets import absolute_name, absolute_root
-from intnacl.errors import InputError
+from intnacl.errors import InputError, check_choice
+from intnacl.evaluation.adversarial_probe import AlfConfig
 from intnacl.evaluation.features import check_pair, extract
 from intnacl.evaluation.knn import KnnConfig
 from intnacl.evaluation.precision import exact_float32
@@ -28,8 +29,9 @@ from intnacl.models.weights import load_encoder
 from intnacl.runs.attack import measure_attacks
 from intnacl.runs.config import RunConfig
 from intnacl.runs.folder import RunFolder
+from intnacl.runs.heads import PROTOCOLS, ProbeProtocol
 from intnacl.runs.images import RunImages, pair
-from intnacl.runs.measure import load_classifier, measure_all, measure_knn, measure_probe
+from intnacl.runs.measure import load_classifier, measure_alf, measure_all, measure_knn, measure_probe
 from intnacl.runs.measurements import KINDS, Measurement, Measurements
 from intnacl.training.ranks import pick_device
 from intnacl.training.stop import Stop
@@ -63,7 +65,7 @@ class Run:
     @cached_property
     def measurements(self) -> Measurements:
         """The stored measurements on this encoder."""
-        return Measurements(self.folder, self.encoder_sha256, self.config.probe)
+        return Measurements(self.folder, self.encoder_sha256, self.config, image_size=self.image_size)
 
     @property
     def datasets(self) -> tuple[str, ...]:
@@ -83,13 +85,17 @@ class Run:
         """The content of `result.json`; None until everything that the configuration asks for is measured."""
         return self.folder.read_result()
 
-    def classifier(self, dataset: str | None = None) -> Classifier:
-        """Return the encoder with the run's linear probe on a data set, which is fitted if necessary.
+    def classifier(self, dataset: str | None = None, *, protocol: ProbeProtocol | None = None) -> Classifier:
+        """Return the encoder with the run's linear layer for a data set, which is fitted if necessary.
 
-        It maps pixels in [0, 1] to logits and is in eval mode.
+        It maps pixels in [0, 1] to logits and is in eval mode. The protocol says how the layer is trained:
+        "slf", the run's probe; "alf", on attacked images; "aff", together with the encoder, of a run that
+        was fine-tuned so. None: the last where the run has it, else the first.
         """
+        if protocol is not None:
+            check_choice("protocol", protocol, PROTOCOLS)
         (name,) = self.named([dataset] if dataset else [])
-        return load_classifier(self, name)
+        return load_classifier(self, name, protocol)
 
     def features(self, dataset: str) -> tuple[Tensor, Tensor]:
         """Return float32 features of training images and of those that are measured on, (N, F) and (T, F).
@@ -111,12 +117,15 @@ class Run:
 
     def measure(
         self,
-        what: ProbeConfig | KnnConfig | Attack | Sequence[Attack] | None = None,
+        what: ProbeConfig | AlfConfig | KnnConfig | Attack | Sequence[Attack] | None = None,
         *,
         dataset: str | None = None,
+        protocol: ProbeProtocol | None = None,
         stop: Stop | None = None,
     ) -> list[Measurement]:
         """Measure a probe, a kNN accuracy or attacks, or all that the configuration asks for (None).
+
+        Attacks are on the classifier of the protocol, as `classifier` returns it.
 
         What is stored already is returned as it is. `result.json` and the page are brought up to date.
         """
@@ -128,16 +137,18 @@ class Run:
             return [found for kind in KINDS for found in self.measurements.all(kind)]
         if isinstance(what, ProbeConfig):
             measured = [measure_probe(self, name, what)]
+        elif isinstance(what, AlfConfig):
+            measured = [measure_alf(self, name, what)]
         elif isinstance(what, KnnConfig):
             measured = [measure_knn(self, name, what.k, what.weights)]
         else:
             attacks = [what] if isinstance(what, Attack) else what
             if not isinstance(attacks, Sequence) or not all(isinstance(one, Attack) for one in attacks):
                 raise InputError(
-                    f"what={what!r} cannot be measured: give a ProbeConfig, a KnnConfig, or attacks such as "
-                    "named_attack('pgd', 0.002)."
+                    f"what={what!r} cannot be measured: give a ProbeConfig, an AlfConfig, a KnnConfig, or "
+                    "attacks such as named_attack('pgd', 0.002)."
                 )
-            measured = measure_attacks(self, name, attacks)
+            measured = measure_attacks(self, name, attacks, protocol)
         write_result_and_page(self)
         return measured
 

@@ -2,17 +2,29 @@
 
 import sys
 from dataclasses import asdict
+from statistics import fmean
 from typing import Any, cast
 
 from intnacl.attacks.named import AttackRow
+from intnacl.data.corruptions import CORRUPTIONS
 from intnacl.data.datasets import is_at_path
 from intnacl.files import write_json
 from intnacl.runs.attack import BATCH, attack_warnings, attacks_at, group_attacks, group_rows, planned_attacks
 from intnacl.runs.config import to_dict
 from intnacl.runs.folder import digest
-from intnacl.runs.measurements import FORMATS, KINDS, Kind, Measurement, plain
+from intnacl.runs.heads import PROTOCOL_NAMES, PROTOCOLS
+from intnacl.runs.measurements import KINDS, Kind, Measurement, current_format, plain
 from intnacl.runs.opened import FEATURE_BATCH, Run
-from intnacl.runs.result import Accuracy, KnnRow, ProbeRow, Protocol, Result, RunSettings, measured_images
+from intnacl.runs.result import (
+    Accuracy,
+    CorruptionRow,
+    KnnRow,
+    ProbeRow,
+    Protocol,
+    Result,
+    RunSettings,
+    measured_images,
+)
 from intnacl.training.journal import last_record
 
 SLOW = "torch.compile failed, so training took longer than it should: the error is in the run's output."
@@ -29,14 +41,27 @@ class Overview:
     def __init__(self, run: Run) -> None:
         self.run = run
         self.trained = last_record(run.folder.log) or {}
-        every = [one for kind in KINDS for one in run.measurements.all(kind) if one.format == FORMATS[kind]]
-        own = plain({"probe": asdict(run.config.probe)})["probe"]
+        every = [
+            one
+            for kind in KINDS
+            for one in run.measurements.all(kind)
+            if one.format == current_format(kind, one.settings)
+        ]
+        own = plain({"probe": asdict(run.config.probe), "alf": asdict(run.config.alf)})
         self.probes = {
-            one.dataset: one for one in every if one.kind == "probe" and one.settings["probe"] == own
+            one.dataset: one
+            for one in every
+            if one.kind == "probe"
+            and one.settings == plain(run.measurements.classifier_settings(one.dataset))
         }
         """Data set -> the run's own probe on it."""
+
+        def is_own(one: Measurement) -> bool:
+            asked = one.settings.get("probe", own["probe"]), one.settings.get("alf", own["alf"])
+            return asked == (own["probe"], own["alf"]) and self._is_own_knn(one)
+
         # The run's own first, as files that were copied have lost their times.
-        every.sort(key=lambda one: not self._is_own_knn(one) or one.settings.get("probe", own) != own)
+        every.sort(key=lambda one: not is_own(one))
         self.left_out = [one for one in every if not run.measurements.is_on_probed_images(one)]
         self.measured: dict[Kind, list[Measurement]] = {
             kind: [one for one in every if one.kind == kind and one not in self.left_out] for kind in KINDS
@@ -44,12 +69,16 @@ class Overview:
         attacked = [one.dataset for one in self.measured["attack"]]
         names = dict.fromkeys([*(name for name in run.datasets if name in attacked), *attacked])
         self.attacks = {
-            name: group_attacks(
-                [one for one in self.measured["attack"] if one.dataset == name], run.config.evaluation
-            )
+            (name, protocol): group_attacks(some, run.config.evaluation)
             for name in names
+            for protocol in PROTOCOLS
+            if (
+                some := [
+                    one for one in self.measured["attack"] if (one.dataset, one.protocol) == (name, protocol)
+                ]
+            )
         }
-        """Data set -> measured attacks in groups that share a worst case."""
+        """Data set and protocol -> measured attacks in groups that share a worst case."""
 
     @property
     def is_whole(self) -> bool:
@@ -60,6 +89,7 @@ class Overview:
             (one.dataset, digest(attack))
             for one in self.measured["attack"]
             for attack in one.settings["attacks"]
+            if one.protocol == self.run.measurements.own_protocol(one.dataset)
         }
         return all(
             name in self.probes and {(name, key) for key in asked} <= done for name in self.run.datasets
@@ -92,26 +122,29 @@ class Overview:
     def result(self) -> Result:
         """Everything that is measured so far, as `result.json` holds it."""
         rows: dict[str, AttackRow] = {}
-        for dataset, groups in self.attacks.items():
+        for (dataset, protocol), groups in self.attacks.items():
             for row in (row for group in groups for row in group_rows(group)):
-                one: dict[str, object] = {"dataset": dataset, "split": self.run.images.measured_split}
+                one: dict[str, object] = {"dataset": dataset, "protocol": protocol}
+                one["split"] = self.run.images.measured_split
                 one |= {key: row[key] for key in ROW}  # type: ignore[literal-required]
                 one |= {"of": row["of"]} if "of" in row else {}
                 key = digest({k: v for k, v in one.items() if k not in ("accuracy", "clean")})
                 rows[key] = cast(AttackRow, one)  # of several with the same settings, the last
         names = dict.fromkeys((*self.run.datasets, *self.probes))
         warnings = [SLOW] if self.run.config.train.compile and not self.trained.get("compiled", True) else []
-        for dataset, groups in self.attacks.items():
-            warnings += [f"{dataset}: {warning}" for warning in attack_warnings(groups)]
-        return {
+        for (dataset, protocol), groups in self.attacks.items():
+            own = protocol == self.run.measurements.own_protocol(dataset)
+            name = dataset if own else f"{dataset}, {PROTOCOL_NAMES[protocol]}"
+            warnings += [f"{name}: {warning}" for warning in attack_warnings(groups)]
+        result: Result = {
             "accuracy": {
                 name: self._accuracy(name, list(rows.values())) for name in names if name in self.probes
             },
             "attacks": list(rows.values()),
             "knn": [cast(KnnRow, _shown(one)) for one in self.measured["knn"]],
             "probes": [
-                cast(ProbeRow, {**_shown(one), "protocol": kind, "probe": one.settings["probe"]})
-                for kind in ("probe", "hcl_probe")
+                cast(ProbeRow, {**_shown(one), **self._classifier(one)})
+                for kind in ("probe", "hcl_probe", "alf")
                 for one in self.measured[kind]
             ],
             "warnings": warnings + self.left_out_warnings(),
@@ -120,17 +153,56 @@ class Overview:
             # Not with another root of today's.
             "config": cast(RunSettings, to_dict(self.run.folder.read_config())),
         }
+        if corrupted := self.corruptions():
+            result["corruptions"] = corrupted
+        return result
+
+    def corruptions(self) -> list[CorruptionRow]:
+        """Accuracy on corrupted images, a row for each data set and protocol."""
+        rows: list[CorruptionRow] = []
+        measured = self.measured["corruptions"]
+        for dataset, protocol in dict.fromkeys((one.dataset, one.protocol) for one in measured):
+            of = [one for one in measured if (one.dataset, one.protocol) == (dataset, protocol)]
+            figures = {one.settings["corruption"]: one.figures for one in of}
+            found = {name: figures[name] for name in CORRUPTIONS if name in figures}
+            by_corruption = {name: one["accuracy"] for name, one in found.items()}
+            severities = zip(*(one["by_severity"] for one in found.values()), strict=True)
+            first = of[0].figures
+            rows.append(
+                {
+                    "dataset": dataset,
+                    "protocol": protocol,
+                    "split": first["split"],
+                    "images": measured_images(first["images"]),
+                    "clean": first["clean"],
+                    "accuracy": fmean(by_corruption.values()) if len(found) == len(CORRUPTIONS) else None,
+                    "by_corruption": by_corruption,
+                    "by_severity": [fmean(some) for some in severities],
+                }
+            )
+        return rows
+
+    def _classifier(self, one: Measurement) -> dict[str, object]:
+        """Return the protocol of a probe and its settings, with its clean accuracy."""
+        protocol = "hcl" if one.kind == "hcl_probe" else one.protocol
+        settings = plain({"probe": asdict(self.run.config.finetune)})["probe"]
+        if protocol != "aff":
+            settings = one.settings["alf" if protocol == "alf" else "probe"]
+        return {"clean": one.figures["accuracy"], "protocol": protocol, "probe": settings}
 
     def _accuracy(self, dataset: str, rows: list[AttackRow]) -> Accuracy:
         """Return accuracy clean, and under FGSM and PGD at the first eps."""
         probe, wanted = self.probes[dataset], self.run.config.evaluation
         found: Accuracy = {"clean": probe.figures["accuracy"], "fgsm": None, "pgd": None}
+        protocol = self.run.measurements.own_protocol(dataset)
+        if protocol != "slf":
+            found["protocol"] = protocol
         if self.run.images.holdout:
             found["split"] = "holdout"
         for attack in attacks_at(("fgsm", wanted.pgd), wanted.eps[0], wanted.images) if wanted.eps else ():
             count = min(wanted.images or sys.maxsize, measured_images(probe.figures["images"]))
             key = {k: v for k, v in attack.settings().items() if k in ROW}
-            key |= {"dataset": dataset, "images": count}
+            key |= {"dataset": dataset, "images": count, "protocol": protocol}
             match = [row["accuracy"] for row in rows if key.items() <= row.items()]
             if match and attack.name == "fgsm":
                 found["fgsm"] = match[0]

@@ -24,15 +24,20 @@ from intnacl.plots.style import inline_svg
 from intnacl.runs.attack import Examples, load_examples
 from intnacl.runs.config import loss_name
 from intnacl.runs.folder import RunFolder
+from intnacl.runs.heads import PROTOCOL_NAMES
 from intnacl.runs.measurements import Measurement, plain
 from intnacl.runs.opened import Run, open_run
 from intnacl.runs.overview import Overview, write_result
 from intnacl.runs.result import (
+    CorruptionRow,
     Result,
+    attack_rows,
     best_rows,
     images_measured_on,
     measured_images,
     of_one_attack,
+    own_protocol,
+    protocols_of,
     radius_text,
 )
 from intnacl.training.journal import records
@@ -100,24 +105,29 @@ def render(found: Overview, result: Result) -> str:
         measured_on=images_measured_on(result),
         knn=found.own_knn(),
         sections=[
-            _attack_section(run, name, rows)
+            _attack_section(run, name, protocol, rows)
             for name in result["accuracy"]
-            if (rows := best_rows(result, name))
+            for protocol in protocols_of(result, name)
+            if (rows := best_rows(result, name, protocol))
         ],
         beside=_beside_teacher(run, result),
         learning=learning,
         probe_curve=probe_curve,
         probes=_other_probes(found, result),
+        corruptions=result.get("corruptions", []),
+        protocol_names=PROTOCOL_NAMES,
     )
 
 
-def _attack_section(run: Run, name: str, rows: Sequence[AttackRow]) -> dict[str, Any]:
-    """Return what the page shows of attacks on one data set, for the template."""
+def _attack_section(run: Run, name: str, protocol: str, rows: Sequence[AttackRow]) -> dict[str, Any]:
+    """Return what the page shows of attacks on one classifier, for the template."""
+    own = protocol == run.measurements.own_protocol(name)
     curve = ""
     if rows:
         curve = inline_svg(lambda: draw_robustness(rows), f"accuracy over the attack's eps on {name}")
-    section: dict[str, Any] = {"dataset": name, "rows": rows, "curve": curve, "examples": []}
-    if (found := load_examples(run, name)) is not None:
+    title = name if protocol == "slf" else f"{name}, {PROTOCOL_NAMES[protocol]}"
+    section: dict[str, Any] = {"dataset": title, "rows": rows, "curve": curve, "examples": []}
+    if own and (found := load_examples(run, name)) is not None:
         section["attack"] = _attack_of(found)
         for first in range(0, len(found.tensors["labels"]), BESIDE):
             draw = partial(draw_examples, found.tensors, found.classes, shown=slice(first, first + BESIDE))
@@ -152,7 +162,7 @@ def _beside_teacher(run: Run, result: Result) -> dict[str, Any] | None:
         "curve": inline_svg(lambda: draw_comparison(panels, ""), title),
         "rows": [(ATTACK_NAMES[attack], eps, *(rows[attack, eps] for rows in figures.values()))
                  for attack, eps in shared],
-        "teacher": _attack_section(open_run(folder, device=run.device, images=run.images), name, []),
+        "teacher": _attack_section(open_run(folder, device=run.device, images=run.images), name, "slf", []),
         "page": folder.page.relative_to(run.folder.path) if folder.page.exists() else None,
     }  # fmt: skip
 
@@ -170,15 +180,18 @@ def _attack_of(found: Examples) -> str:
 def _other_probes(found: Overview, result: Result) -> list[dict[str, Any]]:
     """Return every linear probe with its `kind`, for the template; none where all are the run's own.
 
-    The kind names HCL's probe, and each setting that is not the one of the run's own probe, or of HCL's.
+    The kind names every other protocol, and each setting that is not the one of the run's own.
     """
-    own = found.run.config.probe
-    hcl = replace(HCL, seed=own.seed)
-    usual = {"probe": plain({"probe": asdict(own)}), "hcl_probe": plain({"probe": asdict(hcl)})}
+    config = found.run.config
+    usual = {"slf": config.probe, "hcl": replace(HCL, seed=config.probe.seed), "alf": config.alf}
     rows = []
     for row in result["probes"]:
-        settings = usual[row["protocol"]]["probe"]
-        kind = ["HCL's"] if row["protocol"] == "hcl_probe" else []
+        own = own_protocol(result, row["dataset"])
+        if row["protocol"] == "aff":
+            rows.append({**row, "kind": "the run's own"})
+            continue
+        settings = plain({"probe": asdict(usual[row["protocol"]])})["probe"]  # type: ignore[call-overload]
+        kind = [PROTOCOL_NAMES[row["protocol"]]] if row["protocol"] != own else []
         kind += [f"{key} = {value}" for key, value in row["probe"].items() if value != settings.get(key)]
         rows.append({**row, "kind": ", ".join(kind) or "the run's own"})
     return rows if any(row["kind"] != "the run's own" for row in rows) else []
@@ -190,7 +203,9 @@ def print_result(folder: RunFolder) -> None:
     at = radius_text(result)
     title = f"accuracy in percent of {images_measured_on(result)}" + (f"; attacks at {at}" if at else "")
     print_table(title, ["data set", "clean", *attack_heads(result)], accuracy_rows(result))
-    attacks = [row for row in result["attacks"] if not of_one_attack(row)]
+    attacks = [
+        row for name in result["accuracy"] for row in attack_rows(result, name) if not of_one_attack(row)
+    ]
     shown = result["protocol"].get("accuracy", {"fgsm": "fgsm", "pgd": "pgd"})
     others = {row["name"] for row in attacks} - {*shown.values(), "worst_case"}
     if others or len({row["eps"] for row in attacks}) > 1:
@@ -227,6 +242,18 @@ def print_attacks(dataset: str, rows: Sequence[AttackRow]) -> None:
         for (name, images), found in sorted(table.items(), key=lambda item: -item[0][1])
     ]
     print_table(f"{dataset}: accuracy in percent over eps", ["attack", "images", *map(eps_text, eps)], lines)
+
+
+def print_corruptions(rows: Iterable[CorruptionRow]) -> None:
+    """Print the accuracy on each corruption, and the mean over all where all are measured."""
+    for row in rows:
+        title = f"{row['dataset']}, {PROTOCOL_NAMES[row['protocol']]}: percent of {row['images']:,} images"
+        lines = [
+            [name.replace("_", " "), two_decimals(value)] for name, value in row["by_corruption"].items()
+        ]
+        if row["accuracy"] is not None:
+            lines.append(["mean of all", two_decimals(row["accuracy"])])
+        print_table(f"{title}, means of five severities", ["corruption", "accuracy"], lines)
 
 
 def print_probes(measured: Iterable[Measurement]) -> None:

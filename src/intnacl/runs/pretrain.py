@@ -22,9 +22,11 @@ from intnacl.plots.curves import draw_learning
 from intnacl.plots.style import save_figure
 from intnacl.runs.config import VERSION, RunConfig
 from intnacl.runs.folder import RunFolder
+from intnacl.runs.heads import save_head
 from intnacl.runs.images import RunImages, image_side
 from intnacl.runs.resolve import as_begun
 from intnacl.training.distill import Distill
+from intnacl.training.finetune import Finetune
 from intnacl.training.journal import Journal, last_record, records
 from intnacl.training.objectives import Contrastive, Objective, Supervised
 from intnacl.training.online_probe import OnlineProbe
@@ -187,7 +189,7 @@ def _load_teacher(
 def _train(
     config: RunConfig, folder: RunFolder, here: Ranks, stop: Stop, images: RunImages, teacher: Encoder | None
 ) -> str | None:
-    train = images.training()
+    train = training_images(config, images)
     objective = build_objective(config, train, here, teacher)
     trainer = Trainer(
         objective,
@@ -219,10 +221,21 @@ def _train(
         with trainer.at_best() if config.holdout else nullcontext(False) as is_best:
             if is_best:
                 save_encoder(objective.encoder, config.encoder, size, folder.best_encoder, data=data)
-        with trainer.train_step.averaged():  # last: with it the run is trained
+        with trainer.train_step.averaged():
+            if isinstance(objective, Finetune):
+                save_head(objective.head, folder.head)
+            # Last: with it the run is trained.
             save_encoder(objective.encoder, config.encoder, size, folder.encoder, data=data)
     barrier(here)  # a run is done for all when its files are
     return reason
+
+
+def training_images(config: RunConfig, images: RunImages) -> Dataset:
+    """Return the images that a run trains on: all, or the share of each class that fine-tuning has."""
+    train = images.training()
+    if config.objective != "finetune" or config.finetune.labels == 1:
+        return train
+    return train.hold_out(max(1, round(config.finetune.labels * len(train))))[1]
 
 
 def build_monitor(
@@ -264,6 +277,18 @@ def build_objective(
             seed=config.seed,
             view_dtype=dtype,
         )
+    if config.objective == "finetune":
+        if train.labels is None:
+            raise InputError(f"dataset {config.dataset!r} has no labels: fine-tuning needs them.")
+        joint = config.encoder.norm == "joint"
+        return Finetune(
+            config.finetune,
+            load_begun(config),
+            len(train.classes),
+            config.augment,
+            seed=config.seed,
+            joint=joint,
+        )
     size = config.train.batch_size
     if size < 2:
         raise InputError(f"train.batch_size={size} has no negatives: take 2 or more.")
@@ -284,3 +309,18 @@ def build_objective(
             f"or more, or a smaller loss.num_positives than {config.loss.num_positives}."
         )
     return objective
+
+
+def load_begun(config: RunConfig) -> Encoder:
+    """Return the encoder that fine-tuning begins with; raise if it is another one by now."""
+    if config.finetune.encoder is None:
+        raise InputError(
+            "finetune.encoder is not given: name the run whose encoder is fine-tuned, as `intnacl probe RUN "
+            "--protocol aff` does."
+        )
+    found, wanted = load_encoder(config.finetune.encoder), config.finetune.encoder_sha256
+    if wanted not in (None, found.sha256):
+        raise InputError(
+            f"{config.finetune.encoder} has another encoder than fine-tuning began with: take another --out."
+        )
+    return found.encoder

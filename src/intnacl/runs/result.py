@@ -1,9 +1,10 @@
 """`result.json`: its content, and which of its rows are shown."""
 
 from collections.abc import Mapping
-from typing import Literal, NotRequired, TypedDict
+from typing import NotRequired, TypedDict
 
 from intnacl.attacks.named import ATTACK_NAMES, AttackRow, AttackSettings, eps_text
+from intnacl.runs.heads import ProbeProtocol
 from intnacl.runs.images import Checksums, MeasuredSplit
 
 
@@ -25,6 +26,8 @@ class Accuracy(TypedDict):
     clean: float
     fgsm: float | None
     pgd: float | None
+    protocol: NotRequired[ProbeProtocol]
+    """How the classifier was trained; slf where it is missing: a linear layer on the frozen encoder."""
     split: NotRequired[MeasuredSplit]
 
 
@@ -55,8 +58,27 @@ class ProbeRow(TypedDict, total=False):
     best_epoch: int
     classes: int
     images: ImageCounts
-    protocol: Literal["probe", "hcl_probe"]
+    clean: float
+    """The accuracy once more, under the name that rows of attacks have for it."""
+    protocol: str
+    """slf, alf, aff, or hcl for HCL's probe; earlier versions had probe and hcl_probe."""
     probe: Mapping[str, object]
+    """Its settings; of a fine-tuned encoder, those of fine-tuning."""
+
+
+class CorruptionRow(TypedDict):
+    """Accuracy of a classifier on corrupted images."""
+
+    dataset: str
+    protocol: ProbeProtocol
+    split: MeasuredSplit
+    images: int
+    clean: float
+    accuracy: float | None
+    """The mean over all 15 corruptions and five severities; None until all are measured."""
+    by_corruption: dict[str, float]
+    by_severity: list[float]
+    """The mean over the corruptions measured, from severity 1 to 5."""
 
 
 class Protocol(TypedDict, total=False):
@@ -103,6 +125,7 @@ class Result(TypedDict):
     attacks: list[AttackRow]
     knn: NotRequired[list[KnnRow]]
     probes: NotRequired[list[ProbeRow]]
+    corruptions: NotRequired[list[CorruptionRow]]
     warnings: NotRequired[list[str]]
     time_s: dict[str, float]
     """Seconds by stage."""
@@ -110,16 +133,42 @@ class Result(TypedDict):
     config: RunSettings
 
 
-def best_rows(result: Result, dataset: str) -> list[AttackRow]:
+def protocols_of(result: Result, dataset: str) -> list[str]:
+    """Return the protocols of the classifiers that were attacked on a data set, the run's own first."""
+    found = [protocol_of(row) for row in result["attacks"] if row["dataset"] == dataset]
+    return list(dict.fromkeys([own_protocol(result, dataset), *found]))
+
+
+def own_protocol(result: Result, dataset: str) -> str:
+    """Return the protocol of the run's own classifier on a data set."""
+    row = result.get("accuracy", {}).get(dataset)
+    return row.get("protocol", "slf") if row else "slf"
+
+
+def protocol_of(row: AttackRow) -> str:
+    """Return the protocol of the classifier that a row is about; earlier versions had one alone."""
+    return row.get("protocol", "slf")
+
+
+def attack_rows(result: Result, dataset: str, protocol: str | None = None) -> list[AttackRow]:
+    """Return the rows about one classifier on a data set, by default the run's own."""
+    wanted = dataset, protocol or own_protocol(result, dataset)
+    return [row for row in result["attacks"] if (row["dataset"], protocol_of(row)) == wanted]
+
+
+def best_rows(result: Result, dataset: str, protocol: str | None = None) -> list[AttackRow]:
     """Return one row for each attack and eps on a data set: of several, the one over the most images.
+
+    The rows are those of one protocol, by default the run's own.
 
     They are sorted by eps, and at each eps as in `ATTACK_NAMES`; the worst case comes last.
     Worst cases over other attacks on the same images all bound the true one: the lowest is nearest. One
     over a single attack is left out: beside those over several, FGSM's curve would pass for a worst case.
     """
     chosen: dict[tuple[str, float], AttackRow] = {}
-    for row in sorted(result["attacks"], key=lambda row: (row["images"], -row["accuracy"])):
-        if row["dataset"] == dataset and not of_one_attack(row):
+    rows = attack_rows(result, dataset, protocol)
+    for row in sorted(rows, key=lambda row: (row["images"], -row["accuracy"])):
+        if not of_one_attack(row):
             chosen[row["name"], row["eps"]] = row
     place = {name: number for number, name in enumerate(ATTACK_NAMES)}
 

@@ -5,7 +5,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
-from intnacl.attacks.autoattack import check_targets, require_autoattack
+from intnacl.attacks.autoattack import check_targets
 from intnacl.console import show
 from intnacl.errors import InputError
 from intnacl.files import as_path, make_folder, read_file, write_file
@@ -143,5 +143,4 @@ def check(config: RunConfig, images: RunImages) -> None:
     planned_attacks(wanted)
     images.check()
     if "autoattack" in wanted.attacks:
-        require_autoattack()
         check_targets(min(images.classes.values()))

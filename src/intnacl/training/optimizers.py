@@ -18,6 +18,8 @@ RATE_OF_256 = {
     "lars": 0.3,  # SimCLR (Chen et al. 2020), "Default setting"
 }
 
+STEP_ENDS = (0.6, 0.8)  # of the schedule "steps": 15 and 20 of the 25 epochs of the RobustSSL benchmark
+
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerConfig(Settings):
@@ -35,8 +37,9 @@ class OptimizerConfig(Settings):
     """Let the decay act on biases and the parameters of norms as well; lars spares them all the same."""
     momentum: float = setting(0.9, check_number)
     """Momentum of sgd and lars."""
-    schedule: str = setting("constant", one_of("constant", "cosine"), called="schedule")
-    """constant, or cosine to zero; both after a linear warm-up."""
+    schedule: str = setting("constant", one_of("constant", "cosine", "steps"), called="schedule")
+    """constant, cosine to zero, or steps: a tenth after 60 % of the updates and a hundredth after 80 %. All
+    after a linear warm-up."""
     warmup_epochs: float = setting(0.0, check_number)
     """Epochs in which the rate first rises linearly to `lr`."""
     clip: float | None = setting(None, must(lambda v: v > 0, "above 0, or left out"))
@@ -116,12 +119,14 @@ def build_optimizer(module: nn.Module, config: OptimizerConfig, device: torch.de
 
 
 def rate_at(config: OptimizerConfig, step: int, steps: int, warmup_steps: int) -> float:
-    """Return the learning rate of a step: linear warm-up, then constant or half a cosine to zero."""
+    """Return the learning rate of a step: linear warm-up, then as the schedule says."""
     if step < warmup_steps:
         return config.rate * (step + 1) / warmup_steps
     if config.schedule == "constant":
         return config.rate
     done = (step - warmup_steps) / max(1, steps - warmup_steps)
+    if config.schedule == "steps":
+        return config.rate * 0.1 ** sum(done >= end for end in STEP_ENDS)
     return config.rate * 0.5 * (1 + math.cos(math.pi * done))
 
 

@@ -1,0 +1,123 @@
+"""The protocols slf, alf and aff: each classifier is measured by itself, and aff resumes exactly."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from intnacl.attacks.named import named_attack
+from intnacl.errors import InputError
+from intnacl.evaluation.adversarial_probe import AlfConfig
+from intnacl.runs.commands import corruptions_command
+from intnacl.runs.finetune import AFF, finetuned_folder, finetuning_of
+from intnacl.runs.folder import RunFolder
+from intnacl.runs.opened import open_run
+from intnacl.runs.overview import Overview
+from intnacl.runs.pretrain import training_images
+from intnacl.runs.result import best_rows
+from intnacl.runs.stages import train_and_measure
+from intnacl.training.stop import Stop
+from tiny_run import CPU, HERE, forbid_evaluation, measured, trained
+
+SHORT = {
+    "train.epochs": 1, "train.batch_size": 360, "train.save_steps": 1, "finetune.steps": 2, "train.lr": 0.02,
+    "evaluation.eps": (0.05,), "evaluation.attacks": ("fgsm",),
+}  # fmt: skip
+ALF = AlfConfig(epochs=2, batch_size=256, lr=0.1, steps=2)
+FGSM = named_attack("fgsm", 0.05, images=64)
+
+
+def rows(run, protocol):
+    return [row for row in Overview(run).result()["attacks"] if row["protocol"] == protocol]
+
+
+def test_an_adversarial_probe_has_a_classifier_and_rows_of_its_own(tmp_path, monkeypatch):
+    run = measured(tmp_path, **{f"alf.{name}": value for name, value in vars(ALF).items()})
+    before = Overview(run).result()
+    run.measure([FGSM], protocol="alf")
+    (alf,) = run.measure(ALF)
+    classifiers = [run.classifier(protocol=protocol) for protocol in ("slf", "alf")]
+    images, labels = (
+        run.images.labelled("digits").queries.images,
+        run.images.labelled("digits").queries.labels,
+    )
+    with torch.no_grad():
+        right = [(each(images / 255).argmax(1) == labels).float().mean() for each in classifiers]
+    assert 100 * float(right[1]) == pytest.approx(alf.figures["accuracy"], abs=0.3)
+    assert not torch.equal(classifiers[0].linear.weight, classifiers[1].linear.weight)
+    result = Overview(run).result()
+    assert result["accuracy"] == before["accuracy"]
+    assert [row for row in result["attacks"] if row["protocol"] == "slf"] == before["attacks"]
+    row, worst = rows(run, "alf")
+    assert row.items() >= {"split": "test", "images": 64, "name": "fgsm"}.items()
+    assert worst["of"] == ["fgsm"]
+    assert best_rows(result, "digits", "alf") == [row]
+    assert [(one["protocol"], one["clean"]) for one in result["probes"]] == [
+        ("slf", result["accuracy"]["digits"]["clean"]), ("alf", alf.figures["accuracy"]),
+    ]  # fmt: skip
+    assert "Under attack: digits, ALF" in run.folder.page.read_text()
+    forbid_evaluation(monkeypatch)
+    monkeypatch.setattr("intnacl.evaluation.adversarial_probe.evaluate", None)
+    assert run.measure(ALF) == [alf]
+
+
+def test_adversarial_fine_tuning_is_a_run_of_its_own_and_resumes_exactly(tmp_path):
+    source = trained(tmp_path)
+    config = finetuning_of(source, "digits", {key: v for key, v in SHORT.items() if "evaluation" not in key})
+    config = replace(config, evaluation=replace(config.evaluation, eps=(0.05,), attacks=("fgsm",)))
+    once, often = RunFolder(tmp_path / "once"), RunFolder(tmp_path / "often")
+    assert train_and_measure(config, once, HERE, Stop()) is None
+    while train_and_measure(config, often, HERE, Stop(max_minutes=1e-9)) is not None:
+        if often.encoder.exists():  # measured in one go
+            assert train_and_measure(config, often, HERE, Stop()) is None
+            break
+    assert once.encoder.read_bytes() == often.encoder.read_bytes() != source.folder.encoder.read_bytes()
+    assert once.head.read_bytes() == often.head.read_bytes()
+    run = open_run(once, device=CPU)
+    queries = run.images.labelled("digits").queries
+    with torch.no_grad():
+        right = (run.classifier()(queries.images / 255).argmax(1) == queries.labels).float().mean()
+    result = json.loads(once.result.read_text())
+    accuracy = result["accuracy"]["digits"]
+    assert accuracy["protocol"] == "aff"
+    assert accuracy["clean"] == pytest.approx(100 * float(right), abs=0.3)
+    assert [row["protocol"] for row in result["attacks"]] == ["aff", "aff"]
+    assert accuracy["fgsm"] == rows(run, "aff")[0]["accuracy"]
+    assert run.measure([FGSM], protocol="slf")[0].protocol == "slf"  # a fresh layer on the same encoder
+    with pytest.raises(InputError, match="has no fine-tuned classifier on 'digits'"):
+        source.classifier(protocol="aff")
+
+
+def test_fine_tuning_begins_with_the_runs_encoder_and_takes_a_share_of_each_class(tmp_path):
+    run = trained(tmp_path)
+    config = finetuning_of(run, "digits", labels=0.1)
+    assert (config.train.lr, config.train.batch_size, config.train.epochs) == (AFF.lr, 128, 25)
+    assert (config.augment.crop_padding, config.augment.flip_p) == (1, 0.0)  # of 8 pixels, none mirrored
+    some = training_images(config, run.images)
+    assert len(some) == 144
+    counts = torch.bincount(some.labels)
+    assert counts.max() - counts.min() <= 2
+    assert finetuned_folder(run, "digits").path == Path(f"{run.folder}-aff")
+    other = replace(config, finetune=replace(config.finetune, encoder_sha256="0" * 64))
+    with pytest.raises(InputError, match="another encoder than fine-tuning began with"):
+        train_and_measure(other, RunFolder(tmp_path / "other"), HERE, Stop())
+    assert not (tmp_path / "other").exists()
+
+
+def test_corruptions_are_measured_once_each_and_their_mean_takes_all(tmp_path, monkeypatch, capsys):
+    run = measured(tmp_path)
+    corruptions_command(run.folder.path, (), ("fog", "contrast"), None, "cpu")
+    assert "contrast" in capsys.readouterr().out
+    (row,) = json.loads(run.folder.result.read_text())["corruptions"]
+    assert row.items() >= {"dataset": "digits", "protocol": "slf", "split": "test", "images": 355}.items()
+    assert row["clean"] == pytest.approx(Overview(run).result()["accuracy"]["digits"]["clean"], abs=0.3)
+    assert list(row["by_corruption"]) == ["fog", "contrast"]
+    assert row["accuracy"] is None
+    assert row["by_severity"][0] > row["by_severity"][4]
+    assert "Corrupted images: digits" in run.folder.page.read_text()
+    monkeypatch.setattr("intnacl.evaluation.corruptions.evaluate", None)
+    corruptions_command(run.folder.path, (), ("fog",), None, "cpu")
+    with pytest.raises(InputError, match="did you mean 'fog'"):
+        corruptions_command(run.folder.path, (), ("frog",), None, "cpu")
