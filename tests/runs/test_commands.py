@@ -48,11 +48,11 @@ def test_probe_takes_several_data_sets_and_protocols(tmp_path):
 
 
 def test_knn_prints_its_accuracy(tmp_path, capsys):
-    (part,) = knn_command(trained(tmp_path).folder, (), 7, "cpu")
+    (part,) = knn_command(trained(tmp_path).folder, (), 7, "exp", "cpu")
     first, *_, last = capsys.readouterr().out.splitlines()
     assert first == "knn digits …"
     assert last.split() == ["digits", "7", f"{part.figures['accuracy']:.2f}"]
-    must_refuse(knn_command, trained(tmp_path / "other").folder, (), 2000, "cpu", "k=2000 neighbours of 1442")
+    must_refuse(knn_command, trained(tmp_path / "other").folder, (), 2000, "exp", "cpu", "k=2000 neighbours of 1442")
 
 
 def test_a_measurement_on_other_images_says_what_the_result_leaves_out(tmp_path, capsys):
@@ -61,7 +61,7 @@ def test_a_measurement_on_other_images_says_what_the_result_leaves_out(tmp_path,
     assert train_and_measure(config(**settings), RunFolder(tmp_path / "run"), HERE, Stop()) is None
     (tmp_path / "images" / "test" / "cat" / "0.png").unlink()
     capsys.readouterr()
-    knn_command(tmp_path / "run", [], 3, "cpu")
+    knn_command(tmp_path / "run", [], 3, "exp", "cpu")
     assert f"warning: {name}: what was measured on other images" in capsys.readouterr().out
     before = json.loads((tmp_path / "run" / "result.json").read_text())
     assert any("other images" in warning for warning in before["warnings"])
@@ -114,7 +114,7 @@ def test_a_rise_from_one_eps_to_another_is_warned_about(tmp_path, monkeypatch, c
 
 
 test_mistakes_are_told_before_any_work = refused(
-    lambda eps, attacks: attack_command(Path("no run yet"), (), eps, attacks, None, "cpu"),
+    lambda eps, attacks: attack_command(Path("no run yet"), (), eps, attacks, "exp", "cpu"),
     ((2.0,), ("fgsm",), "out of range"),
     ((0.1,), ("nothing",), "attack='nothing'"),
     ((0.1,), (), "no attack"),
@@ -135,5 +135,5 @@ def test_a_relative_path_is_measured_and_kept_as_an_absolute_one(tmp_path, monke
     run = trained(tmp_path)
     name = write_images(tmp_path / "pets")
     monkeypatch.chdir(tmp_path)
-    (part,) = knn_command(run.folder.path, ["folder:pets"], 1, "cpu")
+    (part,) = knn_command(run.folder.path, ["folder:pets"], 1, "exp", "cpu")
     assert part.settings["dataset"] == name

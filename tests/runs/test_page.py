@@ -43,7 +43,7 @@ def test_it_needs_no_other_file_and_shows_figures_and_drawings(tmp_path):
     run = measured(tmp_path)
     text = re.sub(r"\s+", " ", run.folder.page.read_text())
     tags = Tags(text)
-    assert tags.seen.count("svg") == 6  # robustness, examples in halves, loss, kNN, probe
+    assert tags.seen.count("svg") == 7  # robustness, examples in halves, loss, accuracies, rank, probe
     assert all(link.startswith(("data:", "#")) for link in tags.links)
     assert "script" not in tags.seen
     assert "prefers-color-scheme: dark" in text
@@ -71,11 +71,11 @@ def test_without_stored_images_of_its_attacks_a_page_goes_without_their_picture(
     """As that of a run of an earlier version."""
     name, run = write_images(tmp_path / "images"), measured(tmp_path)
     measure_attacks(run, name, attacks_at(["fgsm"], 0.02, None))
-    assert Tags(page_of(run)).seen.count("svg") == 9
+    assert Tags(page_of(run)).seen.count("svg") == 10
     run.folder.examples(name).unlink()
     text = page_of(run)
     assert f"Under attack: {name}" in text
-    assert Tags(text).seen.count("svg") == 7
+    assert Tags(text).seen.count("svg") == 8
     assert "None" not in text
 
 
