@@ -67,8 +67,8 @@ def run(
     intnacl run --preset intcl             # one loss
     intnacl run --dataset cifar100 --preset intnacl --transfer cifar10
     intnacl run --dataset cifar100 --compare simclr adv intnacl --seeds 0 1 2
-    intnacl run --dataset cifar10 --recipe robust           # an encoder for attacks of 8/255
-    intnacl run --recipe robust --seeds 0 1 2 3 4           # teachers and students on digits
+    intnacl run --dataset cifar10 --recipe robust    # for attacks of 8/255
+    intnacl run --recipe robust --seeds 0 1 2        # teachers and students
     ```
 
     Parameters
