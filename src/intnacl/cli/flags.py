@@ -45,7 +45,9 @@ class Flags:
     root
         Data folder; by default $INTNACL_DATA, else ~/.cache/intnacl.
     size
-        Side length to which images of folder: and parquet: are resized (32).
+        Side length to which images of folder:, parquet: and webdataset: are resized (32).
+    stream
+        auto, always or never: decode images while the run trains, for sets larger than memory.
     augment
         Augmentation of the views: paper, simclr, crop_flip or none; by default the recipe's.
     preset
@@ -73,7 +75,8 @@ class Flags:
     config
         A TOML file of settings; flags override it.
     recipe
-        paper, tinyimagenet, own or digits, by default that of the data set; strong or knn90 (docs/strong.md).
+        paper, tinyimagenet, own or digits, by default that of the data set; strong or knn90 (docs/strong.md);
+        imagenet (docs/scale.md).
     set_
         Any setting in docs/settings.md by its dotted name: loss.temperature=0.2 encoder.name=resnet34 …
     max_minutes
@@ -83,6 +86,7 @@ class Flags:
     dataset: str | None = None
     root: Path | None = None
     size: int | None = None
+    stream: str | None = None
     augment: str | None = None
     preset: str | None = None
     epochs: int | None = None

@@ -83,7 +83,11 @@ def train_and_measure(
     other runs on the same data sets.
     """
     images = images or RunImages(config)
+    begun = folder.read_config() if folder.config.exists() else None
+    why = images.decide(begun, here)
     if not folder.encoder.exists():
+        if why:
+            say(why)
         check(config, images)
     with nullcontext() if not here.main or folder.state() == "finished" else folder.work():
         reason = pretrain(config, folder, here, stop, images)
