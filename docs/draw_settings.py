@@ -37,7 +37,7 @@ batch_size = 128
 Write lists with commas: `--set evaluation.eps=0.002,8/255`. Later values override earlier ones, in this
 order: the default, the recipe of the data set, the file, `--preset`, flags and `--set`. A preset changes
 settings of `loss` ([losses.md](losses.md#special-cases) lists them), a recipe those in the last column. CIFAR
-has the recipe `paper`. One's own images (`folder:`, `parquet:`, `npz:`) have `own`, which trains as the paper
+has the recipe `paper`. One's own images ([data.md](data.md)) have `own`, which trains as the paper
 does and attacks at 8/255. `--recipe strong` and `--recipe knn90` are described in [strong.md](strong.md).
 `--recipe robust` ([robust.md](robust.md)) lies over the recipe of the data set; on digits its values are
 those of `robust_digits`. A recipe's learning rate is for its own optimiser (adam's also for adamw). The run's

@@ -43,6 +43,10 @@ class LostRankError(RuntimeError):
     """Another rank of the run died or cannot be reached: the command line shows it without a traceback."""
 
 
+class LostWorkerError(RuntimeError):
+    """A worker process died: the command line shows it without a traceback."""
+
+
 class InputWarning(UserWarning):
     """A part of the user's input was ignored: the command line shows it in one line."""
 

@@ -1,4 +1,4 @@
-"""ResNets are torchvision's with another stem."""
+"""ResNets are torchvision's, with its own stem or another one."""
 
 import pytest
 import torch
@@ -15,6 +15,21 @@ def torchvision_resnet(name: str) -> nn.Module:
     net.conv1 = nn.Conv2d(3, 64, 3, 1, 1, bias=False)
     net.maxpool, net.fc = nn.Identity(), nn.Identity()
     return net
+
+
+@pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
+def test_with_imagenets_stem_they_are_torchvisions(training):
+    import torchvision
+
+    theirs, ours = (
+        torchvision.models.resnet18().double(),
+        ResNet(*RESNETS["resnet18"], imagenet_stem=True).double(),
+    )
+    theirs.fc = nn.Identity()
+    ours.load_state_dict(theirs.state_dict())
+    x = torch.rand(2, 3, 64, 64, dtype=torch.float64)
+    results = [net.train(training)(x) for net in (ours, theirs)]
+    torch.testing.assert_close(*results, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("name", RESNETS)

@@ -52,7 +52,9 @@ def test_knn_prints_its_accuracy(tmp_path, capsys):
     first, *_, last = capsys.readouterr().out.splitlines()
     assert first == "knn digits …"
     assert last.split() == ["digits", "7", f"{part.figures['accuracy']:.2f}"]
-    must_refuse(knn_command, trained(tmp_path / "other").folder, (), 2000, "exp", "cpu", "k=2000 neighbours of 1442")
+    must_refuse(
+        knn_command, trained(tmp_path / "other").folder, (), 2000, "exp", "cpu", "k=2000 neighbours of 1442"
+    )
 
 
 def test_a_measurement_on_other_images_says_what_the_result_leaves_out(tmp_path, capsys):

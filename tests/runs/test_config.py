@@ -303,7 +303,8 @@ def test_differences_name_the_settings_and_pass_over_the_free_ones():
     assert differences(old, old) == []
     assert {
         "recipe", "root", "train.compile", "train.cuda_graph", "train.monitor_epochs", "train.save_minutes",
-        "train.save_steps", "train.keep", "train.tensorboard", "train.online_probe", "distill.teacher_sha256",
+        "train.save_steps", "train.keep", "train.tensorboard", "train.online_probe", "train.workers",
+        "distill.teacher_sha256", "max_broken",
     } == FREE  # fmt: skip
 
 

@@ -67,11 +67,11 @@ def train_step(objective: Objective | None = None, *, here: Ranks = ALONE, **set
     return TrainStep(objective or contrastive(), *labelled_images(), config, here)
 
 
-def trainer(folder: Path, objective=None, here=ALONE, monitor=None, **settings: Any) -> Trainer:
+def trainer(folder: Path, objective=None, here=ALONE, monitor=None, data=None, **settings: Any) -> Trainer:
     folder.mkdir(parents=True, exist_ok=True)
     config = TrainConfig(**{"epochs": 2, "batch_size": 16, "lr": 1e-3} | settings)
     place = {"checkpoints": folder / "checkpoints", "seed": 0, "here": here, "monitor": monitor}
-    return Trainer(objective or contrastive(), *labelled_images(), config, **place)
+    return Trainer(objective or contrastive(), *(data or labelled_images()), config, **place)
 
 
 class Watched:

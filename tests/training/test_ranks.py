@@ -14,10 +14,12 @@ import torch
 import torch.distributed as dist
 from two_ranks import STEPS, main
 
+from intnacl.data.index import Index
 from intnacl.errors import LostRankError
 from intnacl.training.journal import records
 from intnacl.training.ranks import Ranks, any_rank, barrier, largest, mean_over_ranks, pick_device, ranks
 from mistakes import must_refuse
+from shards import write_shards
 
 
 def train_on_two(folder: Path, *settings: str) -> list[dict[str, torch.Tensor]]:
@@ -56,6 +58,33 @@ def test_two_ranks_equal_one_process_with_the_joined_batch(tmp_path, preset, nor
     a, b = ([row[name] for name in ("loss", "probe_train") for row in log] for log in map(list, logs))
     assert len(a) == 2 * (10 if updates == "long" else 5)
     assert a == pytest.approx(b, rel=1e-6)  # the ranks' mean, not the first one's
+
+
+def test_two_ranks_stream_what_one_process_streams(tmp_path, monkeypatch):
+    write_shards(tmp_path, 64, size=(15, 11))
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    settings = "intnacl", "none", "", "streamed"
+    ranks = train_on_two(tmp_path / "two", *settings)
+    monkeypatch.setattr(Index, "read", Index.read)  # to have it back afterwards
+    main(0, 1, tmp_path / "one", "intnacl", "none", False, "streamed")
+    one = torch.load(tmp_path / "one" / "rank0.pt", weights_only=True)
+    for weights in ranks:
+        weights.pop("exchanges")
+        torch.testing.assert_close(weights, {key: one[key] for key in weights}, rtol=1e-9, atol=1e-9)
+    whole, *seen = (
+        torch.load(tmp_path / place, weights_only=True)
+        for place in ("one/seen0.pt", "two/seen0.pt", "two/seen1.pt")
+    )
+    assert whole["crops"][0].shape == (2, 16, 3, 8, 8)
+    assert len(whole["decoded"]) == 16 * STEPS
+    for rank in seen:
+        assert len(rank["rows"]) == 8 + 2  # and the two mixing partners of its first rows
+        assert len(rank["decoded"]) == 10 * STEPS
+        assert all(
+            torch.equal(part, all_rows[:, rank["rows"]])
+            for part, all_rows in zip(rank["crops"], whole["crops"], strict=True)
+        )
 
 
 def test_one_process_needs_no_group(monkeypatch):

@@ -25,7 +25,7 @@ def weights(made: TrainStep) -> Tensor:
 
 
 def loss(made: TrainStep, index_B: Tensor, step: int) -> Tensor:
-    return made.objective(made.images[index_B], None, made.rows, torch.tensor(step))["loss"]
+    return made.objective(made.source.read(0, index_B), None, made.rows, torch.tensor(step))["loss"]
 
 
 def gradient(made: TrainStep, index_B: Tensor, step: int) -> Tensor:

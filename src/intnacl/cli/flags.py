@@ -45,7 +45,9 @@ class Flags:
     root
         Data folder; by default $INTNACL_DATA, else ~/.cache/intnacl.
     size
-        Side length to which images of folder: and parquet: are resized (32).
+        Side length to which images of folder:, parquet: and webdataset: are resized (32).
+    stream
+        auto, always or never: decode images while the run trains, for sets larger than memory.
     augment
         Augmentation of the views: paper, simclr, crop_flip, pad_crop_flip or none; by default the recipe's.
     preset
@@ -74,7 +76,7 @@ class Flags:
         A TOML file of settings; flags override it.
     recipe
         paper, tinyimagenet, own or digits, by default that of the data set; strong or knn90 (docs/strong.md);
-        robust, an encoder for attacks of 8/255 (docs/robust.md).
+        imagenet (docs/scale.md), or robust, an encoder for attacks of 8/255 (docs/robust.md).
     teacher
         With the recipe robust: a trained run, or an encoder's file, instead of a teacher of its own.
     set_
@@ -86,6 +88,7 @@ class Flags:
     dataset: str | None = None
     root: Path | None = None
     size: int | None = None
+    stream: str | None = None
     augment: str | None = None
     preset: str | None = None
     epochs: int | None = None

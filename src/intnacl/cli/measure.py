@@ -264,8 +264,8 @@ def embed(
     """Write a run's features of images to a file for other programs, and draw nearest neighbours.
 
     The images need no labels. `numpy.load(FILE)` holds `features` (images × features) and, where the data
-    set has them, `names` (paths below the folder), `labels` and `classes`. A PNG of the same name shows some
-    images, each with its nearest neighbours by cosine.
+    set has them, `names` (paths below the folder), `labels` and `classes`; a parquet file has a row an image.
+    A PNG of the same name shows some images, each with its nearest neighbours by cosine.
 
     **Examples**
 
@@ -280,12 +280,12 @@ def embed(
     run
         A run folder with a trained encoder.
     dataset
-        A data set with images of the run's size; by default its own. folder:PATH and parquet:PATH are
-        resized to it.
+        A data set with images of the run's size; by default its own. folder:PATH, parquet:PATH and
+        webdataset:PATH are resized to it.
     split
         train or test; a folder without such folders is all train.
     out
-        A file .npz; by default RUN/features-DATASET-SPLIT.npz.
+        A file .npz or .parquet; by default RUN/features-DATASET-SPLIT.npz.
     root
         Data folder; by default the run's own.
     device

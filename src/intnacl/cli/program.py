@@ -38,10 +38,10 @@ for command in (
 def main() -> None:
     """Run the command line.
 
-    A user's mistake ends in one clear line and exit code 2; a lost rank, a lack of memory or a file that may
-    not be touched in one line and 1; a closed pipe silently in 1.
+    A user's mistake ends in one clear line and exit code 2; a lost rank or worker, a lack of memory or a file
+    that may not be touched in one line and 1; a closed pipe silently in 1.
     """
-    from intnacl.errors import InputError, LostRankError
+    from intnacl.errors import InputError, LostRankError, LostWorkerError
 
     _let_waiting_threads_sleep()
     show_warnings_once()
@@ -55,7 +55,7 @@ def main() -> None:
         _fail(2, _explain(error))
     except InputError as error:
         _fail(2, str(error))
-    except LostRankError as error:
+    except (LostRankError, LostWorkerError) as error:
         _fail(1, str(error))
     except (MemoryError, RuntimeError) as error:
         from intnacl.training.step import is_out_of_memory

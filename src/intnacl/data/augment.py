@@ -30,7 +30,8 @@ from intnacl.data.transforms import (
 from intnacl.errors import InputError
 
 TRIES = 10
-UNIFORMS = 2 * TRIES + 2 + 1 + 9 + 1 + 2 + 1  # crop tries, crop corner, flip, jitter, grey, blur, solarise
+BOX_UNIFORMS = 2 * TRIES + 2  # crop tries, crop corner
+UNIFORMS = BOX_UNIFORMS + 1 + 9 + 1 + 2 + 1  # flip, jitter, grey, blur, solarise
 BRIGHTNESS, CONTRAST, SATURATION, HUE = range(4)
 
 
@@ -57,8 +58,8 @@ def draw(config: AugmentConfig, uniform_BU: Tensor, height: int, width: int) -> 
     others unchanged.
     """
     assert uniform_BU.shape[1] == UNIFORMS, uniform_BU.shape
-    crop_BT2, corner_B2, flip_B1, jitter_B9, rest_B4 = torch.split(uniform_BU, [2 * TRIES, 2, 1, 9, 4], dim=1)
-    box = _crop_box(config, crop_BT2.reshape(-1, TRIES, 2), corner_B2, height, width)
+    box_BK, flip_B1, jitter_B9, rest_B4 = torch.split(uniform_BU, [BOX_UNIFORMS, 1, 9, 4], dim=1)
+    box = crop_box(config, box_BK, height, width)
     jitter_B, factor_B4, key_B4 = jitter_B9[:, 0], jitter_B9[:, 1:5], jitter_B9[:, 5:]
     grey_B, blur_B, sigma_B, solarize_B = rest_B4.unbind(1)
     return Params(
@@ -131,43 +132,59 @@ def _between(uniform: Tensor, low: float, high: float) -> Tensor:
     return low + (high - low) * uniform
 
 
-def _crop_box(
-    config: AugmentConfig, uniform_BT2: Tensor, corner_B2: Tensor, height: int, width: int
+def crop_box(
+    config: AugmentConfig, uniform_BK: Tensor, height: int | Tensor, width: int | Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return top, left, height and width, (B,) int64 each, of the first try that fits, or the fallback."""
-    tall_B, wide_B = _fallback(config, height, width, corner_B2)
-    if config.crop_scale is None:  # then there are 2·padding + 1 places along each axis
+    """Return top, left, height and width, (B,) int64 each, of the first try that fits, or the fallback.
+
+    `uniform_BK` are the first `BOX_UNIFORMS` of a sample's uniform numbers. Images of one size give it as
+    numbers, others as (B,) int64.
+    """
+    uniform_BT2, corner_B2 = uniform_BK[:, : 2 * TRIES].reshape(-1, TRIES, 2), uniform_BK[:, 2 * TRIES :]
+    tall, wide = _fallback(config, height, width)
+    if config.crop_scale is None:
+        tall_B, wide_B = (
+            torch.zeros_like(uniform_BK[:, 0], dtype=torch.int64) + side for side in (tall, wide)
+        )
+        # There are 2·padding + 1 places along each axis.
         top_B, left_B = (corner_B2 * (2 * config.crop_padding + 1)).to(torch.int64).unbind(1)
         return top_B, left_B, tall_B, wide_B
-    area_BT = height * width * _between(uniform_BT2[..., 0], *config.crop_scale)
+    high, across = (side[:, None] if isinstance(side, Tensor) else side for side in (height, width))
+    area_BT = high * across * _between(uniform_BT2[..., 0], *config.crop_scale)
     ratio_BT = torch.exp(_between(uniform_BT2[..., 1], *(math.log(value) for value in config.crop_ratio)))
     wide_BT = torch.round(torch.sqrt(area_BT * ratio_BT)).to(torch.int64)
     tall_BT = torch.round(torch.sqrt(area_BT / ratio_BT)).to(torch.int64)
-    fits_BT = (wide_BT > 0) & (wide_BT <= width) & (tall_BT > 0) & (tall_BT <= height)
+    fits_BT = (wide_BT > 0) & (wide_BT <= across) & (tall_BT > 0) & (tall_BT <= high)
     # The earlier a try that fits, the higher its score: the highest is the first, and 0 is none.
     score_BT = fits_BT * torch.arange(TRIES, 0, -1, device=fits_BT.device)
     best_B1 = score_BT.amax(1, keepdim=True)
     found_B, first_BT = best_B1[:, 0] > 0, score_BT == best_B1
-    tall_B = torch.where(found_B, (tall_BT * first_BT).sum(1), tall_B)
-    wide_B = torch.where(found_B, (wide_BT * first_BT).sum(1), wide_B)
+    tall_B = torch.where(found_B, (tall_BT * first_BT).sum(1), tall)
+    wide_B = torch.where(found_B, (wide_BT * first_BT).sum(1), wide)
     free_B2 = torch.stack((height - tall_B, width - wide_B), dim=1)
     corner_B2 = torch.where(found_B[:, None], (corner_B2 * (free_B2 + 1)).to(torch.int64), free_B2 // 2)
     return corner_B2[:, 0], corner_B2[:, 1], tall_B, wide_B
 
 
-def _fallback(config: AugmentConfig, height: int, width: int, like_B: Tensor) -> tuple[Tensor, Tensor]:
+def _fallback(
+    config: AugmentConfig, height: int | Tensor, width: int | Tensor
+) -> tuple[int | Tensor, int | Tensor]:
     """Return height and width of the largest box whose ratio is allowed, or of the image if uncropped."""
-    low, high = config.crop_ratio if config.crop_scale is not None else (0, math.inf)
-    tall, wide = height, width
+    if config.crop_scale is None:
+        return height, width
+    low, high = config.crop_ratio
+    if isinstance(height, Tensor) and isinstance(width, Tensor):
+        tall_B = torch.round(width.double() / low).to(torch.int64).clamp(min=1)
+        wide_B = torch.round(height.double() * high).to(torch.int64).clamp(min=1)
+        too_tall_B, too_wide_B = width < low * height.double(), width > high * height.double()
+        return torch.where(too_tall_B, tall_B, height), torch.where(too_wide_B, wide_B, width)
+    assert isinstance(height, int)
+    assert isinstance(width, int)
     if width < low * height:
-        tall = max(1, round(width / low))
-    elif width > high * height:
-        wide = max(1, round(height * high))
-    shape, device = like_B.shape[:1], like_B.device
-    return (
-        torch.full(shape, tall, dtype=torch.int64, device=device),
-        torch.full(shape, wide, dtype=torch.int64, device=device),
-    )
+        return max(1, round(width / low)), width
+    if width > high * height:
+        return height, max(1, round(height * high))
+    return height, width
 
 
 def _jitter_factors(config: AugmentConfig, uniform_B4: Tensor, chosen_B: Tensor) -> Tensor:

@@ -9,12 +9,14 @@ Shapes: B rows of the global batch, N images of the data set.
 
 from functools import lru_cache
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from intnacl.data import draws
 from intnacl.errors import InputError
 
+DRAWN = 2**16  # keys drawn at a time, as their drawing takes much memory
 STREAM = 0xFFFFFFFF  # in the generator's place of the view: no view of an image has this number
 
 
@@ -30,8 +32,14 @@ def steps_per_epoch(n: int, batch_size: int) -> int:
 @lru_cache(maxsize=2)
 def permutation(seed: int, epoch: int, n: int, device: torch.device | str = "cpu") -> Tensor:
     """Return a random order of 0 … N−1, (N,) int64, which sorts 62-bit keys drawn for (seed, epoch)."""
-    high_N, low_N = draws.words(seed, epoch, STREAM, torch.arange(n, device=device), 2).unbind(1)
-    return torch.argsort((high_N >> 1 << 31) | (low_N >> 1), stable=True)
+    key_N = torch.empty(n, dtype=torch.int64, device=device)
+    for start in range(0, n, DRAWN):
+        rows = torch.arange(start, min(n, start + DRAWN), device=device)
+        high, low = draws.words(seed, epoch, STREAM, rows, 2).unbind(1)
+        key_N[rows] = (high >> 1 << 31) | (low >> 1)
+    if key_N.is_cuda:
+        return torch.argsort(key_N, stable=True)
+    return torch.from_numpy(np.argsort(key_N.cpu().numpy(), kind="stable")).to(key_N.device)  # in less memory
 
 
 def batch_indices(

@@ -70,7 +70,7 @@ class Source:
 
 def cached(root: Path, source: Source, fill: Fill) -> ImageSet:
     """Open the entry of `source`, filling it first where it is missing, stale or damaged."""
-    folder = _writable_folder(root)
+    folder = writable_folder(root)
     entry = folder / f"{source.key}.{source.fingerprint}"
     if (opened := _open(entry, source)) is None:
         with files.lock(folder / f".{source.key}.lock") as state:
@@ -92,7 +92,7 @@ def cached(root: Path, source: Source, fill: Fill) -> ImageSet:
     return opened
 
 
-def _writable_folder(root: Path) -> Path:
+def writable_folder(root: Path) -> Path:
     """Return `root`/cache or, for data on a read-only disk, that of the default root."""
     folders = dict.fromkeys((root / "cache", default_root() / "cache"))
     for folder in folders:
@@ -107,6 +107,15 @@ def _writable_folder(root: Path) -> Path:
     )
 
 
+def check_labelled(labelled: int, count: int, origin: Path, split: str) -> None:
+    """Raise if some of `count` images have a label and others none."""
+    if 0 < labelled < count:
+        raise InputError(
+            f"{origin}: {labelled} of {count} images of the {split} split have a label: give all of "
+            "them one, or none."
+        )
+
+
 def _write(entry: Path, fill: Fill, source: Source) -> None:
     with files.new_folder(entry) as folder:
         with (folder / "images.u8").open("wb") as out:
@@ -114,12 +123,7 @@ def _write(entry: Path, fill: Fill, source: Source) -> None:
         if not labels:
             first = next((f"{name}: {reason}" for name, reason in skipped.items()), "there are none")
             raise InputError(f"{source.origin}: no image could be decoded; the first: {first}.")
-        if min(labels) < 0 <= max(labels):
-            labelled = sum(label >= 0 for label in labels)
-            raise InputError(
-                f"{source.origin}: {labelled} of {len(labels)} images of the {source.split} split have a "
-                "label: give all of them one, or none."
-            )
+        check_labelled(sum(label >= 0 for label in labels), len(labels), source.origin, source.split)
         np.array(labels, dtype=np.int64).tofile(folder / "labels.i64")
         shape = [len(labels), 3, source.size, source.size]
         facts = {"shape": shape, "labelled": min(labels) >= 0, "classes": source.classes, "skipped": skipped}

@@ -8,6 +8,7 @@ Shapes: N images, 3 channels, H rows, W columns.
 
 import hashlib
 import json
+import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -26,8 +27,10 @@ from intnacl.data.folder import load_folder
 from intnacl.data.images import ImageSet, LoadRequest
 from intnacl.data.npz import load_npz
 from intnacl.data.parquet import load_parquet
+from intnacl.data.streamed import StreamedImages, part_of
 from intnacl.data.tinyimagenet import load_tinyimagenet
-from intnacl.errors import InputError, InputWarning, check_choice, printable
+from intnacl.data.webdataset import load_webdataset
+from intnacl.errors import InputError, InputWarning, check_choice, is_number, printable
 from intnacl.files import as_path
 
 SPLITS = ("train", "test")
@@ -64,7 +67,8 @@ class Dataset(ImageSet):
     def checksum(self) -> str:
         """SHA-256 of shape, class names, pixels and labels in hex, wherever they were read from.
 
-        A part of a split has the checksum of the whole.
+        A part of a split has the checksum of the whole. That of streamed images covers their index in place
+        of pixels: names, lengths, labels and the sizes of shards.
         """
         if self.whole_checksum is not None:
             return self.whole_checksum
@@ -74,6 +78,8 @@ class Dataset(ImageSet):
             "labelled": self.labels is not None,
         }
         digest = hashlib.sha256(json.dumps(header, sort_keys=True).encode())
+        if isinstance(self.images, StreamedImages):
+            return hashlib.sha256(digest.digest() + self.images.index.checksum.encode()).hexdigest()
         digest.update(self.images.contiguous().numpy().data)
         if self.labels is not None:
             digest.update(self.labels.contiguous().numpy().data)
@@ -102,12 +108,17 @@ class Dataset(ImageSet):
         return self._part(kept, self.split), self._part(held, "holdout")
 
     def _part(self, index: Tensor, split: str) -> "Dataset":
+        images, names = part_of(self.images, index), self.names
+        if isinstance(images, StreamedImages):
+            names = images.names
+        elif names:
+            names = tuple(names[i] for i in index.tolist())
         return replace(
             self,
             split=split,
-            images=self.images[index],
+            images=images,
             labels=None if self.labels is None else self.labels[index],
-            names=tuple(self.names[i] for i in index.tolist()) if self.names else (),
+            names=names,
             index=index,
             whole_checksum=self.checksum,
         )
@@ -134,7 +145,8 @@ class Dataset(ImageSet):
         count, _, height, width = self.images.shape
         classes = f"{len(self.classes)} classes" if self.labels is not None else "unlabelled"
         broken = f", {len(self.skipped)} broken skipped" if self.skipped else ""
-        return f"{self.name}, {self.split}: {count:,} images, {height}×{width}, {classes}{broken}"
+        streamed = ", streamed" if isinstance(self.images, StreamedImages) else ""
+        return f"{self.name}, {self.split}: {count:,} images, {height}×{width}, {classes}{broken}{streamed}"
 
     def summary(self) -> str:
         """Return `facts` and the checksum, in one line."""
@@ -199,6 +211,12 @@ DATASETS: dict[str, Entry] = {
         load=load_parquet,
         resized=True,
         files="Hugging Face's train*.parquet and test*.parquet, or one file",
+        takes_path=True,
+    ),
+    "webdataset": Entry(
+        load=load_webdataset,
+        resized=True,
+        files="shards train*.tar and test*.tar, or a pattern such as train-{000..099}.tar",
         takes_path=True,
     ),
     "npz": Entry(
@@ -276,26 +294,32 @@ def load(
     size: int | None = None,
     strict: bool = False,
     download: bool = True,
+    room: float = math.inf,
 ) -> Dataset:
     """Load one split ("train" or "test") of a data set, as uint8 images (N,3,H,W).
 
     `name` is a key of `DATASETS`, followed by `:PATH` for one's own images. `root` is where named sets are
     looked for and caches are kept: by default $INTNACL_DATA, else ~/.cache/intnacl. `size` is the side to
-    which `folder:` and `parquet:` resize (32). Images that cannot be decoded are listed in `.skipped`, with a
-    warning when they are first decoded; `strict` makes them an error. `.names` are the paths of a folder's
-    images, in the same order. `download=False` never touches the network.
+    which `folder:`, `parquet:` and `webdataset:` resize (32). Images that cannot be decoded are listed in
+    `.skipped`, with a warning when they are first decoded; `strict` makes them an error. `.names` are the
+    paths of a folder's images, in the same order. `download=False` never touches the network. Where those
+    that are resized take more than `room` bytes, `.images` stay on the disk and are decoded when they are
+    indexed; `room=0` always streams.
     """
     check_name(name)
     check_choice("split", split, SPLITS)
     kind, _, path = name.partition(":")
     if size is not None and (not isinstance(size, Integral) or size < 1):
         raise InputError(f"size={size!r} is no image's side: give 1 or more, such as 32.")
+    if not (is_number(room) and room >= 0):
+        raise InputError(f"room={room!r} is no number of bytes: give 0 to stream, or leave it out.")
     request = LoadRequest(
         split=split,
         root=_at_home(as_path("root", root)) if root is not None else default_root(),
         path=_at_home(path) if path else None,
         size=None if size is None else int(size),
         download=download,
+        room=room,
     )
     try:
         loaded = DATASETS[kind].load(request)

@@ -5,11 +5,14 @@ Class sub-folders give labels; images lying flat are unlabelled, for pretraining
 others are passed over; `Train` is as good as `train`.
 """
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 from intnacl.data.cache import Source, cached
 from intnacl.data.images import SUFFIXES, ImageSet, Item, LoadRequest, decode_all, is_image
+from intnacl.data.index import Listing, Place, indexed
+from intnacl.data.streamed import streamed_set
 from intnacl.errors import InputError, printable
 
 DEFAULT_SIZE = 32
@@ -19,10 +22,17 @@ SPLITS = {"train": ("train", "training"), "test": ("test", "testing", "val", "va
 
 
 def load_folder(request: LoadRequest) -> ImageSet:
-    """Decode the split's images to squares of `size` (shorter side, then the centre), through the cache."""
+    """Decode the split's images to squares of `size` (shorter side, then the centre), through the cache.
+
+    Images that are streamed are indexed instead.
+    """
     assert request.path is not None
     folder, classes = find_split(request.path, request.split)
+    if request.room <= 0:
+        return _streamed(request, folder, classes)
     files = find_images(folder, classes)
+    if request.streams(len(files), request.size or DEFAULT_SIZE):
+        return _streamed(request, folder, classes)
     items = [Item(path.relative_to(folder).as_posix(), path, label) for path, label in files]
     size = request.size or DEFAULT_SIZE
     source = Source(
@@ -36,6 +46,31 @@ def load_folder(request: LoadRequest) -> ImageSet:
     )
     found = cached(request.root, source, lambda out: decode_all(items, len(items), out, size=size))
     return replace(found, names=tuple(item.name for item in items if item.name not in found.skipped))
+
+
+def _streamed(request: LoadRequest, folder: Path, classes: tuple[str, ...]) -> ImageSet:
+    """Return the split's images without decoding them.
+
+    The folders of a split tell whether images were added, removed or renamed since they were indexed; one
+    that was overwritten is found when it is read.
+    """
+
+    def listing(_: Path) -> Listing:
+        files = find_images(folder, classes)
+        folders = sorted({folder, *(parent for path, _ in files for parent in _parents(path, folder))})
+        places = (
+            Place(path.relative_to(folder).as_posix(), 0, 0, path.stat().st_size, label)
+            for path, label in files
+        )
+        return Listing(places=places, total=len(files), root=folder.absolute(), sources=folders)
+
+    index = indexed(request.root, "folder", folder, request.split, listing)
+    return streamed_set(index, request.size or DEFAULT_SIZE, classes)
+
+
+def _parents(path: Path, folder: Path) -> Iterator[Path]:
+    while (path := path.parent) != folder:
+        yield path
 
 
 def find_split(path: Path, split: str) -> tuple[Path, tuple[str, ...]]:

@@ -1,13 +1,14 @@
-"""From encoded images to one uint8 array: decoded in threads and cropped to squares, broken ones skipped.
+"""Encoded images to uint8 pixels: whole ones as their central squares, or random crops of the originals.
 
-Shapes: N images, 3 channels, H rows, W columns, S = side of the square.
+Shapes: N images, V crops of one, 3 channels, H rows, W columns, S = side of the square.
 """
 
 import io
+import math
 import os
 import re
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import islice
@@ -16,7 +17,9 @@ from typing import IO, TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch import Tensor
+from torch.nn import functional
 
 from intnacl.console import progress
 from intnacl.errors import InputError
@@ -24,8 +27,11 @@ from intnacl.errors import InputError
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+    from intnacl.data.streamed import StreamedImages
+
 CHUNK = 512  # images in memory at a time
 MOST_CLASSES = 1_000_000  # without names; a larger label is some other number: a date, an identifier
+ORIENTATION, TURNED = 0x0112, (5, 6, 7, 8)  # the tag in a camera's notes, and its values of quarter turns
 SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"})
 
 
@@ -38,6 +44,12 @@ class LoadRequest:
     path: Path | None = None
     size: int | None = None
     download: bool = True
+    room: float = math.inf
+    """Bytes that the decoded images may take; more of them are streamed."""
+
+    def streams(self, count: int, size: int) -> bool:
+        """True if `count` images of this side take more room than there is."""
+        return count * 3 * size**2 > self.room
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -45,15 +57,15 @@ class ImageSet:
     """The result of a loader: images (N,3,H,W) uint8, labels (N) int64 or None, class names.
 
     `skipped` are broken images, name -> reason; `decoded` is true where they were found just now and
-    are not from the cache. `names` are the paths of a folder's images below it; other sets have none.
+    are not from the cache. `names` are the paths of a folder's images below it, and those of streamed images.
     """
 
-    images: Tensor
+    images: "Tensor | StreamedImages"
     labels: Tensor | None
     classes: tuple[str, ...]
     skipped: Mapping[str, str] = field(default_factory=dict)
     decoded: bool = False
-    names: tuple[str, ...] = ()
+    names: Sequence[str] = ()
 
 
 class Item(NamedTuple):
@@ -64,10 +76,25 @@ class Item(NamedTuple):
     label: int
 
 
+class Box(NamedTuple):
+    """A part of an image, in pixels."""
+
+    top: int
+    left: int
+    height: int
+    width: int
+
+
 class Broken(NamedTuple):
     """The reason why an image could not be decoded."""
 
     reason: str
+
+    @classmethod
+    def because(cls, error: Exception) -> "Broken":
+        """Word what a decoder raised of a damaged file, which is nearly anything."""
+        reason = re.sub(r" <_io\.BytesIO[^>]*>", "", str(error))  # PIL names our buffer in place of the file
+        return cls(f"{type(error).__name__}: {reason}")
 
 
 def numbered_classes(count: int, origin: Path) -> tuple[str, ...]:
@@ -94,6 +121,55 @@ def decode(data: bytes, size: int, *, exact: bool = False) -> npt.NDArray[np.uin
     return np.ascontiguousarray(np.asarray(square, dtype=np.uint8).transpose(2, 0, 1))
 
 
+def decoder_version() -> str:
+    """Name the decoder and its version, another of which may round pixels differently."""
+    from PIL import __version__, features
+
+    jpeg = features.version("libjpeg_turbo")
+    return f"Pillow {__version__}, {f'libjpeg-turbo {jpeg}' if jpeg else 'libjpeg'}"
+
+
+def image_size(data: bytes) -> tuple[int, int]:
+    """Return width and height from the header of an encoded image, as it is shown."""
+    from PIL import Image
+
+    with Image.open(io.BytesIO(data)) as opened:
+        width, height = opened.size
+        return (height, width) if opened.getexif().get(ORIENTATION, 1) in TURNED else (width, height)
+
+
+def decode_crops(data: bytes, boxes: Sequence[Box], out_V3SS: Tensor) -> None:
+    """Write crops of an encoded image to `out`, each resized to S×S (bilinear, antialiased).
+
+    A JPEG is decoded once, at 1/2, 1/4 or 1/8 of its size where every crop keeps S pixels a side or more.
+    """
+    from PIL import Image, ImageOps
+
+    size = out_V3SS.shape[2]
+    with Image.open(io.BytesIO(data)) as opened:
+        upright = opened.getexif().get(ORIENTATION, 1) == 1
+        scale, width = 1, opened.width
+        least = min(min(box.width, box.height) for box in boxes) // size
+        if least >= 2 and upright and opened.format == "JPEG":
+            scale = max(power for power in (2, 4, 8) if power <= least)
+            opened.draft(None, (opened.width // scale, opened.height // scale))
+            scale = 1 if opened.width == width else scale
+        image = _rgb(opened if upright else ImageOps.exif_transpose(opened), opened.format)
+        pixels_HW3 = torch.from_numpy(np.asarray(image))  # which decodes it, while it is open
+    if scale > 1:  # a scaled box need not begin at a whole pixel, and Pillow alone takes others
+        for out_3SS, box in zip(out_V3SS, boxes, strict=True):
+            edges = box.left, box.top, box.left + box.width, box.top + box.height
+            left, top, right, bottom = (edge / scale for edge in edges)
+            scaled = (left, top, min(right, image.width), min(bottom, image.height))
+            crop = image.resize((size, size), Image.Resampling.BILINEAR, box=scaled)
+            out_3SS.copy_(torch.from_numpy(np.asarray(crop)).permute(2, 0, 1))
+        return
+    for out_3SS, (top, left, height, width) in zip(out_V3SS, boxes, strict=True):
+        crop_3HW = pixels_HW3[top : top + height, left : left + width].permute(2, 0, 1)
+        resized = functional.interpolate(crop_3HW[None], (size, size), mode="bilinear", antialias=True)
+        out_3SS.copy_(resized[0])
+
+
 def _rgb(image: "Image", kind: str | None) -> "Image":
     """Convert to 8-bit RGB.
 
@@ -107,7 +183,7 @@ def _rgb(image: "Image", kind: str | None) -> "Image":
         raise ValueError(f"32-bit grey (mode {image.mode}) has no known range: save it with 8 or 16 bits")
     if "transparency" in image.info:
         image = image.convert("RGBA")
-    return image.convert("RGB")
+    return image if image.mode == "RGB" else image.convert("RGB")
 
 
 def decode_all(
@@ -145,6 +221,5 @@ def _attempt(item: Item, size: int, exact: bool) -> npt.NDArray[np.uint8] | Brok
         return decode(data, size, exact=exact)
     except MemoryError:
         raise
-    except Exception as error:  # decoders of damaged files raise nearly anything
-        reason = re.sub(r" <_io\.BytesIO[^>]*>", "", str(error))  # PIL names our buffer in place of the file
-        return Broken(f"{type(error).__name__}: {reason}" if data else "empty")
+    except Exception as error:
+        return Broken.because(error) if data else Broken("empty")

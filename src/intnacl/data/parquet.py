@@ -12,6 +12,8 @@ from typing import Any
 
 from intnacl.data.cache import Source, cached
 from intnacl.data.images import ImageSet, Item, LoadRequest, decode_all, numbered_classes
+from intnacl.data.index import Listing, Packed, indexed
+from intnacl.data.streamed import streamed_set
 from intnacl.errors import InputError, missing_extra
 from intnacl.files import check_file, fits, parse_json
 
@@ -23,21 +25,34 @@ ROWS = 512  # rows read at a time
 
 
 def load_parquet(request: LoadRequest) -> ImageSet:
-    """Decode the split's images to squares of `size` (shorter side, then the centre), through the cache."""
+    """Decode the split's images to squares of `size` (shorter side, then the centre), through the cache.
+
+    Parquet compresses many rows together, so that none can be read by itself: of images that are streamed,
+    the cache gets copies, still encoded.
+    """
     assert request.path is not None
     files = find_files(request.path, request.split)
     others = [file for split in PREFIXES for file in _files_of(request.path, split)]
     size = request.size or DEFAULT_SIZE
+    classes = _classes(list(dict.fromkeys([*files, *others])))
     source = Source(
         name="parquet",
         origin=request.path,
         split=request.split,
         size=size,
         files=files,
-        classes=_classes(list(dict.fromkeys([*files, *others]))),
+        classes=classes,
     )
-    items = (item for file in files for item in _items(file, len(source.classes)))
+    items = (item for file in files for item in _items(file, len(classes)))
     total = sum(_open(file).metadata.num_rows for file in files)
+    if request.streams(total, size):
+
+        def listing(entry: Path) -> Listing:
+            packed = Packed(entry / "packed.bin")
+            return Listing(places=packed.places(items), total=total, shards=[packed.path], sources=files)
+
+        index = indexed(request.root, "parquet", request.path, request.split, listing, sources=files)
+        return streamed_set(index, size, classes)
     return cached(request.root, source, lambda out: decode_all(items, total, out, size=size))
 
 

@@ -8,6 +8,7 @@ another to find its partners.
 Shapes: B rows of this rank, h halo rows before them, V augmented views, C×H×W pixels.
 """
 
+from dataclasses import replace
 from numbers import Integral
 from typing import NamedTuple
 
@@ -67,7 +68,8 @@ def make_views(
     """Return all views of one step, augmented as one batch: more views need no more kernels.
 
     Args:
-        images: (h + B, 3, H, W) uint8, or float in [0, 1]: this rank's images, after those of its halo.
+        images: (h + B, 3, H, W) uint8, or float in [0, 1]: this rank's images, after those of its halo; or
+            (V, h + B, 3, H, W), a crop of each for every view.
         config: the augmentation of every view.
         seed, step: with `rows`, what the draws are a function of; both may be tensors on the device.
         rows: (h + B,) int64, the images' places in the global batch.
@@ -77,10 +79,10 @@ def make_views(
         dtype: of the views.
     """
     assert halo == 0 or halo >= mixed, (halo, mixed)
-    further = mixed if config.mix_of == "own" else 0
-    count = 2 + extra + further
+    count = augmented_views(config, extra, mixed)
+    images, config = one_a_view(images, config, count)
     stacked = augment(
-        images.repeat(count, 1, 1, 1),
+        images,
         config,
         seed=seed,
         step=step,
@@ -93,6 +95,22 @@ def make_views(
     x0, x1, *_ = x_VBCHW
     bases = {"x0": [x0] * mixed, "x1": [x1] * mixed, "own": x_VBCHW[2 + extra :]}[config.mix_of]
     return Views(plain=own[:2], extra=own[2:], mixed=_mixed(bases, lam, halo))
+
+
+def augmented_views(config: AugmentConfig, extra: int, mixed: int) -> int:
+    """Return V, how many views of an image are augmented: mixed ones may be made of others."""
+    return 2 + extra + (mixed if config.mix_of == "own" else 0)
+
+
+def one_a_view(images: Tensor, config: AugmentConfig, count: int) -> tuple[Tensor, AugmentConfig]:
+    """Return an image for each of `count` views, and the augmentation that it has yet to undergo.
+
+    Images are (B, 3, H, W), or crops (V, B, 3, H, W) that are not cropped again.
+    """
+    if images.ndim == 4:
+        return images.repeat(count, 1, 1, 1), config
+    assert len(images) == count, (images.shape, count)
+    return images.flatten(0, 1), replace(config, crop_scale=None)
 
 
 def _mixed(bases: list[Tensor], lam: float, halo: int) -> list[Tensor]:

@@ -16,6 +16,7 @@ from intnacl.attacks.training_view import Model, pixel_gradient
 from intnacl.data import draws
 from intnacl.data.batches import batch_indices, steps_per_epoch
 from intnacl.data.draws import check_seed
+from intnacl.data.streamed import Images
 from intnacl.errors import InputError, Settings, check_count, check_number, must, setting
 from intnacl.evaluation.features import check_pair, extract, frozen
 from intnacl.evaluation.precision import tf32_convolutions
@@ -68,8 +69,8 @@ class AlfConfig(Settings):
 
 def evaluate(
     encoder: nn.Module,
-    train: tuple[Tensor, Tensor],
-    test: tuple[Tensor, Tensor],
+    train: tuple[Images, Tensor],
+    test: tuple[Images, Tensor],
     augment: Augment,
     config: AlfConfig | None = None,
     *,

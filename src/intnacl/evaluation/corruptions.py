@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from intnacl.data.corruptions import SEVERITIES, corrupt
+from intnacl.data.streamed import Images
 from intnacl.evaluation.features import check_images, eval_mode, pixels
 from intnacl.evaluation.precision import exact_float32
 
@@ -28,7 +29,7 @@ class CorruptionFigures(TypedDict):
 
 def evaluate(
     classifier: nn.Module,
-    images: Tensor,
+    images: Images,
     labels: Tensor,
     corruption: str,
     *,

@@ -1,7 +1,7 @@
 """Features of a frozen encoder, computed once, with proof that it stayed frozen.
 
-Shapes: N images, B a batch of them, F features. Images are uint8 (N, 3, H, W); an encoder maps float pixels
-in [0, 1] (B, 3, H, W) to features (B, F) and normalises inside.
+Shapes: N images, B a batch of them, F features. Images are uint8 (N, 3, H, W), also streamed ones; an encoder
+maps float pixels in [0, 1] (B, 3, H, W) to features (B, F) and normalises inside.
 """
 
 import math
@@ -11,6 +11,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from intnacl.data.streamed import Images, portions
 from intnacl.errors import InputError, check_count
 
 
@@ -21,7 +22,7 @@ def pixels(images: Tensor, device: torch.device | str) -> Tensor:
 
 def extract(
     encoder: nn.Module,
-    images: Tensor,
+    images: Images,
     *,
     batch_size: int = 512,
     device: torch.device | str = "cpu",
@@ -31,7 +32,7 @@ def extract(
     check_count("batch_size", batch_size)
     encoder.to(device)
     # Batches of nearly one size: cuDNN searches for its fastest convolutions again for each size.
-    batches = torch.tensor_split(images, math.ceil(len(images) / batch_size))
+    batches = portions(images, math.ceil(len(images) / batch_size))
     with frozen(encoder), torch.inference_mode(), torch.autocast(torch.device(device).type, enabled=False):
         features = [encoder(pixels(batch, device)).float() for batch in batches]
     features_NF = torch.cat(features).clone()
@@ -42,8 +43,8 @@ def extract(
 
 def extract_pair(
     encoder: nn.Module,
-    train: tuple[Tensor, Tensor],
-    test: tuple[Tensor, Tensor],
+    train: tuple[Images, Tensor],
+    test: tuple[Images, Tensor],
     *,
     batch_size: int = 512,
     device: torch.device | str = "cpu",
@@ -103,7 +104,7 @@ def _same(a: Tensor | None, b: Tensor | None) -> bool:
     return bool(((a == b) | ((a != a) & (b != b))).all())
 
 
-def check_images(images: Tensor, labels: Tensor | None = None) -> None:
+def check_images(images: Images, labels: Tensor | None = None) -> None:
     """Raise unless images are uint8 (N, 3, H, W) and labels, where needed, one class ≥ 0 for each."""
     if images.dtype != torch.uint8 or images.ndim != 4 or len(images) == 0:
         got = f"{images.dtype} {tuple(images.shape)}"
@@ -129,7 +130,7 @@ def check_finite(*features: Tensor) -> None:
         )
 
 
-def check_pair(train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor]) -> None:
+def check_pair(train: tuple[Images, Tensor], test: tuple[Images, Tensor]) -> None:
     """Raise unless both are labelled and their images have one size."""
     for images, labels in (train, test):
         check_images(images, labels)

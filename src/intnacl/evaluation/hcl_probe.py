@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from intnacl.data.streamed import Images
 from intnacl.errors import InputError
 from intnacl.evaluation.features import check_pair, eval_mode, extract, frozen
 from intnacl.evaluation.probe import Classifier, EpochFigures, ProbeConfig, as_linear, epoch_figures
@@ -31,8 +32,8 @@ class HclProbeFigures(EpochFigures):
 
 def evaluate(
     encoder: nn.Module,
-    train: tuple[Tensor, Tensor],
-    test: tuple[Tensor, Tensor],
+    train: tuple[Images, Tensor],
+    test: tuple[Images, Tensor],
     augment: Augment,
     config: ProbeConfig = HCL,
     *,
@@ -91,7 +92,7 @@ def evaluate(
 
 
 def _accuracy(
-    encoder: nn.Module, linear: nn.Linear, test: tuple[Tensor, Tensor], device: torch.device | str
+    encoder: nn.Module, linear: nn.Linear, test: tuple[Images, Tensor], device: torch.device | str
 ) -> float:
     with torch.no_grad():
         predicted_T = linear(extract(encoder, test[0], device=device)).argmax(dim=1)

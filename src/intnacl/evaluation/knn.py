@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from intnacl.data.streamed import Images
 from intnacl.errors import InputError, Settings, must, one_of, setting
 from intnacl.evaluation.features import check_finite, extract_pair
 
@@ -51,8 +52,8 @@ def suited(samples: int, classes: int) -> KnnConfig:
 
 def evaluate(
     encoder: nn.Module,
-    train: tuple[Tensor, Tensor],
-    test: tuple[Tensor, Tensor],
+    train: tuple[Images, Tensor],
+    test: tuple[Images, Tensor],
     config: KnnConfig | None = None,
     *,
     batch_size: int = 512,

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from intnacl.data.datasets import Dataset
+from intnacl.data.streamed import Images, part_of
 from intnacl.evaluation.features import check_pair, extract
 from intnacl.evaluation.knn import score, suited
 from intnacl.evaluation.rankme import effective_rank
@@ -32,8 +33,8 @@ class Monitor:
     ) -> None:
         self.device, self.probe = device, probe
         chosen = train.spread(IMAGES)  # from all over the set, since some sets are sorted by class
-        self.images, self.labels_N = train.images[chosen], None
-        self.held_out: tuple[Tensor, Tensor] | None = None
+        self.images, self.labels_N = part_of(train.images, chosen), None
+        self.held_out: tuple[Images, Tensor] | None = None
         if train.labels is None:
             return
         self.labels_N, count = train.labels[chosen], len(chosen)
@@ -43,7 +44,7 @@ class Monitor:
         else:
             assert held_out.labels is not None
             chosen = held_out.spread(QUERIES)
-            self.held_out, self.own_T = (held_out.images[chosen], held_out.labels[chosen]), None
+            self.held_out, self.own_T = (part_of(held_out.images, chosen), held_out.labels[chosen]), None
             check_pair((self.images, self.labels_N), self.held_out)
             self.config = suited(count, len(train.classes))
 

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from intnacl.data.draws import check_seed
+from intnacl.data.streamed import Images
 from intnacl.errors import InputError, Settings, check_count, check_number, one_of, setting
 from intnacl.evaluation.features import check_finite, extract_pair
 from intnacl.evaluation.logistic import Problem, adam, count_correct, lbfgs, pad_columns
@@ -91,8 +92,8 @@ class Classifier(nn.Module):
 
 def evaluate(
     encoder: nn.Module,
-    train: tuple[Tensor, Tensor],
-    test: tuple[Tensor, Tensor],
+    train: tuple[Images, Tensor],
+    test: tuple[Images, Tensor],
     config: ProbeConfig | None = None,
     *,
     batch_size: int = 512,

@@ -1,7 +1,7 @@
 """Accuracy under attack, in [0, 1] pixel space, judged in float32, with checks against its usual traps.
 
-Shapes: N images, uint8 (N, 3, H, W), labels (N,), n ≤ N of them attacked, P of a portion. A classifier maps
-pixels in [0, 1] to logits. Accuracies are in percent of the attacked images.
+Shapes: N images, uint8 (N, 3, H, W), also streamed ones, labels (N,), n ≤ N of them attacked, P of a portion.
+A classifier maps pixels in [0, 1] to logits. Accuracies are in percent of the attacked images.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,6 +16,7 @@ from intnacl.attacks.autoattack import STAGES, autoattack
 from intnacl.attacks.gradient import along, gradient_sign, input_gradient, plain_gradients
 from intnacl.attacks.named import FGSM, Attack, AttackRow, AutoAttack
 from intnacl.attacks.sanity import accuracy_warnings, gradient_warnings, mode_warnings
+from intnacl.data.streamed import Images
 from intnacl.errors import InputError
 from intnacl.evaluation.features import check_images, eval_mode, pixels
 from intnacl.evaluation.precision import exact_float32, tf32_convolutions
@@ -63,7 +64,7 @@ class Underway(NamedTuple):
 
 def evaluate(
     classifier: nn.Module,
-    images: Tensor,
+    images: Images,
     labels: Tensor,
     attacks: Sequence[Attack],
     *,
@@ -108,7 +109,7 @@ def figures(
 
 def verdicts(
     classifier: nn.Module,
-    images: Tensor,
+    images: Images,
     labels: Tensor,
     attacks: Sequence[Attack],
     *,
@@ -127,7 +128,7 @@ def verdicts(
     check_images(images, labels)
     with _judging(classifier, device):
         _check_classifier(classifier, pixels(images[:2], device), labels)
-    order, size = attack_order(len(images)), max(batch_size, PORTION // images[0].numel())
+    order, size = attack_order(len(images)), max(batch_size, PORTION // images.shape[1:].numel())
     for start in range(0, len(images), size):
         rows = order[start : start + size]
         left = [attack for attack in attacks if (done or {}).get(attack, 0) < start + len(rows)]
@@ -295,7 +296,7 @@ def _percent(right_n: Tensor) -> float:
 
 def zero_gradients(
     classifier: nn.Module,
-    images: Tensor,
+    images: Images,
     labels: Tensor,
     *,
     batch_size: int = 256,

@@ -47,9 +47,11 @@ class EncoderConfig(Settings):
     """Encoder, head and batch norm."""
 
     name: str = setting("resnet18", _check_name, called="encoder name")
-    """resnet18, resnet34, resnet50 (CIFAR stem), small (8×8 digits), or timm:NAME."""
+    """resnet18, resnet34, resnet50, small (8×8 digits), or timm:NAME."""
     width: int = setting(USUAL_WIDTH, must(lambda v: v >= 1, "1 or more"))
     """Channels of the stem of resnet18, 34 and 50, in proportion to which all stages have theirs."""
+    stem: str = setting("cifar", one_of("cifar", "imagenet"))
+    """Of ResNets: "cifar", a 3×3 convolution of stride 1; "imagenet", 7×7 of stride 2, then max-pooling."""
     pretrained: bool | str = False
     """For timm:NAME. false: random weights; true: timm's, fetched from the Hugging Face hub; PATH: those in a
     file of timm's model. `mean` and `std` are then the network's own unless they are given."""
@@ -180,7 +182,7 @@ def _backbone(config: EncoderConfig, image_size: int, load: bool) -> nn.Module:
     if config.name == "small":
         return SmallNet()
     block, depths = RESNETS[config.name]
-    return ResNet(block, depths, config.width)
+    return ResNet(block, depths, config.width, imagenet_stem=config.stem == "imagenet")
 
 
 def _check_timm_name(name: str) -> None:

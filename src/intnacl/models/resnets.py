@@ -1,4 +1,4 @@
-"""Backbones for small images: ResNets with the CIFAR stem, and a net for 8×8 digits.
+"""Backbones: ResNets with CIFAR's or ImageNet's stem, and a net for 8×8 digits.
 
 Shapes: B images, F features.
 """
@@ -54,9 +54,11 @@ class Bottleneck(nn.Module):
 
 
 class ResNet(nn.Module):
-    """A ResNet for small images: 3×3 stride-1 stem, no max-pooling, features are the averages.
+    """A ResNet whose features are the averages.
 
-    `width` is the number of channels of the stem, which the stages multiply by 1, 2, 4 and 8.
+    For small images its stem is a 3×3 convolution of stride 1; ImageNet's is a 7×7 one of stride 2 with
+    max-pooling after it. `width` is the number of channels of the stem, which the stages multiply by 1, 2, 4
+    and 8.
     """
 
     def __init__(
@@ -64,10 +66,13 @@ class ResNet(nn.Module):
         block: type[Block] | type[Bottleneck],
         depths: tuple[int, int, int, int],
         width: int = USUAL_WIDTH,
+        *,
+        imagenet_stem: bool = False,
     ) -> None:
         super().__init__()
-        self.conv1 = _conv(3, width, 3, 1)
+        self.conv1 = _conv(3, width, 7, 2) if imagenet_stem else _conv(3, width, 3, 1)
         self.bn1 = nn.BatchNorm2d(width)
+        self.maxpool = nn.MaxPool2d(3, 2, 1) if imagenet_stem else nn.Identity()
         inside = width
         stages = []
         for stage, depth in enumerate(depths):
@@ -85,8 +90,10 @@ class ResNet(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, 3, H, W) -> (B, F)."""
-        pair = norm_relu(self.bn1, self.conv1(x))
-        y, _ = self.layer4(self.layer3(self.layer2(self.layer1(pair))))
+        straight, shortcut = norm_relu(self.bn1, self.conv1(x))
+        if isinstance(self.maxpool, nn.MaxPool2d):
+            straight = shortcut = self.maxpool(straight)
+        y, _ = self.layer4(self.layer3(self.layer2(self.layer1((straight, shortcut)))))
         features: Tensor = y.mean((2, 3))
         return features
 

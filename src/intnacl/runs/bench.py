@@ -113,7 +113,7 @@ def measure(name: str, device: torch.device, *, steps: int = 50) -> StepTimes:
     views, clock = train_step.objective.parts.views, torch.zeros((), dtype=torch.int64, device=device)
 
     def make_views(_: int) -> object:
-        return views(train_step.images[index_1B[0]], train_step.rows, clock)
+        return views(train_step.source.read(0, index_1B[0]), train_step.rows, clock)
 
     if mode.captured:
         captured, _ = record(lambda: make_views(0), device)

@@ -24,7 +24,7 @@ from intnacl.runs.attack import (
     planned_attacks,
 )
 from intnacl.runs.config import SETTINGS, EvaluationConfig, override, typed
-from intnacl.runs.embed import write_features
+from intnacl.runs.embed import check_output, write_features
 from intnacl.runs.folder import RunFolder, file_name
 from intnacl.runs.heads import PROTOCOLS, ProbeProtocol
 from intnacl.runs.measure import (
@@ -188,8 +188,8 @@ def embed_command(
     path: Path, dataset: str | None, split: str, out: Path | None, device: str, root: Path | None = None
 ) -> None:
     """Write the features of a split, by default of the run's own training images, and draw neighbours."""
-    if out is not None and out.suffix != ".npz":
-        raise InputError(f"out={str(out)!r} is no archive of arrays: end its name in .npz.")
+    if out is not None:
+        check_output(out)
     run = open_run(path, device=device, root=root)
     (name,) = run.named([dataset] if dataset else [])
     out = out or run.folder.features(name, split)

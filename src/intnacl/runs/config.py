@@ -14,7 +14,7 @@ from typing import Any, ClassVar, get_args, get_origin
 
 from intnacl.attacks.training_view import AdversaryConfig
 from intnacl.data.augmentations import AUGMENTATIONS, AugmentConfig
-from intnacl.data.datasets import absolute_name
+from intnacl.data.datasets import absolute_name, is_at_path
 from intnacl.data.draws import check_seed
 from intnacl.errors import InputError, Settings, check_choice, must, one_of, setting
 from intnacl.evaluation.adversarial_probe import AlfConfig
@@ -85,7 +85,13 @@ class RunConfig(Settings):
     root: str | None = setting(None, flag=True, free=True)
     """Folder of the data sets; None: $INTNACL_DATA, else ~/.cache/intnacl."""
     size: int | None = setting(None, flag=True)
-    """Side length to which images of `folder:` and `parquet:` are resized; None: 32."""
+    """Side length to which images of `folder:`, `parquet:` and `webdataset:` are resized; None: 32."""
+    stream: str = setting("auto", one_of("auto", "always", "never"), flag=True)
+    """always: decode images while the run trains, and crop their original pixels; never: decode all to one
+    size before it, and keep them on the device; auto: never, where they take at most half of the device's
+    free memory."""
+    max_broken: float = setting(0.01, must(lambda v: 0 <= v <= 1, "a share in [0, 1]"), free=True)
+    """Share of streamed images that may be damaged, and are replaced; more of them end the run."""
     holdout: int = setting(0, must(lambda v: v >= 0, "0 or more"), flag=True)
     """Training images of each data set that are held out, the same share of every class. Nothing is trained
     on them, and they are measured on in place of the test images. 0: measure on the test images."""
@@ -151,7 +157,10 @@ def differences(old: RunConfig, new: RunConfig) -> list[str]:
         | {"evaluation.transfer": [absolute_name(name) for name in flat["evaluation.transfer"]]}
         for flat in (dict(flatten(to_dict(config))) for config in (old, new))
     )  # earlier versions stored relative paths
-    return [f"{key}: {a[key]!r} -> {b[key]!r}" for key in sorted(a.keys() - FREE) if a[key] != b[key]]
+    same = set(FREE)
+    if "auto" in (a["stream"], b["stream"]) or not is_at_path(a["dataset"]):
+        same.add("stream")  # not decided yet, or without consequence
+    return [f"{key}: {a[key]!r} -> {b[key]!r}" for key in sorted(a.keys() - same) if a[key] != b[key]]
 
 
 def flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

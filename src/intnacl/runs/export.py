@@ -131,7 +131,7 @@ def _usage(package: str, made: str, state: str, run: Run) -> str:
         lines += [f'model.set_submodule("{name}", torch.nn.Conv2d({arguments}, bias={bias}))']
     if package == "torchvision":
         lines += ["model.fc = torch.nn.Identity()"]
-    if ours or isinstance(getattr(backbone, "maxpool", None), nn.Identity):
+    if isinstance(getattr(backbone, "maxpool", None), nn.Identity):
         lines += ["model.maxpool = torch.nn.Identity()"]
     config, side = run.config.encoder, run.image_size
     lines += [

@@ -1,17 +1,23 @@
 """The images of a run: each split is read, checked and hashed once, and handed on to whatever needs it."""
 
+import math
+import os
 import warnings
+from pathlib import Path
 from typing import Literal, NamedTuple, NotRequired, TypedDict
 
+import torch
 from torch import Tensor
 
 from intnacl.data import Dataset, load
-from intnacl.data.datasets import absolute_name, check_stored_name
+from intnacl.data.datasets import absolute_name, check_stored_name, is_at_path
+from intnacl.data.streamed import Images, StreamedImages
 from intnacl.errors import InputError, InputWarning
 from intnacl.runs.config import RunConfig
+from intnacl.training.ranks import Ranks, largest
 
 MeasuredSplit = Literal["test", "holdout"]
-RESIZED = ("folder", "parquet")  # data sets that take the size of their images from us
+RESIZED = ("folder", "parquet", "webdataset")  # data sets that take the size of their images from us
 
 
 class Checksums(TypedDict):
@@ -56,6 +62,8 @@ class RunImages:
     def __init__(self, config: RunConfig, *, side: int | None = None) -> None:
         self.own, self.transfer = config.dataset, config.evaluation.transfer
         self.side, self._root, self._size = side, config.root, config.size
+        self.stream = config.stream
+        """always or never once it is decided, till then auto: every set is then resident."""
         self.holdout = config.holdout
         self._splits: dict[tuple[str, str], Dataset] = {}
         self._checksums: dict[str, Checksums] = {}
@@ -66,6 +74,34 @@ class RunImages:
     def measured_split(self) -> MeasuredSplit:
         """The split that everything is measured on."""
         return "holdout" if self.holdout else "test"
+
+    def decide(self, begun: RunConfig | None, here: Ranks) -> str:
+        """Decide, where it is left to the device, whether images are streamed, and say why in one line.
+
+        A run that was begun goes on as it was. All ranks decide alike. The line is empty if there was nothing
+        to decide, or where a set that has always one size stays resident.
+        """
+        if self.stream != "auto":
+            return ""
+        if begun is not None:
+            self.stream = "never" if begun.stream == "auto" else begun.stream
+            return ""
+        free = -largest(-free_memory(here.device), here)
+        train = self._load(self.own, "train", self._size, room=free / 2)
+        images = train.images
+        streams = isinstance(images, StreamedImages) or (
+            images.nbytes > free / 2 and here.device.type != "cpu"
+        )
+        self.stream = "always" if streams else "never"
+        self._keep(absolute_name(self.own), "train", train)
+        if not streams and not is_at_path(self.own):
+            return ""
+        verb, than = ("streamed", "more than") if streams else ("resident", "at most")
+        gib = images.shape.numel() / 2**30
+        return (
+            f"images are {verb}: decoded they take {gib:.1f} GiB, {than} half of the {free / 2**30:.1f} GiB "
+            f"that are free on {here.device}"
+        )
 
     def training(self) -> Dataset:
         """Return the images that the run is trained on, labelled or not, without those held out."""
@@ -83,7 +119,7 @@ class RunImages:
             is_resized = name.partition(":")[0] in RESIZED
             size = self._size if key[0] == own else self.side if is_resized else None
             on_disk = "train" if split == "holdout" else split
-            dataset = load(name, on_disk, self._root, size=size)
+            dataset = self._load(name, on_disk, size, room=0 if self.stream == "always" else math.inf)
             height, width = dataset.images.shape[2:]
             if self.side is not None and (height, width) != (self.side, self.side):
                 raise InputError(
@@ -91,12 +127,17 @@ class RunImages:
                     f"{self.side}×{self.side}: choose a data set of that size, or folder:PATH, which is "
                     "resized."
                 )
-            if self.holdout and on_disk == "train":
-                for part in dataset.hold_out(self.holdout):
-                    self._splits[key[0], part.split] = part
-            else:
-                self._splits[key] = dataset
+            self._keep(key[0], on_disk, dataset)
         return self._splits[key]
+
+    def _load(self, name: str, split: str, size: int | None, *, room: float) -> Dataset:
+        return load(name, split, self._root, size=size, room=room)
+
+    def _keep(self, name: str, split: str, dataset: Dataset) -> None:
+        """Keep a loaded split, divided where images are held out."""
+        divided = dataset.hold_out(self.holdout) if self.holdout and split == "train" else (dataset,)
+        for part in divided:
+            self._splits[name, part.split] = part
 
     def labelled(self, name: str) -> LabelledPair:
         """Return the images to fit on and to measure on; raise if nothing can be measured on them."""
@@ -156,7 +197,18 @@ class RunImages:
             self.release(name)
 
 
-def pair(dataset: Dataset) -> tuple[Tensor, Tensor]:
+def free_memory(device: torch.device) -> int:
+    """Return the free bytes of a GPU or, for all other devices, of this machine."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    try:
+        facts = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
+        return int(facts["MemAvailable"].split()[0]) * 1024
+    except (OSError, KeyError, ValueError):
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def pair(dataset: Dataset) -> tuple[Images, Tensor]:
     """Return images and labels, as the evaluators take them."""
     assert dataset.labels is not None
     return dataset.images, dataset.labels

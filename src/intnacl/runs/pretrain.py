@@ -47,6 +47,7 @@ def pretrain(
     """
     images = images or RunImages(config)
     begun_with, version = folder.read_versioned_config() if folder.config.exists() else (None, VERSION)
+    why = images.decide(begun_with, here)
     config = decided(config, begun_with, here, images)
     if begun_with and version < VERSION:
         config, kept = as_begun(config, begun_with)
@@ -73,7 +74,7 @@ def pretrain(
             )
         try:
             with memory_errors():
-                reason = _train(config, folder, here, stop, images, teacher)
+                reason = _train(config, folder, here, stop, images, teacher, why)
         except BaseException:
             if begun:
                 folder.undo()
@@ -89,6 +90,8 @@ def decided(config: RunConfig, begun_with: RunConfig | None, here: Ranks, images
     On a CPU, a run keeps the precision that it was begun with, and a new one takes the faster.
     """
     train = config.train
+    if is_at_path(config.dataset) or images.stream == "always":  # else it has no consequence
+        config = replace(config, stream=images.stream)
     if train.precision == "auto" and here.device.type == "cpu":
         if begun_with is not None:
             train = replace(train, precision=begun_with.train.precision)
@@ -159,6 +162,15 @@ def check_ranks(folder: RunFolder, config: RunConfig, before: int | None, here: 
         warnings.warn(text, InputWarning, stacklevel=2)
 
 
+def check_decoder(folder: RunFolder, before: str | None, now: str | None) -> None:
+    """Raise unless images are decoded by what a run began with, if known: others round pixels differently."""
+    if before not in (None, now):
+        raise InputError(
+            f"{folder} was begun with images decoded by {before}, and here is {now}: install that version of "
+            "Pillow, or take another --out."
+        )
+
+
 def _on(folder: RunFolder, ranks: int) -> str:
     return f"{folder} was trained on {ranks} rank{'s' if ranks > 1 else ''}"
 
@@ -187,7 +199,13 @@ def _load_teacher(
 
 
 def _train(
-    config: RunConfig, folder: RunFolder, here: Ranks, stop: Stop, images: RunImages, teacher: Encoder | None
+    config: RunConfig,
+    folder: RunFolder,
+    here: Ranks,
+    stop: Stop,
+    images: RunImages,
+    teacher: Encoder | None,
+    why: str,
 ) -> str | None:
     train = training_images(config, images)
     objective = build_objective(config, train, here, teacher)
@@ -201,6 +219,8 @@ def _train(
         here=here,
         checksum=train.checksum,
         monitor=build_monitor(config, images, here, objective.online_probe),
+        stream=config.stream == "always",
+        max_broken=config.max_broken,
     )
     events = folder.tensorboard if config.train.tensorboard else None
     with Journal(
@@ -211,9 +231,12 @@ def _train(
         constant=() if config.train.changes_rate else ("lr",),
     ) as journal:
         journal.say(train.facts)
+        if why:
+            journal.say(why)
         if (begun := trainer.resume()) is not None:
             check_data(folder, begun.get("data"), train.checksum, len(train))
             check_ranks(folder, config, begun.get("ranks"), here)
+            check_decoder(folder, begun.get("decoder"), trainer.decoder)
         reason = trainer.run(stop, journal)
     if reason is None and here.main:
         save_figure(draw_learning(records(folder.log)), folder.curves)

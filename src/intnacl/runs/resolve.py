@@ -78,6 +78,35 @@ RECIPES: dict[str, dict[str, Any]] = {
         "evaluation.attacks": ("fgsm", "pgd_tuned"),
         "evaluation.fgsm_eps": tuple(n / 255 for n in (1, 2, 4, 8, 16)),
     },
+    # SimCLR on ImageNet (Chen et al. 2020): batches of 4096, LARS at .3 for 256 images, decay, warm-up and
+    # cosine, batch norm over all ranks ("Default setting"), temperature .1 (section 5.1), blur of a tenth of
+    # the side (appendix A).
+    "imagenet": {
+        "size": 224,
+        "encoder.name": "resnet50",
+        "encoder.stem": "imagenet",
+        "encoder.head": "hcl",
+        "encoder.norm": "joint",
+        "encoder.sync": True,
+        "encoder.mean": (0.485, 0.456, 0.406),
+        "encoder.std": (0.229, 0.224, 0.225),
+        "loss.temperature": 0.1,
+        "augment.blur_p": 0.5,
+        "augment.blur_kernel": 23,
+        "train.batch_size": 4096,
+        "train.optimizer": "lars",
+        "train.weight_decay": 1e-6,
+        "train.schedule": "cosine",
+        "train.warmup_epochs": 10,
+        "train.save_minutes": 15,
+        "probe.epochs": 90,
+        "probe.batch_size": 4096,
+        "probe.normalize": True,
+        "probe.lr": 1e-3,
+        "evaluation.eps": (4 / 255,),
+        "evaluation.attacks": ("fgsm", "pgd_tuned"),
+        "evaluation.images": 5000,
+    },
     "digits": {
         **WEIGHT,
         # 8×8 grey digits on a CPU: no mirror images, gentler crops, a small net, a larger rate.

@@ -87,7 +87,11 @@ def train_and_measure(
     other runs on the same data sets.
     """
     images = images or RunImages(config)
+    begun = folder.read_config() if folder.config.exists() else None
+    why = images.decide(begun, here)
     if not folder.encoder.exists():
+        if why:
+            say(why)
         check(config, images)
     trained, teacher = [(config, folder)], RunFolder(folder.teacher)
     # A teacher that was removed after the student's training is not trained again.

@@ -21,6 +21,7 @@ from intnacl.attacks.training_view import as_float, feature_view
 from intnacl.data import draws
 from intnacl.data.augment import augment
 from intnacl.data.augmentations import AugmentConfig
+from intnacl.data.views import one_a_view
 from intnacl.errors import (
     InputError,
     Settings,
@@ -226,16 +227,17 @@ class Distill(Objective):
 
     def _views(self, images: Tensor, rows: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:
         """Return the student's view and the teacher's, whose crop and flip are the same."""
+        images, own = one_a_view(images, self.augment, 1)
 
         def view(config: AugmentConfig) -> Tensor:
             return augment(
                 images, config, seed=self.seed, step=step, view=0, rows=rows, dtype=self.pixel_dtype
             )
 
-        x = view(self.augment)
+        x = view(own)
         if self.config.teacher_view == "same":
             return x, x
-        return x, view(replace(self.augment, jitter_p=0.0, grayscale_p=0.0, blur_p=0.0, solarize_p=0.0))
+        return x, view(replace(own, jitter_p=0.0, grayscale_p=0.0, blur_p=0.0, solarize_p=0.0))
 
     def _ramp(self, step: Tensor) -> Tensor:
         """Return min(1, (step + 1) / batches of the ramp), by which radius and steps are multiplied."""

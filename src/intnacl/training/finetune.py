@@ -16,6 +16,7 @@ from intnacl.attacks.training_view import Model, pixel_gradient
 from intnacl.data import draws
 from intnacl.data.augment import augment
 from intnacl.data.augmentations import AugmentConfig
+from intnacl.data.views import one_a_view
 from intnacl.errors import Settings, check_count, check_number, must, setting
 from intnacl.models.batchnorm import stacked
 from intnacl.models.encoders import Encoder
@@ -112,8 +113,9 @@ class Finetune(Objective):
             self.model.train()
 
     def _views(self, images: Tensor, rows: Tensor, step: Tensor) -> Tensor:
+        images, config = one_a_view(images, self.augment, 1)
         # In float32: half precision would round the attack's moves.
-        return augment(images, self.augment, seed=self.seed, step=step, view=0, rows=rows)
+        return augment(images, config, seed=self.seed, step=step, view=0, rows=rows)
 
 
 def divergent_view(

@@ -16,7 +16,7 @@ from intnacl.attacks.training_view import AdversaryConfig, adversarial_view
 from intnacl.data import draws
 from intnacl.data.augment import augment
 from intnacl.data.augmentations import AugmentConfig
-from intnacl.data.views import Views, make_views
+from intnacl.data.views import Views, augmented_views, make_views, one_a_view
 from intnacl.errors import InputError
 from intnacl.losses.config import LossConfig
 from intnacl.losses.integrated import IntNaClLoss
@@ -62,6 +62,9 @@ class Objective(nn.Module):
     compilable: tuple[str, ...] = ("views", "model")
     """What `compile_parts` can leave eager: functions by their names, the model in all its uses."""
     halo: int = 0
+    augment: AugmentConfig
+    augmented_views: int = 1
+    """How many views of an image the augmentation makes."""
     online_probe: OnlineProbe | None
     """Learns the labels from the features of every batch, and changes nothing else."""
     seed: Tensor
@@ -149,6 +152,7 @@ class Contrastive(Objective):
         if probed_classes is not None:
             self.online_probe = OnlineProbe(self.encoder.feature_dim, probed_classes)
         self.augment, self.adversary, self.view_dtype = augment, adversary, view_dtype
+        self.augmented_views = augmented_views(augment, self.needed.extra, self.needed.mixed)
         # The adversary moves pixels by less than half precision resolves, so its views are rounded after it.
         self.pixel_dtype = torch.promote_types(view_dtype, torch.float32) if adversarial else view_dtype
         maximised = LossConfig(
@@ -250,6 +254,5 @@ class Supervised(Objective):
         return {"accuracy": 100 * correct, "loss": F.cross_entropy(logits, labels)}
 
     def _views(self, images: Tensor, rows: Tensor, step: Tensor) -> Tensor:
-        return augment(
-            images, self.augment, seed=self.seed, step=step, view=0, rows=rows, dtype=self.view_dtype
-        )
+        images, config = one_a_view(images, self.augment, 1)
+        return augment(images, config, seed=self.seed, step=step, view=0, rows=rows, dtype=self.view_dtype)

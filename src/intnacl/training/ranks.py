@@ -183,6 +183,14 @@ def mean_over_ranks(values: Tensor, here: Ranks) -> Tensor:
     return total / here.world
 
 
+def union(found: dict[str, str], here: Ranks) -> dict[str, str]:
+    """Return what all ranks found, in the order of the keys."""
+    several: list[dict[str, str]] = [found] * here.world
+    if here.world > 1:
+        dist.all_gather_object(several, found)
+    return dict(sorted((key, value) for some in several for key, value in some.items()))
+
+
 def barrier(here: Ranks) -> None:
     """Wait until every rank is here."""
     any_rank(False, here)

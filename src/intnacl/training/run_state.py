@@ -22,6 +22,10 @@ class RunInfo(TypedDict):
     """The checksum of the data set."""
     ranks: NotRequired[int]
     """The number of ranks that trained up to here."""
+    broken: NotRequired[dict[str, str]]
+    """Damaged images among streamed ones: name -> reason."""
+    decoder: NotRequired[str]
+    """What decodes streamed images."""
 
 
 @dataclass
@@ -34,6 +38,8 @@ class RunState:
     """Of the terms of the current epoch's updates."""
     best: tuple[float, int] | None = None
     """The highest kNN accuracy on held-out images so far, and its step."""
+    broken: dict[str, str] = field(default_factory=dict)
+    """Damaged images among streamed ones, that were met so far: name -> reason."""
     spent: dict[str, float] = field(default_factory=lambda: dict.fromkeys(SPENT, 0.0))
     """Seconds, summed over all processes that went on with the run."""
 
@@ -65,9 +71,12 @@ class RunState:
         """True if the best step is the current one."""
         return self.best is not None and self.best[1] == self.step
 
-    def info(self, data: str | None = None, ranks: int = 1) -> RunInfo:
-        """Return what a checkpoint keeps beside its step, with the data set's checksum."""
-        return {
+    def info(self, data: str | None = None, ranks: int = 1, decoder: str | None = None) -> RunInfo:
+        """Return what a checkpoint keeps beside its step, with the data set's checksum.
+
+        `decoder` is that of streamed images.
+        """
+        info: RunInfo = {
             "seconds": self.spent["seconds"],
             "compiling": self.spent["compiling"],
             "pausing": self.spent["pausing"],
@@ -76,6 +85,9 @@ class RunState:
             "data": data,
             "ranks": ranks,
         }
+        if decoder is not None:
+            info |= {"broken": self.broken, "decoder": decoder}
+        return info
 
     @classmethod
     def at(cls, step: int, info: RunInfo) -> Self:
@@ -86,4 +98,10 @@ class RunState:
             "compiling": info.get("compiling", 0.0),
             "pausing": info.get("pausing", 0.0),
         }
-        return cls(step=step, sums=info["sums"], best=(best[0], best[1]) if best else None, spent=spent)
+        return cls(
+            step=step,
+            sums=info["sums"],
+            best=(best[0], best[1]) if best else None,
+            broken=info.get("broken", {}),
+            spent=spent,
+        )

@@ -45,6 +45,8 @@ class TrainConfig(OptimizerConfig):
     """Also save after this many updates; None: off."""
     keep: int = setting(2, POSITIVE, free=True)
     """Recent checkpoints to keep; where images are held out, also that of the best kNN accuracy on them."""
+    workers: int | None = setting(None, NOT_NEGATIVE, free=True)
+    """Processes of each rank that decode streamed images; None: one a core, on CPUs one for two cores."""
     tensorboard: bool = setting(False, free=True)
     """Write the log for TensorBoard too."""
 

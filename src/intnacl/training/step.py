@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from intnacl.data.batches import rank_rows
+from intnacl.data.streamed import Images
 from intnacl.errors import InputError
 from intnacl.training.average import Average
 from intnacl.training.checkpoint import StepState
@@ -21,12 +22,14 @@ from intnacl.training.objectives import Objective
 from intnacl.training.optimizers import build_optimizer
 from intnacl.training.ranks import Ranks, wrap_ddp
 from intnacl.training.settings import DTYPES, TrainConfig
+from intnacl.training.source import open_source
+from intnacl.training.workers import Crops
 
 WARM_UPS = 3  # before a capture: libraries choose their algorithms, optimisers make their state
 
 
 class TrainStep:
-    """Runs updates of an objective on images that lie on the device; nothing here waits for the GPU.
+    """Runs updates of an objective on resident or streamed images; nothing here waits for the GPU.
 
     Creating one puts the objective on the device, builds its optimiser and wraps its model for DDP.
     `rows` are those of each global batch that this rank trains on, the halo first; `names` are those of the
@@ -34,7 +37,14 @@ class TrainStep:
     """
 
     def __init__(
-        self, objective: Objective, images: Tensor, labels: Tensor | None, config: TrainConfig, here: Ranks
+        self,
+        objective: Objective,
+        images: Images,
+        labels: Tensor | None,
+        config: TrainConfig,
+        here: Ranks,
+        *,
+        stream: bool = False,
     ) -> None:
         device = here.device
         self.objective, self.config, self.here = objective, config.on(device), here
@@ -47,14 +57,15 @@ class TrainStep:
         if here.world > 1:
             objective.distribute(lambda module: wrap_ddp(module, device))
         self.labels = labels.to(device) if labels is not None else None
-        try:
-            self.images = images.to(device)
-        except torch.OutOfMemoryError as error:
-            gib = images.nbytes / 2**30
-            raise InputError(
-                f"out of memory: the {len(images):,} images take {gib:.1f} GiB on {device}, more than it has "
-                "free. Take fewer or smaller ones (--size for those that are resized)."
-            ) from error
+        self.source = open_source(
+            images,
+            self.rows,
+            device,
+            stream=stream,
+            accumulate=config.accumulate,
+            workers=config.workers,
+            crops=Crops(objective.augment, objective.augmented_views, int(objective.seed)),
+        )
         self.scaler = torch.amp.GradScaler(device.type, enabled=self.config.precision == "fp16")
         self.average = Average(objective.model, config.ema) if config.ema else None
         self.names: list[str] = []
@@ -70,10 +81,13 @@ class TrainStep:
         """
         self._index_kR.copy_(index_kR)
         self._clock.fill_(first_batch)
+        self.source.fill()
         if self._captured is None:
-            return self._update()
-        graph, terms_T = self._captured
-        graph.replay()
+            terms_T = self._update()
+        else:
+            graph, terms_T = self._captured
+            graph.replay()
+        self.source.look_ahead()
         return terms_T
 
     def named(self, terms_T: Tensor) -> dict[str, float]:
@@ -109,7 +123,7 @@ class TrainStep:
         # Shapes never change, so that the fastest convolutions are worth finding.
         torch.backends.cudnn.benchmark = True
         alone = self.here.world == 1
-        captured = bool(self.config.cuda_graph) and alone and self.images.is_cuda
+        captured = bool(self.config.cuda_graph) and alone and self.here.device.type == "cuda"
         modes = step_modes(
             self.objective.compilable if self.config.compile else (),
             captured=captured and self.config.precision != "fp16",
@@ -130,17 +144,17 @@ class TrainStep:
             # The loss's products are exact by intention; the compiler would have them in TF32.
             warnings.filterwarnings("ignore", "TensorFloat32 tensor cores")
             if mode.captured:
-                self._captured = record(self._update, self.images.device, warm_ups=WARM_UPS)
+                self._captured = record(self._update, self.here.device, warm_ups=WARM_UPS)
             else:
                 self._update()
 
     def _update(self) -> Tensor:
         k = len(self._index_kR)
-        precision, device = self.config.precision, self.images.device.type
+        precision, device = self.config.precision, self.here.device.type
         means_T = None
         for i in range(k):
             index_R = self._index_kR[i]
-            images = self.images[index_R]
+            images = self.source.read(i, index_R)
             labels = None if self.labels is None else self.labels[index_R]
             with self.objective.gradients_reduced(i == k - 1):
                 with torch.autocast(device, DTYPES[precision], enabled=precision in ("bf16", "fp16")):

@@ -8,28 +8,33 @@ Shapes: S updates between two looks at the losses, k batches an update, R rows o
 
 import hashlib
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from itertools import islice
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 from intnacl.data.batches import batch_indices, steps_per_epoch
+from intnacl.data.images import decoder_version
+from intnacl.data.streamed import Images, StreamedImages
 from intnacl.errors import InputError
 from intnacl.training.checkpoint import Checkpoint, Writer, load, newest, saved, step_folder
 from intnacl.training.journal import Journal, Record
 from intnacl.training.objectives import Objective
 from intnacl.training.optimizers import rate_at, set_rate
-from intnacl.training.ranks import Ranks, any_rank, largest, mean_over_ranks
+from intnacl.training.ranks import Ranks, any_rank, largest, mean_over_ranks, union
 from intnacl.training.run_state import RunInfo, RunState
 from intnacl.training.settings import TrainConfig
 from intnacl.training.step import TrainStep
 from intnacl.training.stop import Stop
+from intnacl.training.workers import Planned
 
 LOOK_STEPS = 50  # between looks at the losses, which wait for the GPU
 LOOK_SECONDS = 5.0  # after which a process on its own looks all the same, for the sake of slow steps
 LONG_EPOCH = 600.0  # seconds from which an epoch on a CPU is answered with what would be faster
+CPU = torch.device("cpu")
 Monitor = Callable[[nn.Module], dict[str, float]]
 
 
@@ -38,15 +43,17 @@ class DivergedError(InputError):
 
 
 class Trainer:
-    """One run of an objective on a data set that lives on the device.
+    """One run of an objective on a data set.
 
     `checkpoints` is the folder that they are written to, `checksum` that of the data set, which they record.
+    Images lie on the device, or come from the disk or from this machine's memory (`stream`); more than the
+    share `max_broken` of damaged ones ends the run.
     """
 
     def __init__(
         self,
         objective: Objective,
-        images: Tensor,
+        images: Images,
         labels: Tensor | None,
         config: TrainConfig,
         *,
@@ -55,6 +62,8 @@ class Trainer:
         here: Ranks,
         checksum: str | None = None,
         monitor: Monitor | None = None,
+        stream: bool = False,
+        max_broken: float = 0.01,
     ) -> None:
         self.n, self.batches = len(images), steps_per_epoch(len(images), config.batch_size)
         self.updates = self.batches // config.accumulate
@@ -66,10 +75,17 @@ class Trainer:
         self.steps = config.epochs * self.updates
         self.objective, self.seed, self.here = objective, seed, here
         self.checksum, self.monitor = checksum, monitor
-        self.train_step = TrainStep(objective, images, labels, config, here)
+        self.train_step = TrainStep(objective, images, labels, config, here, stream=stream)
+        self.max_broken = max_broken
         self.config = self.train_step.config
         self.writer = Writer(checkpoints, config.keep)
         self.state = RunState()
+
+    @property
+    def decoder(self) -> str | None:
+        """What decodes images while the run trains; None where nothing does."""
+        images = self.train_step.source.images
+        return decoder_version() if isinstance(images, StreamedImages) else None
 
     def resume(self) -> RunInfo | None:
         """Go on from the newest checkpoint, if there is one.
@@ -88,6 +104,7 @@ class Trainer:
         self.objective.model.load_state_dict(found.model)
         self.train_step.load_state(found.optimizer)
         self.state = RunState.at(found.step, found.info)
+        self.train_step.source.broken.update(self.state.broken)
         return found.info
 
     def run(self, stop: Stop, journal: Journal) -> str | None:
@@ -96,7 +113,7 @@ class Trainer:
         The caller's random numbers and settings of torch stay as they were.
         """
         config, state, step = self.config, self.state, self.train_step
-        with _callers_settings_kept(self.here.device), self.writer:
+        with _callers_settings_kept(self.here.device), self.writer, ExitStack() as sourced:
             journal.rewind(state.step)
             if state.step:
                 journal.say(f"going on from step {state.step} of {self.steps}")
@@ -109,11 +126,13 @@ class Trainer:
                 compiled = mode.fully_compiled
                 journal.say(f"{self.steps - state.step} updates to go, {config.precision}, {mode}")
             saved_at = time.monotonic()
+            sourced.enter_context(step.source.opened(self._plan()))
             while state.step < self.steps:
                 begun = time.monotonic()
                 terms_ST = self._update_until_look(stop)
                 elapsed = time.monotonic() - begun
                 state.spent["seconds"] += elapsed
+                self._share_broken()
                 state.add(step.named(terms_ST.double().sum(0)))
                 speed = len(terms_ST) * config.batch_size * config.accumulate / elapsed
                 journal.progress(state.step / self.updates, step.named(terms_ST.mean(0)), speed)
@@ -145,6 +164,11 @@ class Trainer:
                     saved_at = time.monotonic()
                 if ending and state.step < self.steps:
                     return stop.reason
+        if state.broken:
+            journal.say(
+                f"{len(state.broken)} damaged images were replaced by others of their class: "
+                f"{_listed(state.broken, len(state.broken))}"
+            )
         return None
 
     @contextmanager
@@ -174,8 +198,7 @@ class Trainer:
             end = min(end, (start // config.save_steps + 1) * config.save_steps)
         history: list[Tensor] = []
         while state.step < end:
-            epoch, update = divmod(state.step, self.updates)
-            first = epoch * self.batches + update * config.accumulate  # batch of the run
+            first = self._first_batch(state.step)
             if config.changes_rate:
                 set_rate(self.train_step.optimizer, self._rate_at(state.step))
             # Layers that draw for themselves, as dropout does, draw a function of (seed, step, rank).
@@ -197,6 +220,36 @@ class Trainer:
             values, step = self.train_step.named(terms_ST[place]), start + place
             raise self._diverged(f"the loss is not finite at step {step}", step, str(values))
         return terms_ST
+
+    def _first_batch(self, step: int) -> int:
+        """Return the first batch of an update, counted over the run."""
+        epoch, update = divmod(step, self.updates)
+        return epoch * self.batches + update * self.config.accumulate
+
+    def _plan(self) -> Iterator[Planned]:
+        """Yield the batches to come, with the images of this rank's rows."""
+        rows = self.train_step.rows.cpu()
+        for step in range(self.state.step, self.steps):
+            first = self._first_batch(step)
+            for batch in range(first, first + self.config.accumulate):
+                index_B = batch_indices(self.seed, batch, self.n, self.config.batch_size, device=CPU)
+                yield Planned(batch, index_B[rows])
+
+    def _share_broken(self) -> None:
+        """Let all ranks know the damaged images that each of them met; raise if these are too many."""
+        source, images = self.train_step.source, self.train_step.source.images
+        if not isinstance(images, StreamedImages):
+            return
+        if any_rank(len(source.broken) > len(self.state.broken), self.here):
+            source.broken = self.state.broken = union(source.broken, self.here)
+        skipped = images.index.skipped
+        count, total = len(source.broken) + len(skipped), self.n + len(skipped)
+        if count > self.max_broken * total:
+            self.writer.wait()
+            raise InputError(
+                f"{count} of {total:,} images are damaged, more than max_broken={self.max_broken:g} allows: "
+                f"{_listed(source.broken | skipped)}. Repair or remove them, or allow more."
+            )
 
     def _rate_at(self, step: int) -> float:
         return rate_at(self.config, step, self.steps, round(self.config.warmup_epochs * self.updates))
@@ -226,7 +279,7 @@ class Trainer:
                 step=self.state.step,
                 model=model,
                 optimizer=self.train_step.state(),
-                info=self.state.info(self.checksum, self.here.world),
+                info=self.state.info(self.checksum, self.here.world, self.decoder),
             )
             self.writer.save(whole, self.state.best[1] if self.state.best else None)
 
@@ -238,6 +291,12 @@ class Trainer:
             f"{what} (epoch {step // self.updates + 1}): {details}. {kept} "
             "Lower --lr, or --set train.clip=1 or train.precision=fp32."
         )
+
+
+def _listed(broken: Mapping[str, str], most: int = 20) -> str:
+    """Name damaged images with what is wrong with them."""
+    some = [f"{name} ({reason})" for name, reason in islice(broken.items(), most)]
+    return ", ".join(some) + (f" and {len(broken) - most} more" if len(broken) > most else "")
 
 
 @contextmanager

@@ -1,0 +1,123 @@
+"""Streamed runs in processes of their own: killed, resumed, on two ranks, and with workers that die."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from intnacl.data import load
+from intnacl.data.index import RECORD
+from processes import encoder, finish, kill, log, newest_step, start, wait_until
+from shards import write_shards
+
+Start = Callable[..., subprocess.Popen[str]]
+
+
+@pytest.fixture(scope="module")
+def streamed(tmp_path_factory: pytest.TempPathFactory) -> Start:
+    """Begins a run on random crops of JPEGs in shards: 16 updates, a checkpoint every other one."""
+    folder = tmp_path_factory.mktemp("shards")
+    name = write_shards(folder, 200)
+
+    def begin(out: Path, *more: str, ranks: int = 1) -> subprocess.Popen[str]:
+        data = ("--dataset", name, "--root", str(folder / "root"), "--size", "16", "--stream", "always")
+        settings = ("train.batch_size=24", "train.workers=2", "encoder.name=small")
+        return start(out, *settings, *more, *data, ranks=ranks)
+
+    return begin
+
+
+@pytest.fixture(scope="module")
+def whole(streamed: Start, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run that nothing interrupted."""
+    out = tmp_path_factory.mktemp("whole") / "run"
+    code, text = finish(streamed(out))
+    assert code == 0, text
+    return out
+
+
+def decoders(process: subprocess.Popen[str]) -> list[int]:
+    """The worker processes of a run."""
+    return [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return ") Z " not in Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("kills", [2, pytest.param(20, marks=pytest.mark.slow)])
+def test_killed_at_random_moments_it_ends_in_the_same_bytes_and_leaves_no_process(
+    tmp_path, streamed, whole, kills
+):
+    out, draw = tmp_path / "run", random.Random()
+    for number in range(kills):
+        process, step = streamed(out), 12 * (number + 1) // kills
+        wait_until(lambda step=step: newest_step(out) >= step, process)
+        time.sleep(draw.uniform(0, 0.2))
+        left = decoders(process)
+        kill(process)
+        time.sleep(0.2)
+        assert not any(map(is_alive, left))
+    code, text = finish(streamed(out))
+    assert code == 0, text
+    assert "going on from step" in text
+    assert encoder(out) == encoder(whole)
+    assert log(out) == log(whole)
+
+
+def test_a_dead_worker_is_named_and_the_run_goes_on(tmp_path, streamed, whole):
+    out = tmp_path / "run"
+    process = streamed(out)
+    wait_until(lambda: newest_step(out) > 0 and len(decoders(process)) == 2, process)
+    victim, other = decoders(process)
+    os.kill(victim, signal.SIGKILL)
+    code, text = finish(process, timeout=60)
+    assert code == 1, text
+    line = text.rstrip().splitlines()[-1]
+    assert line.startswith(f"intnacl: the worker process {victim} that decodes images died"), text
+    assert "Traceback" not in text
+    assert not is_alive(other)
+    code, text = finish(streamed(out))
+    assert code == 0, text
+    assert encoder(out) == encoder(whole)
+
+
+def memory(process: subprocess.Popen[str]) -> int:
+    """The KiB of a run and its workers: each page that several of them share counts once."""
+    texts = [Path(f"/proc/{pid}/smaps_rollup").read_text() for pid in (process.pid, *decoders(process))]
+    lines = [line for text in texts for line in text.splitlines() if line.startswith("Pss:")]
+    return sum(int(line.split()[1]) for line in lines)
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_the_number_of_images(tmp_path):
+    name = write_shards(tmp_path, 500)
+    used = {}
+    for count in (50_000, 1_000_000):
+        root = tmp_path / f"root{count}"
+        load(name, size=16, root=root, room=0)
+        (entry,) = (root / "cache").glob("index-*")
+        facts = json.loads((entry / "index.json").read_text())  # of as many images, at the same places
+        np.resize(np.fromfile(entry / "table.bin", RECORD), count).tofile(entry / "table.bin")
+        (entry / "names.bin").write_bytes(b"x" * count)
+        np.arange(1, count + 1, dtype="<u8").tofile(entry / "name_ends.u64")
+        (entry / "index.json").write_text(json.dumps(facts | {"count": count}))
+        out, data = tmp_path / f"run{count}", ("--dataset", name, "--root", str(root), "--size", "16")
+        settings = ("train.batch_size=32", "train.workers=2", "encoder.name=small", "train.save_steps=200")
+        process = start(out, *settings, "train.monitor_epochs=0", *data, "--stream", "always")
+        wait_until(lambda out=out: newest_step(out) >= 200, process, timeout=280)
+        used[count] = memory(process)
+        kill(process)
+    print(used)
+    assert used[1_000_000] <= 1.1 * used[50_000], used

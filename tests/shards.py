@@ -1,0 +1,68 @@
+"""Photographs and shards for the tests of streamed data."""
+
+import io
+import json
+import tarfile
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+from sklearn.datasets import load_sample_images
+
+
+@cache
+def photographs() -> tuple[Image.Image, ...]:
+    """The two photographs that scikit-learn ships, 640×427."""
+    return tuple(map(Image.fromarray, load_sample_images().images))
+
+
+def photograph(number: int, size: tuple[int, int] = (500, 375)) -> Image.Image:
+    """One of any number of different photographs: a part of one, resized."""
+    draw = np.random.default_rng(number)
+    width = int(draw.integers(300, 570))
+    height = width * size[1] // size[0]
+    left, top = int(draw.integers(0, 641 - width)), int(draw.integers(0, max(1, 428 - height)))
+    part = photographs()[number % 2].crop((left, top, left + width, top + min(height, 427)))
+    return part.resize(size, Image.Resampling.BICUBIC)
+
+
+def encoded(picture: Image.Image, kind: str = "JPEG") -> bytes:
+    out = io.BytesIO()
+    picture.save(out, kind, **({"quality": 90} if kind == "JPEG" else {}))
+    return out.getvalue()
+
+
+def write_shard(path: Path, members: dict[str, bytes]) -> None:
+    """A tar file of these members, in this order."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(path, "w") as tar:
+        for name, data in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+
+
+def write_shards(
+    folder: Path,
+    count: int,
+    *,
+    shards: int = 2,
+    size: tuple[int, int] = (24, 18),
+    kind: str = "JPEG",
+    split: str = "train",
+    classes: int = 4,
+) -> str:
+    """A `webdataset:` set of photographs, labels in turn as .cls and .json; its name."""
+    suffix = {"JPEG": "jpg", "PNG": "png"}[kind]
+    for shard in range(shards):
+        members = {}
+        for number in range(shard, count, shards):
+            members[f"{number:05d}.{suffix}"] = encoded(photograph(number, size), kind)
+            label = number % classes
+            if number % 2:
+                members[f"{number:05d}.cls"] = str(label).encode()
+            else:
+                members[f"{number:05d}.json"] = json.dumps({"label": label}).encode()
+        write_shard(folder / f"{split}-{shard:03d}.tar", members)
+    return f"webdataset:{folder}"
