@@ -54,7 +54,7 @@ def test_the_untrained_adversarial_view_is_that_of_the_first_step(monkeypatch):
         config.loss, config.encoder, config.augment, config.adversary, image_size=8, seed=3
     )
     seen: list[Tensor] = []
-    objective.parts.embed = lambda x: seen.append(x) or objective.model(x)
+    objective.parts.embed = lambda x, **kind: seen.append(x) or objective.model(x, **kind)
     objective(columns["original"], None, torch.arange(6), torch.tensor(0))
     torch.testing.assert_close(columns["adversarial"], seen[0][-6:], rtol=0, atol=1e-6)
 

@@ -79,8 +79,7 @@ def pretrain(
             if begun:
                 folder.undo()
             raise
-        if here.device.type == "cuda":
-            gc.collect()  # model and views refer to each other: memory would wait for Python's next look
+        gc.collect()  # model and views refer to each other: a GPU's memory would wait for Python's next look
         return reason
 
 
