@@ -36,19 +36,19 @@ def test_an_encoder_comes_back(tmp_path, adversarial):
         assert not loaded.training
 
 
-def test_a_narrow_resnet_comes_back_and_one_of_usual_width_says_nothing_of_it(tmp_path):
+def test_other_widths_and_stems_come_back_and_the_usual_ones_are_not_written(tmp_path):
     headers = []
-    for width in (4, 64):
-        config = EncoderConfig(width=width)
-        encoder = build_model(config, image_size=8, adversarial=False, seed=0).encoder.eval()
-        save_encoder(encoder, config, 8, tmp_path / "encoder.safetensors")
+    for width, stem in ((4, "imagenet"), (64, "cifar")):
+        config = EncoderConfig(width=width, stem=stem)
+        encoder = build_model(config, image_size=32, adversarial=False, seed=0).encoder.eval()
+        save_encoder(encoder, config, 32, tmp_path / "encoder.safetensors")
         loaded = from_pretrained(tmp_path)
-        x = torch.rand(2, 3, 8, 8)
+        x = torch.rand(2, 3, 32, 32)
         assert torch.equal(loaded(x), encoder(x))
         assert loaded(x).shape == (2, 8 * width)
         headers.append(read_header(tmp_path)["encoder"])
-    assert headers[0].pop("width") == 4
-    assert headers[0] == headers[1]
+    assert (headers[0].pop("width"), headers[0].pop("stem")) == (4, "imagenet")
+    assert headers[0] == headers[1]  # as files are that know neither setting
     must_refuse(lambda: EncoderConfig(name="small", width=4), "encoder.width=4 is for resnet18, resnet34")
 
 

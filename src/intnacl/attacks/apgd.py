@@ -57,7 +57,7 @@ class Search(Batch):
     checked: Tensor
     """The highest loss at the last look."""
     halved: Tensor
-    """Whether the last look halved the step size."""
+    """True where the last look halved the step size."""
 
 
 def apgd(

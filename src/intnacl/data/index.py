@@ -46,7 +46,7 @@ class Place(NamedTuple):
 
 @dataclass(kw_only=True)
 class Listing:
-    """What an index is made of: images in shards, or files by themselves."""
+    """The content of an index to be made: images in shards, or files by themselves."""
 
     places: Iterable[Place]
     total: int | None

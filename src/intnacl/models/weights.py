@@ -14,7 +14,6 @@ from torch import Tensor
 from intnacl.errors import InputError, check_choice
 from intnacl.files import as_path, check_file, fits, parse_json, read_file, write_file
 from intnacl.models.encoders import Encoder, EncoderConfig, build_model
-from intnacl.models.resnets import USUAL_WIDTH
 
 ENCODER, BEST_ENCODER = "encoder.safetensors", "encoder-best.safetensors"  # in a run's folder
 KEY = "intnacl"
@@ -24,7 +23,7 @@ class EncoderHeader(TypedDict):
     """The header of an encoder's file: everything that builds the encoder again, except for its weights."""
 
     encoder: dict[str, Any]
-    """The fields of `EncoderConfig`; `pretrained` is true or missing, a `width` of 64 is missing."""
+    """The fields of `EncoderConfig`; `pretrained` is true or missing, a usual `width` or `stem` is missing."""
     image_size: int
     data: NotRequired[str | None]
     """The checksum of the images it was trained on; older files have none."""
@@ -44,8 +43,9 @@ def save_encoder(
     settings = asdict(config)
     if pretrained := bool(settings.pop("pretrained")):  # the weights are here, wherever they are from
         settings["pretrained"] = pretrained
-    if config.width == USUAL_WIDTH:  # as older files, which have the same bytes
-        del settings["width"]
+    for name in ("width", "stem"):  # settings that older files lack, whose bytes stay the same
+        if settings[name] == getattr(EncoderConfig, name):
+            del settings[name]
     header: EncoderHeader = {"encoder": settings, "image_size": image_size, "data": data}
     content = save(clean_state(encoder), {KEY: json.dumps(header, sort_keys=True)})
     write_file(checksum_file(path), os.fsencode(f"{hashlib.sha256(content).hexdigest()}  {path.name}\n"))

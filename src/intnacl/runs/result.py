@@ -27,7 +27,7 @@ class Accuracy(TypedDict):
     fgsm: float | None
     pgd: float | None
     protocol: NotRequired[ProbeProtocol]
-    """How the classifier was trained; slf where it is missing: a linear layer on the frozen encoder."""
+    """The training of the classifier; slf where it is missing: a linear layer on the frozen encoder."""
     split: NotRequired[MeasuredSplit]
 
 

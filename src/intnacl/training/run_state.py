@@ -25,7 +25,7 @@ class RunInfo(TypedDict):
     broken: NotRequired[dict[str, str]]
     """Damaged images among streamed ones: name -> reason."""
     decoder: NotRequired[str]
-    """What decodes streamed images."""
+    """The decoder of streamed images."""
 
 
 @dataclass

@@ -83,7 +83,7 @@ class Trainer:
 
     @property
     def decoder(self) -> str | None:
-        """What decodes images while the run trains; None where nothing does."""
+        """The decoder of streamed images, with its version; None where none are streamed."""
         images = self.train_step.source.images
         return decoder_version() if isinstance(images, StreamedImages) else None
 

@@ -1,4 +1,4 @@
-"""What worker processes do for streamed images: read, decode and crop pieces of batches.
+"""The work of the processes that stream images: they read, decode and crop pieces of batches.
 
 Shapes: R rows of a rank's batch, B of a piece, V crops of an image, K uniform numbers a crop, S×S pixels.
 """
