@@ -23,7 +23,7 @@ class EncoderHeader(TypedDict):
     """The header of an encoder's file: everything that builds the encoder again, except for its weights."""
 
     encoder: dict[str, Any]
-    """The fields of `EncoderConfig`; `pretrained` is true or missing, a usual `width` or `stem` is missing."""
+    """The fields of `EncoderConfig`; `pretrained` is true or missing, as are a usual `width` and `stem`."""
     image_size: int
     data: NotRequired[str | None]
     """The checksum of the images it was trained on; older files have none."""
