@@ -158,7 +158,7 @@ def time_decoders(folder: Path, size: int) -> None:
 def time_waits(dataset: str, root: Path | None, batch: int, workers: int | None, steps: int) -> None:
     """Print milliseconds of the recipe's step with batches from the workers, and without waiting for any."""
     from intnacl.runs.bench import time_calls
-    from intnacl.runs.pretrain import build_objective
+    from intnacl.runs.objective import build_objective
     from intnacl.runs.resolve import resolve
     from intnacl.training.ranks import Ranks
     from intnacl.training.step import TrainStep

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from digits_model import digits
-from intnacl.data.datasets import Dataset
+from intnacl.data.dataset import Dataset
 from intnacl.evaluation.knn import evaluate, score, suited
 from intnacl.evaluation.monitor import Monitor
 from intnacl.evaluation.rankme import effective_rank

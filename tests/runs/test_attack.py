@@ -9,16 +9,15 @@ import torch
 from intnacl.attacks.named import named_attack
 from intnacl.evaluation import robustness
 from intnacl.runs.attack import (
-    SHOWN,
     attacks_at,
     group_attacks,
     group_rows,
-    load_examples,
     measure_attacks,
     most_passes,
     planned_attacks,
 )
 from intnacl.runs.config import EvaluationConfig
+from intnacl.runs.examples import SHOWN, load_examples
 from intnacl.runs.images import pair
 from intnacl.runs.opened import Run, open_run
 from intnacl.runs.overview import Overview

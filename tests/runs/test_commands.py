@@ -9,7 +9,7 @@ import pytest
 from intnacl.evaluation import robustness
 from intnacl.runs.commands import EPS_CURVE, OWN_CURVE, attack_command, knn_command, probe_command
 from intnacl.runs.folder import RunFolder
-from intnacl.runs.measurements import Measurement
+from intnacl.runs.measurement import Measurement
 from intnacl.runs.opened import open_run
 from intnacl.runs.pretrain import pretrain
 from intnacl.runs.stages import train_and_measure

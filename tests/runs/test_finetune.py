@@ -13,9 +13,9 @@ from intnacl.evaluation.adversarial_probe import AlfConfig
 from intnacl.runs.commands import corruptions_command
 from intnacl.runs.finetune import AFF, finetuned_folder, finetuning_of
 from intnacl.runs.folder import RunFolder
+from intnacl.runs.objective import training_images
 from intnacl.runs.opened import open_run
 from intnacl.runs.overview import Overview
-from intnacl.runs.pretrain import training_images
 from intnacl.runs.result import best_rows
 from intnacl.runs.stages import train_and_measure
 from intnacl.training.stop import Stop

@@ -13,7 +13,7 @@ from intnacl.evaluation import knn, probe
 from intnacl.runs.attack import attacks_at, measure_attacks
 from intnacl.runs.images import pair
 from intnacl.runs.measure import measure_all, measure_hcl_probe, measure_knn, measure_probe
-from intnacl.runs.measurements import Measurement
+from intnacl.runs.measurement import Measurement
 from intnacl.runs.opened import open_run
 from intnacl.runs.overview import Overview
 from intnacl.training.stop import Stop

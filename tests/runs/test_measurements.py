@@ -13,10 +13,10 @@ import torch
 
 import intnacl
 from intnacl.errors import InputWarning
-from intnacl.runs import measurements
 from intnacl.runs.folder import RunFolder
 from intnacl.runs.images import RunImages
-from intnacl.runs.measurements import Figures, Measurement, Measurements, environment, plain
+from intnacl.runs.measurement import FORMATS, Figures, Measurement, environment, plain
+from intnacl.runs.measurements import Measurements
 from intnacl.runs.resolve import resolve
 
 CPU = torch.device("cpu")
@@ -107,7 +107,7 @@ def test_files_of_earlier_versions_are_taken_unless_their_evaluator_has_another_
     store.path.write_text(json.dumps(content))
     assert store.measure().environment == content["surroundings"]
     assert store.calls == 1
-    monkeypatch.setitem(measurements.FORMATS, "knn", 2)
+    monkeypatch.setitem(FORMATS, "knn", 2)
     assert store.measure().format == 2
     assert store.calls == 2
     assert len(list(store.stored.all("knn"))) == 1  # the old file is replaced

@@ -13,7 +13,8 @@ from intnacl.console import two_decimals
 from intnacl.runs.attack import AttackGroup, attacks_at, group_rows, measure_attacks
 from intnacl.runs.folder import RunFolder
 from intnacl.runs.measure import measure_hcl_probe, measure_knn, measure_probe
-from intnacl.runs.measurements import KINDS, Measurements
+from intnacl.runs.measurement import KINDS
+from intnacl.runs.measurements import Measurements
 from intnacl.runs.opened import Run
 from intnacl.runs.overview import Overview
 from intnacl.runs.page import print_attacks, print_probes, print_result, render, write_result_and_page

@@ -22,7 +22,8 @@ from intnacl.models.weights import from_pretrained
 from intnacl.runs.config import RunConfig
 from intnacl.runs.folder import RunFolder
 from intnacl.runs.images import RunImages
-from intnacl.runs.pretrain import build_objective, decided, faster_precision, pretrain
+from intnacl.runs.objective import build_objective
+from intnacl.runs.pretrain import decided, faster_precision, pretrain
 from intnacl.runs.resolve import resolve
 from intnacl.runs.result import Result
 from intnacl.runs.stages import train_and_measure

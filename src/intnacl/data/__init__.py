@@ -1,5 +1,6 @@
 """Images in: data sets, and the views that a training step sees of them."""
 
-from intnacl.data.datasets import Dataset, load
+from intnacl.data.dataset import Dataset
+from intnacl.data.datasets import load
 
 __all__ = ["Dataset", "load"]

@@ -1,33 +1,27 @@
 """Name -> uint8 images, labels and class names.
 
-    from intnacl.data import load
+    from intnacl.data.dataset import Dataset
+from intnacl.data import load
     train = load("cifar100", split="train", root="~/data")
 
 Shapes: N images, 3 channels, H rows, W columns.
 """
 
-import hashlib
-import json
 import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
 from numbers import Integral
 from pathlib import Path
 
-import torch
-from torch import Tensor
-
-from intnacl.data.batches import permutation
 from intnacl.data.cache import default_root
 from intnacl.data.cifar import load_cifar10, load_cifar100
+from intnacl.data.dataset import Dataset
 from intnacl.data.digits import load_digits
 from intnacl.data.folder import load_folder
 from intnacl.data.images import ImageSet, LoadRequest
 from intnacl.data.npz import load_npz
 from intnacl.data.parquet import load_parquet
-from intnacl.data.streamed import StreamedImages, part_of
 from intnacl.data.tinyimagenet import load_tinyimagenet
 from intnacl.data.webdataset import load_webdataset
 from intnacl.errors import InputError, InputWarning, check_choice, is_number, printable
@@ -35,122 +29,6 @@ from intnacl.files import as_path
 
 SPLITS = ("train", "test")
 SHOWN = 5  # broken images that a warning names
-HOLD_OUT = 0xFFFFFFFF  # in the place of the epoch: no epoch shuffles images as the hold-out does
-
-
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class Dataset(ImageSet):
-    """One split of a data set; its images, labels, classes, broken images and names are as in `ImageSet`."""
-
-    name: str
-    split: str
-    index: Tensor | None = None
-    """Places of the images in the split that they are a part of, (N,); None: they are all of it."""
-    whole_checksum: str | None = None
-    """The checksum of that split."""
-
-    def __post_init__(self) -> None:
-        count, channels, *_ = self.images.shape
-        assert len(self.names) in (0, count), (len(self.names), count)
-        assert self.images.dtype == torch.uint8, self.images.dtype
-        assert self.images.ndim == 4, self.images.shape
-        assert channels == 3, self.images.shape
-        if self.labels is not None:
-            assert self.labels.dtype == torch.int64, self.labels.dtype
-            assert self.labels.shape == (count,), self.labels.shape
-            assert 0 <= int(self.labels.min()) <= int(self.labels.max()) < len(self.classes)
-
-    def __len__(self) -> int:
-        return len(self.images)
-
-    @cached_property
-    def checksum(self) -> str:
-        """SHA-256 of shape, class names, pixels and labels in hex, wherever they were read from.
-
-        A part of a split has the checksum of the whole. That of streamed images covers their index in place
-        of pixels: names, lengths, labels and the sizes of shards.
-        """
-        if self.whole_checksum is not None:
-            return self.whole_checksum
-        header = {
-            "shape": list(self.images.shape),
-            "classes": self.classes,
-            "labelled": self.labels is not None,
-        }
-        digest = hashlib.sha256(json.dumps(header, sort_keys=True).encode())
-        if isinstance(self.images, StreamedImages):
-            return hashlib.sha256(digest.digest() + self.images.index.checksum.encode()).hexdigest()
-        digest.update(self.images.contiguous().numpy().data)
-        if self.labels is not None:
-            digest.update(self.labels.contiguous().numpy().data)
-        return digest.hexdigest()
-
-    def hold_out(self, count: int) -> "tuple[Dataset, Dataset]":
-        """Divide training images into those to train on and `count` to measure on, as split "holdout".
-
-        Every class gives the same share of its images, to within one; without labels any image may be chosen.
-        The choice depends on the number of images and their labels alone, never on the seed of a run.
-        """
-        if not 1 <= count < len(self):
-            raise InputError(
-                f"holdout={count} of the {len(self):,} training images of {self.name!r}: take at least 1 and "
-                "leave some to train on."
-            )
-        n = len(self)
-        labels_N = torch.zeros(n, dtype=torch.int64) if self.labels is None else self.labels
-        shuffled_N = permutation(0, HOLD_OUT, n)
-        by_class_N = shuffled_N[labels_N[shuffled_N].argsort(stable=True)]  # in random order in each class
-        size_C = torch.bincount(labels_N)
-        rank_N = torch.arange(n) - (size_C.cumsum(0) - size_C)[labels_N[by_class_N]]
-        quantile_N = (rank_N + 0.5) / size_C[labels_N[by_class_N]]
-        held = by_class_N[quantile_N.argsort(stable=True)[:count]].sort().values
-        kept = torch.ones(n, dtype=torch.bool).index_fill(0, held, False).nonzero()[:, 0]
-        return self._part(kept, self.split), self._part(held, "holdout")
-
-    def _part(self, index: Tensor, split: str) -> "Dataset":
-        images, names = part_of(self.images, index), self.names
-        if isinstance(images, StreamedImages):
-            names = images.names
-        elif names:
-            names = tuple(names[i] for i in index.tolist())
-        return replace(
-            self,
-            split=split,
-            images=images,
-            labels=None if self.labels is None else self.labels[index],
-            names=names,
-            index=index,
-            whole_checksum=self.checksum,
-        )
-
-    def spread(self, count: int) -> Tensor:
-        """Return the indices of `count` images (of all, if there are fewer) at even distances."""
-        if count < 1:
-            raise InputError(f"rows={count} draws nothing: give 1 or more.")
-        count = min(count, len(self))
-        return torch.arange(count) * len(self) // count
-
-    def captions(self, indices: Tensor) -> list[str]:
-        """Return the class names of these images or, without labels, their own names or their indices."""
-        if self.labels is None:
-            return [printable(self.names[i]) if self.names else f"no. {i}" for i in indices.tolist()]
-        return [self.classes[label] for label in self.labels[indices].tolist()]
-
-    def __repr__(self) -> str:
-        return f"<{self.facts}>"
-
-    @property
-    def facts(self) -> str:
-        """Name, split, number and size of the images, and classes, in one line."""
-        count, _, height, width = self.images.shape
-        classes = f"{len(self.classes)} classes" if self.labels is not None else "unlabelled"
-        broken = f", {len(self.skipped)} broken skipped" if self.skipped else ""
-        streamed = ", streamed" if isinstance(self.images, StreamedImages) else ""
-        return f"{self.name}, {self.split}: {count:,} images, {height}×{width}, {classes}{broken}{streamed}"
-
-    def summary(self) -> str:
-        """Return `facts` and the checksum, in one line."""
-        return f"{self.facts}; sha256 {self.checksum}"
 
 
 @dataclass(frozen=True, kw_only=True)

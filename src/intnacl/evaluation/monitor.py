@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from intnacl.data.datasets import Dataset
+from intnacl.data.dataset import Dataset
 from intnacl.data.streamed import Images, part_of
 from intnacl.evaluation.features import check_pair, extract
 from intnacl.evaluation.knn import score, suited

@@ -7,36 +7,24 @@ A classifier maps pixels in [0, 1] to logits. Accuracies are in percent of the a
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import NamedTuple, TypedDict
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from intnacl.attacks.autoattack import STAGES, autoattack
 from intnacl.attacks.gradient import along, gradient_sign, input_gradient, plain_gradients
-from intnacl.attacks.named import FGSM, Attack, AttackRow, AutoAttack
+from intnacl.attacks.named import FGSM, Attack, AutoAttack
 from intnacl.attacks.sanity import accuracy_warnings, gradient_warnings, mode_warnings
 from intnacl.data.streamed import Images
 from intnacl.errors import InputError
+from intnacl.evaluation.attack_rows import RobustnessFigures, attack_row, percent, worst_case
 from intnacl.evaluation.features import check_images, eval_mode, pixels
 from intnacl.evaluation.precision import exact_float32, tf32_convolutions
 
 FORMAT = 1  # raise it when the same settings give other figures: stored ones are then measured again
 PORTION = 2**25  # pixels of the images that are attacked together: all of CIFAR's test images
 CHUNK = 1024  # images that go through AutoAttack together: a GPU is busy, and little is lost by a stop
-
-
-class RobustnessFigures(TypedDict):
-    """Accuracy without attack, under each attack, and in the worst case at each eps."""
-
-    clean: float
-    images: int
-    attacks: list[AttackRow]
-    worst_case: list[AttackRow]
-    zero_gradients: float
-    """Percentage of (at most 1,024) samples whose input gradient is exactly zero."""
-    warnings: list[str]
-    """Sentences about figures that should not be trusted."""
 
 
 class Verdicts(NamedTuple):
@@ -98,7 +86,7 @@ def figures(
     """Return the figures of clean verdicts (N,) and each attack's (n,), with the share of zero gradients."""
     rows = [attack_row(attack, right_n, clean_N) for attack, right_n in right.items()]
     return {
-        "clean": _percent(clean_N),
+        "clean": percent(clean_N),
         "images": len(clean_N),
         "attacks": rows,
         "worst_case": worst_case(clean_N, right),
@@ -256,42 +244,6 @@ def _is_right(classifier: nn.Module, x: Tensor, y: Tensor, batch_size: int) -> T
 def attack_order(count: int) -> Tensor:
     """Return the order in which `count` images are attacked: its first n are a fixed random selection."""
     return torch.randperm(count, generator=torch.Generator().manual_seed(0))
-
-
-def attack_row(attack: Attack, right_n: Tensor, clean_N: Tensor) -> AttackRow:
-    """Return an attack's accuracy on the images that it saw, from its verdicts and the clean ones."""
-    settings = attack.settings()
-    return {
-        "name": attack.name,
-        "eps": attack.eps,
-        "steps": settings["steps"],
-        "step_size": settings["step_size"],
-        "restarts": settings["restarts"],
-        "images": len(right_n),
-        "accuracy": _percent(right_n),
-        "clean": _percent(clean_N[: len(right_n)]),
-    }
-
-
-def worst_case(clean_N: Tensor, right: Mapping[Attack, Tensor]) -> list[AttackRow]:
-    """Return the worst case at each eps, over the images that all attacks of that eps saw.
-
-    A sample is right only if it is right clean and under all of them.
-    """
-    rows: list[AttackRow] = []
-    for eps in sorted({attack.eps for attack in right}):
-        of = [clean_N, *(right_n for attack, right_n in right.items() if attack.eps == eps)]
-        count = min(len(right_n) for right_n in of)
-        worst = torch.stack([right_n[:count] for right_n in of]).all(dim=0)
-        rows.append({
-            "name": "worst_case", "eps": eps, "steps": None, "step_size": None, "restarts": None,
-            "images": count, "accuracy": _percent(worst), "clean": _percent(clean_N[:count]),
-        })  # fmt: skip
-    return rows
-
-
-def _percent(right_n: Tensor) -> float:
-    return 100 * int(right_n.sum()) / len(right_n)
 
 
 def zero_gradients(

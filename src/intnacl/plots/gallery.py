@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from intnacl.attacks.training_view import adversarial_view
 from intnacl.data.augmentations import AugmentConfig
-from intnacl.data.datasets import Dataset
+from intnacl.data.dataset import Dataset
 from intnacl.data.draws import check_seed
 from intnacl.data.views import make_views
 from intnacl.errors import InputError, check_count

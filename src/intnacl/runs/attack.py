@@ -1,26 +1,23 @@
 """Attacks on the classifiers of a run: one measurement each, which goes on where it was stopped."""
 
-import json
 import shutil
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, TypedDict, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
-from intnacl.attacks.named import Attack, AttackRow, AttackSettings, eps_text, named_attack
+from intnacl.attacks.named import Attack, AttackRow, eps_text, named_attack
 from intnacl.attacks.sanity import accuracy_warnings
 from intnacl.console import watched
-from intnacl.errors import printable
 from intnacl.evaluation import robustness
-from intnacl.files import fits, parse_json, read_file, write_file
-from intnacl.models.weights import parse_tensors
 from intnacl.runs.config import EvaluationConfig
+from intnacl.runs.examples import store_examples
 from intnacl.runs.folder import digest
 from intnacl.runs.heads import ProbeProtocol
 from intnacl.runs.images import pair
-from intnacl.runs.measurements import (
+from intnacl.runs.measurement import (
     Figures,
     Measurement,
     Settings,
@@ -34,8 +31,6 @@ if TYPE_CHECKING:
     from intnacl.runs.opened import Run
 
 BATCH = 512  # images of a pass through the model
-SHOWN = 8  # images of the grid
-STRENGTH = ("fgsm", "pgd", "pgd_tuned")  # gradient attacks, the strongest last
 
 
 def attacks_at(names: Iterable[str], eps: float, images: int | None) -> tuple[Attack, ...]:
@@ -253,87 +248,3 @@ def attack_warnings(groups: Sequence[AttackGroup]) -> list[str]:
 
 
 # ---- pictures ----------------------------------------------------------------------------------------------
-
-
-class Examples(NamedTuple):
-    """Some test images before and after an attack."""
-
-    attack: AttackSettings
-    classes: tuple[str, ...]
-    tensors: dict[str, Tensor]
-    """As from `robustness.examples`."""
-
-
-class ExampleFacts(TypedDict):
-    """The facts that are stored beside the images."""
-
-    of: str
-    """The digest of the classifier and its images."""
-    attack: AttackSettings
-    classes: list[str]
-
-
-def store_examples(run: "Run", dataset: str, attacks: Sequence[Attack]) -> None:
-    """Store some test images under the strongest gradient attack at the largest radius, for pictures.
-
-    AutoAttack is slow, so tuned PGD stands in for it. Stored images of a larger radius or a stronger attack
-    are kept.
-    """
-    from safetensors.torch import save
-
-    eps = max(attack.eps for attack in attacks)
-    names = {"pgd_tuned" if a.name == "autoattack" else a.name for a in attacks if a.eps == eps}
-    strongest = next((name for name in reversed(STRENGTH) if name in names), None)
-    stored = load_examples(run, dataset)
-    if strongest is None or (
-        stored is not None
-        and (stored.attack["eps"], STRENGTH.index(stored.attack["name"])) >= (eps, STRENGTH.index(strongest))
-    ):
-        return
-    queries, attack = run.images.labelled(dataset).queries, named_attack(strongest, eps)
-    chosen = queries.spread(SHOWN)
-    images, labels = (tensor[chosen] for tensor in pair(queries))
-    found = robustness.examples(run.classifier(dataset), images, labels, attack, device=run.device)
-    facts = {"of": _examples_key(run, dataset), "attack": attack.settings(), "classes": queries.classes}
-    tensors = {name: tensor.contiguous() for name, tensor in (found | {"clean": images}).items()}
-    write_file(run.folder.examples(dataset), save(tensors, {"intnacl": json.dumps(facts, sort_keys=True)}))
-
-
-def load_examples(run: "Run", dataset: str) -> Examples | None:
-    """Return the stored images; None where there are none, or only those of other images or weights."""
-    from safetensors import SafetensorError
-
-    try:
-        metadata, tensors = parse_tensors(read_file(run.folder.examples(dataset)))
-        facts = parse_json(metadata["intnacl"])
-        if not fits(facts, ExampleFacts) or facts["of"] != _examples_key(run, dataset):
-            return None
-        found = Examples(facts["attack"], tuple(map(printable, facts["classes"])), tensors)
-        if not _is_whole(found):
-            return None
-    except (OSError, SafetensorError, KeyError, ValueError):
-        return None
-    tensors["clean"] = tensors["clean"].float() / 255
-    return found
-
-
-def _is_whole(found: Examples) -> bool:
-    """True if every part of stored images fits the others; a damaged header may claim anything."""
-    attack, tensors = found.attack, found.tensors
-    clean = tensors["clean"]
-    classes = [tensors[name] for name in ("labels", "predicted", "predicted_adversarial")]
-    return (
-        attack["name"] in STRENGTH
-        and clean.ndim == 4
-        and (clean.dtype, tensors["adversarial"].dtype) == (torch.uint8, torch.float32)
-        and clean.shape == tensors["adversarial"].shape
-        and all(one.dtype == torch.int64 and one.shape == clean.shape[:1] for one in classes)
-        and 0 <= int(torch.stack(classes).min()) <= int(torch.stack(classes).max()) < len(found.classes)
-    )
-
-
-def _examples_key(run: "Run", dataset: str) -> str:
-    """Return a digest of the classifier and its images."""
-    settings = run.measurements.classifier_settings(dataset)
-    found = run.measurements.find("probe", settings)
-    return digest([settings, found.figures["checksums"] if found else None])

@@ -15,10 +15,10 @@ from typing import Any, TypedDict
 import torch
 
 from intnacl.console import print_table
-from intnacl.data.datasets import Dataset
+from intnacl.data.dataset import Dataset
 from intnacl.errors import InputError
 from intnacl.files import make_folder, write_json
-from intnacl.runs.pretrain import build_objective
+from intnacl.runs.objective import build_objective
 from intnacl.runs.resolve import resolve
 from intnacl.training.cuda_graph import record
 from intnacl.training.ranks import Ranks

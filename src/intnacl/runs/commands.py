@@ -19,12 +19,12 @@ from intnacl.runs.attack import (
     describe,
     group_attacks,
     group_rows,
-    load_examples,
     measure_attacks,
     planned_attacks,
 )
 from intnacl.runs.config import SETTINGS, EvaluationConfig, override, typed
 from intnacl.runs.embed import check_output, write_features
+from intnacl.runs.examples import load_examples
 from intnacl.runs.folder import RunFolder, file_name
 from intnacl.runs.heads import PROTOCOLS, ProbeProtocol
 from intnacl.runs.measure import (
@@ -34,7 +34,7 @@ from intnacl.runs.measure import (
     measure_knn,
     measure_probe,
 )
-from intnacl.runs.measurements import Measurement
+from intnacl.runs.measurement import Measurement
 from intnacl.runs.opened import Run, open_run
 from intnacl.runs.overview import Overview
 from intnacl.runs.page import (

@@ -22,7 +22,8 @@ from intnacl.runs.attack import describe, measure_attacks, planned_attacks
 from intnacl.runs.folder import digest
 from intnacl.runs.heads import ProbeProtocol, is_stored, load_head, save_head
 from intnacl.runs.images import LabelledPair, pair
-from intnacl.runs.measurements import Figures, Measurement, Settings, benchmark_views, plain
+from intnacl.runs.measurement import Figures, Measurement, Settings, plain
+from intnacl.runs.measurements import benchmark_views
 from intnacl.training.stop import Stop
 
 if TYPE_CHECKING:

@@ -6,148 +6,36 @@ other settings, or on another encoder, stays beside it and is never mistaken for
 
 import hashlib
 import json
-import os
-import platform
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Literal, NotRequired, TypedDict
 
 import torch
 
-from intnacl.attacks import autoattack
-from intnacl.attacks.named import AttackRow, AttackSettings
+from intnacl.attacks.named import AttackSettings
 from intnacl.data.augmentations import AUGMENTATIONS, AugmentConfig
 from intnacl.data.datasets import is_at_path
 from intnacl.errors import InputError, InputWarning
-from intnacl.evaluation import adversarial_probe, corruptions, hcl_probe, knn, probe, robustness
 from intnacl.evaluation.adversarial_probe import AlfConfig
 from intnacl.evaluation.probe import ProbeConfig
 from intnacl.files import lock, make_folder, parse_json, read_file, write_json
 from intnacl.runs.config import RunConfig
 from intnacl.runs.folder import RunFolder, digest, file_name
 from intnacl.runs.heads import ProbeProtocol, head_sha256
-from intnacl.runs.images import Checksums, MeasuredSplit, RunImages
-
-Kind = Literal["probe", "hcl_probe", "alf", "knn", "attack", "corruptions"]
-KINDS: tuple[Kind, ...] = ("probe", "hcl_probe", "alf", "knn", "attack", "corruptions")
-FORMATS = {
-    "probe": probe.FORMAT,
-    "hcl_probe": hcl_probe.FORMAT,
-    "alf": adversarial_probe.FORMAT,
-    "knn": knn.FORMAT,
-    "attack": robustness.FORMAT + probe.FORMAT - 1,  # of the probe's classifier: a new one is attacked again
-    "corruptions": corruptions.FORMAT + probe.FORMAT - 1,
-}
-PACKAGES = ("intnacl", "numpy", "scikit-learn", "timm")
-
-
-class Settings(TypedDict, total=False):
-    """The settings that a measurement's figures depend on, beside the images themselves."""
-
-    dataset: str
-    encoder: str
-    """SHA-256 of `encoder.safetensors`."""
-    probe: Mapping[str, object]
-    alf: Mapping[str, object]
-    head: str
-    """SHA-256 of the layer that was trained together with the encoder."""
-    augment: Mapping[str, object]
-    k: int | None
-    weights: str
-    """Of kNN; missing where they are "exp", as in earlier versions."""
-    attacks: list[AttackSettings]
-    """One; files of earlier versions may hold several."""
-    corruption: str
-    seed: int
-
-
-class Figures(TypedDict, total=False):
-    """Everything that measurements tell; which of it there is depends on their kind."""
-
-    accuracy: float
-    train_accuracy: float
-    accuracy_restored: float
-    best_accuracy: float
-    best_epoch: int
-    curve: list[float]
-    classes: int
-    class_names: list[str]
-    classifier_sha256: str
-    k: int
-    temperature: float
-    weights: str
-    checksums: Checksums
-    images: Any
-    """Of attacks, how many images there are to attack; of others, how many there are of each split."""
-    split: MeasuredSplit
-    """That of the images measured on; missing in files of earlier versions, which are on test images."""
-    clean: float
-    attacks: list[AttackRow]
-    worst_case: list[AttackRow]
-    zero_gradients: float
-    warnings: list[str]
-    by_severity: list[float]
-
-
-class Underway(TypedDict):
-    """The images after those judged, which AutoAttack was stopped in."""
-
-    stage: str
-    """The last of its attacks that they have been through."""
-    right: str
-    """A digit for each, as in `Verdicts`."""
-
-
-class Verdicts(TypedDict):
-    """A digit for each image, 1 where it is classified right, in the order of `robustness.attack_order`."""
-
-    clean: str
-    attacked: str
-    underway: NotRequired[Underway]
-
-
-class Environment(TypedDict):
-    """Where and when a figure was measured."""
-
-    versions: dict[str, str]
-    hardware: dict[str, str | int]
-    date: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Measurement:
-    """A figure with the settings that it was asked for, the time it took, and where it was measured."""
-
-    kind: Kind
-    settings: Settings
-    figures: Figures
-    time_s: float
-    environment: Environment
-    format: int = 1
-    """Of its evaluator, which raises it when the same settings give other figures."""
-    verdicts: Verdicts | None = None
-    """Of an attack; files of earlier versions have none."""
-
-    @property
-    def dataset(self) -> str:
-        """The data set that it is on."""
-        return self.settings["dataset"]
-
-    @property
-    def protocol(self) -> ProbeProtocol:
-        """That of the classifier."""
-        return "aff" if "head" in self.settings else "alf" if "alf" in self.settings else "slf"
-
-    @property
-    def is_complete(self) -> bool:
-        """False for an attack that has not seen all its images yet."""
-        return self.verdicts is None or len(self.verdicts["clean"]) == self.figures["images"]
+from intnacl.runs.images import RunImages
+from intnacl.runs.measurement import (
+    Figures,
+    Kind,
+    Measurement,
+    Settings,
+    current_format,
+    environment,
+    has_figures,
+    plain,
+)
 
 
 class Measurements:
@@ -289,7 +177,7 @@ class Measurements:
             if "surroundings" in content:  # as earlier versions called it
                 content["environment"] = content.pop("surroundings")
             found = Measurement(**content)
-            if self.path(found.kind, found.settings) != path or not _has_figures(found):
+            if self.path(found.kind, found.settings) != path or not has_figures(found):
                 raise ValueError
             return found
         except FileNotFoundError:
@@ -330,25 +218,6 @@ class Measurements:
         return found.figures["checksums"] == own.figures["checksums"]
 
 
-def _has_figures(found: Measurement) -> bool:
-    """True if a measurement has the figures of its kind, and they are percentages."""
-    rows = found.figures["attacks"] if found.kind == "attack" else [found.figures]
-    return all(0 <= row["accuracy"] <= 100 for row in rows) and found.settings["dataset"] != ""
-
-
-def current_format(kind: Kind, settings: Settings) -> int:
-    """Return the format of what now measures with these settings."""
-    own = [autoattack.FORMAT - 1 for attack in settings.get("attacks", ()) if attack["name"] == "autoattack"]
-    own += [adversarial_probe.FORMAT - 1] if kind != "alf" and "alf" in settings else []
-    return FORMATS[kind] + sum(own)
-
-
-def plain(settings: Settings) -> Settings:
-    """Return settings as they come back from JSON, which knows no tuples."""
-    found: Settings = json.loads(json.dumps(settings))
-    return found
-
-
 def _checksum(content: Mapping[str, object]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
@@ -360,27 +229,3 @@ def benchmark_views(config: RunConfig, image_size: int) -> AugmentConfig:
     """
     views, padding = AUGMENTATIONS["pad_crop_flip"], max(1, image_size // 8)
     return replace(views, crop_padding=padding, flip_p=min(views.flip_p, config.augment.flip_p))
-
-
-def environment(device: torch.device) -> Environment:
-    """Return versions, hardware, and today's date."""
-    versions = {"python": platform.python_version(), "torch": str(torch.__version__)}
-    for package in PACKAGES:
-        with suppress(PackageNotFoundError):
-            versions[package] = version(package)
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    hardware: dict[str, str | int] = {
-        "device": device.type,
-        "cpu": names[0] if names else platform.processor() or platform.machine(),
-        "cores": os.cpu_count() or 1,
-        "threads": torch.get_num_threads(),
-    }
-    if device.type == "cuda":
-        hardware["gpu"] = torch.cuda.get_device_name(device)
-        versions["cuda"] = str(torch.version.cuda)
-        versions["cudnn"] = str(torch.backends.cudnn.version())  # type: ignore[no-untyped-call]
-    return {"versions": versions, "hardware": hardware, "date": str(datetime.now(UTC).date())}

@@ -32,7 +32,8 @@ from intnacl.runs.folder import RunFolder
 from intnacl.runs.heads import PROTOCOLS, ProbeProtocol
 from intnacl.runs.images import RunImages, pair
 from intnacl.runs.measure import load_classifier, measure_alf, measure_all, measure_knn, measure_probe
-from intnacl.runs.measurements import KINDS, Measurement, Measurements
+from intnacl.runs.measurement import KINDS, Measurement
+from intnacl.runs.measurements import Measurements
 from intnacl.training.ranks import pick_device
 from intnacl.training.stop import Stop
 

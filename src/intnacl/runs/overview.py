@@ -13,7 +13,7 @@ from intnacl.runs.attack import BATCH, attack_warnings, attacks_at, group_attack
 from intnacl.runs.config import to_dict
 from intnacl.runs.folder import digest
 from intnacl.runs.heads import PROTOCOL_NAMES, PROTOCOLS
-from intnacl.runs.measurements import KINDS, Kind, Measurement, current_format, plain
+from intnacl.runs.measurement import KINDS, Kind, Measurement, current_format, plain
 from intnacl.runs.opened import FEATURE_BATCH, Run
 from intnacl.runs.result import (
     Accuracy,

@@ -21,11 +21,11 @@ from intnacl.plots.curves import (
 )
 from intnacl.plots.gallery import draw_examples
 from intnacl.plots.style import inline_svg
-from intnacl.runs.attack import Examples, load_examples
 from intnacl.runs.config import loss_name
+from intnacl.runs.examples import Examples, load_examples
 from intnacl.runs.folder import RunFolder
 from intnacl.runs.heads import PROTOCOL_NAMES
-from intnacl.runs.measurements import Measurement, plain
+from intnacl.runs.measurement import Measurement, plain
 from intnacl.runs.opened import Run, open_run
 from intnacl.runs.overview import Overview, write_result
 from intnacl.runs.result import (

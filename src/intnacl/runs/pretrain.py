@@ -7,31 +7,26 @@ import warnings
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 
 import torch
 
-from intnacl.data.batches import steps_per_epoch
-from intnacl.data.datasets import Dataset, is_at_path
+from intnacl.data.datasets import is_at_path
 from intnacl.errors import InputError, InputWarning
-from intnacl.evaluation.features import extract
 from intnacl.evaluation.monitor import Monitor
 from intnacl.models.encoders import Encoder, EncoderConfig, build_model
-from intnacl.models.weights import load_encoder, read_header, save_encoder
+from intnacl.models.weights import read_header, save_encoder
 from intnacl.plots.curves import draw_learning
 from intnacl.plots.style import save_figure
 from intnacl.runs.config import VERSION, RunConfig
 from intnacl.runs.folder import RunFolder
 from intnacl.runs.heads import save_head
 from intnacl.runs.images import RunImages, image_side
+from intnacl.runs.objective import build_objective, load_teacher, training_images
 from intnacl.runs.resolve import as_begun
-from intnacl.training.distill import Distill
 from intnacl.training.finetune import Finetune
 from intnacl.training.journal import Journal, last_record, records
-from intnacl.training.objectives import Contrastive, Objective, Supervised
 from intnacl.training.online_probe import OnlineProbe
 from intnacl.training.ranks import Ranks, barrier
-from intnacl.training.settings import DTYPES
 from intnacl.training.step import memory_errors
 from intnacl.training.stop import Stop
 from intnacl.training.trainer import Trainer
@@ -57,7 +52,7 @@ def pretrain(
             warnings.warn(f"{text}: another --out has today's.", InputWarning, stacklevel=2)
     teacher = None
     if config.objective == "distill" and not folder.encoder.exists():
-        config, teacher = _load_teacher(config, begun_with, folder)
+        config, teacher = load_teacher(config, begun_with, folder)
     with folder.work() if here.main and not folder.encoder.exists() else nullcontext():
         begun = here.main and folder.begin(config)
         if folder.encoder.exists():
@@ -174,29 +169,6 @@ def _on(folder: RunFolder, ranks: int) -> str:
     return f"{folder} was trained on {ranks} rank{'s' if ranks > 1 else ''}"
 
 
-def _load_teacher(
-    config: RunConfig, begun_with: RunConfig | None, folder: RunFolder
-) -> tuple[RunConfig, Encoder]:
-    """Return the configuration with the checksum of the teacher's file, and the teacher.
-
-    Raises unless it is the teacher with which the run began.
-    """
-    path = Path(config.distill.teacher or folder.teacher)
-    if config.distill.teacher is None and not RunFolder(path).encoder.exists():
-        raise InputError(
-            f"distill.teacher is not given, and {path} holds none: give --teacher RUN, or take "
-            "`intnacl run`, which trains one first."
-        )
-    teacher = load_encoder(path)
-    if begun_with is not None and begun_with.distill.teacher_sha256 not in (None, teacher.sha256):
-        raise InputError(
-            f"{folder} was begun with another teacher than {path} is now: bring it back, or take another "
-            "--out."
-        )
-    distill = replace(config.distill, teacher_sha256=teacher.sha256)
-    return replace(config, distill=distill), teacher.encoder
-
-
 def _train(
     config: RunConfig,
     folder: RunFolder,
@@ -252,14 +224,6 @@ def _train(
     return reason
 
 
-def training_images(config: RunConfig, images: RunImages) -> Dataset:
-    """Return the images that a run trains on: all, or the share of each class that fine-tuning has."""
-    train = images.training()
-    if config.objective != "finetune" or config.finetune.labels == 1:
-        return train
-    return train.hold_out(max(1, round(config.finetune.labels * len(train))))[1]
-
-
 def build_monitor(
     config: RunConfig, images: RunImages, here: Ranks, probe: OnlineProbe | None = None
 ) -> Monitor | None:
@@ -268,81 +232,3 @@ def build_monitor(
         return None
     held_out = images.split(images.own, "holdout") if config.holdout else None
     return Monitor(images.training(), held_out, here.device, probe)
-
-
-def build_objective(
-    config: RunConfig, train: Dataset, here: Ranks, teacher: Encoder | None = None
-) -> Objective:
-    """The model and the way from a batch to its loss."""
-    side = image_side(train)
-    dtype = DTYPES[config.train.precision]
-    if config.objective == "distill":
-        assert teacher is not None
-        centre = None
-        if config.distill.centre:
-            batch = config.train.batch_size
-            teacher.to(here.device)
-            centre = extract(teacher, train.images, batch_size=batch, device=here.device).mean(0).cpu()
-        return Distill(
-            config.distill, teacher, config.encoder, config.augment,
-            image_size=side, seed=config.seed, view_dtype=dtype, centre=centre,
-            batches=steps_per_epoch(len(train), config.train.batch_size),
-        )  # fmt: skip
-    if config.objective == "supervised":
-        if train.labels is None:
-            raise InputError(f"dataset {config.dataset!r} has no labels: supervised training needs them.")
-        return Supervised(
-            len(train.classes),
-            config.encoder,
-            config.augment,
-            image_size=side,
-            seed=config.seed,
-            view_dtype=dtype,
-        )
-    if config.objective == "finetune":
-        if train.labels is None:
-            raise InputError(f"dataset {config.dataset!r} has no labels: fine-tuning needs them.")
-        joint = config.encoder.norm == "joint"
-        return Finetune(
-            config.finetune,
-            load_begun(config),
-            len(train.classes),
-            config.augment,
-            seed=config.seed,
-            joint=joint,
-        )
-    size = config.train.batch_size
-    if size < 2:
-        raise InputError(f"train.batch_size={size} has no negatives: take 2 or more.")
-    objective = Contrastive(
-        config.loss,
-        config.encoder,
-        config.augment,
-        config.adversary,
-        image_size=side,
-        seed=config.seed,
-        world=here.world,
-        view_dtype=dtype,
-        probed_classes=len(train.classes) if config.train.online_probe and train.labels is not None else None,
-    )
-    if size <= (mixed := objective.needed.mixed):
-        raise InputError(
-            f"train.batch_size={size} has too few images to mix each with {mixed} others: take {mixed + 1} "
-            f"or more, or a smaller loss.num_positives than {config.loss.num_positives}."
-        )
-    return objective
-
-
-def load_begun(config: RunConfig) -> Encoder:
-    """Return the encoder that fine-tuning begins with; raise if it is another one by now."""
-    if config.finetune.encoder is None:
-        raise InputError(
-            "finetune.encoder is not given: name the run whose encoder is fine-tuned, as `intnacl probe RUN "
-            "--protocol aff` does."
-        )
-    found, wanted = load_encoder(config.finetune.encoder), config.finetune.encoder_sha256
-    if wanted not in (None, found.sha256):
-        raise InputError(
-            f"{config.finetune.encoder} has another encoder than fine-tuning began with: take another --out."
-        )
-    return found.encoder

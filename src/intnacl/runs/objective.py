@@ -1,0 +1,128 @@
+"""From a run's configuration to its objective, with the encoders that it begins with."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from intnacl.data.batches import steps_per_epoch
+from intnacl.data.dataset import Dataset
+from intnacl.errors import InputError
+from intnacl.evaluation.features import extract
+from intnacl.models.encoders import Encoder
+from intnacl.models.weights import load_encoder
+from intnacl.runs.config import RunConfig
+from intnacl.runs.folder import RunFolder
+from intnacl.runs.images import RunImages, image_side
+from intnacl.training.distill import Distill
+from intnacl.training.finetune import Finetune
+from intnacl.training.objectives import Contrastive, Objective, Supervised
+from intnacl.training.ranks import Ranks
+from intnacl.training.settings import DTYPES
+
+
+def load_teacher(
+    config: RunConfig, begun_with: RunConfig | None, folder: RunFolder
+) -> tuple[RunConfig, Encoder]:
+    """Return the configuration with the checksum of the teacher's file, and the teacher.
+
+    Raises unless it is the teacher with which the run began.
+    """
+    path = Path(config.distill.teacher or folder.teacher)
+    if config.distill.teacher is None and not RunFolder(path).encoder.exists():
+        raise InputError(
+            f"distill.teacher is not given, and {path} holds none: give --teacher RUN, or take "
+            "`intnacl run`, which trains one first."
+        )
+    teacher = load_encoder(path)
+    if begun_with is not None and begun_with.distill.teacher_sha256 not in (None, teacher.sha256):
+        raise InputError(
+            f"{folder} was begun with another teacher than {path} is now: bring it back, or take another "
+            "--out."
+        )
+    distill = replace(config.distill, teacher_sha256=teacher.sha256)
+    return replace(config, distill=distill), teacher.encoder
+
+
+def training_images(config: RunConfig, images: RunImages) -> Dataset:
+    """Return the images that a run trains on: all, or the share of each class that fine-tuning has."""
+    train = images.training()
+    if config.objective != "finetune" or config.finetune.labels == 1:
+        return train
+    return train.hold_out(max(1, round(config.finetune.labels * len(train))))[1]
+
+
+def build_objective(
+    config: RunConfig, train: Dataset, here: Ranks, teacher: Encoder | None = None
+) -> Objective:
+    """The model and the way from a batch to its loss."""
+    side = image_side(train)
+    dtype = DTYPES[config.train.precision]
+    if config.objective == "distill":
+        assert teacher is not None
+        centre = None
+        if config.distill.centre:
+            batch = config.train.batch_size
+            teacher.to(here.device)
+            centre = extract(teacher, train.images, batch_size=batch, device=here.device).mean(0).cpu()
+        return Distill(
+            config.distill, teacher, config.encoder, config.augment,
+            image_size=side, seed=config.seed, view_dtype=dtype, centre=centre,
+            batches=steps_per_epoch(len(train), config.train.batch_size),
+        )  # fmt: skip
+    if config.objective == "supervised":
+        if train.labels is None:
+            raise InputError(f"dataset {config.dataset!r} has no labels: supervised training needs them.")
+        return Supervised(
+            len(train.classes),
+            config.encoder,
+            config.augment,
+            image_size=side,
+            seed=config.seed,
+            view_dtype=dtype,
+        )
+    if config.objective == "finetune":
+        if train.labels is None:
+            raise InputError(f"dataset {config.dataset!r} has no labels: fine-tuning needs them.")
+        joint = config.encoder.norm == "joint"
+        return Finetune(
+            config.finetune,
+            load_begun(config),
+            len(train.classes),
+            config.augment,
+            seed=config.seed,
+            joint=joint,
+        )
+    size = config.train.batch_size
+    if size < 2:
+        raise InputError(f"train.batch_size={size} has no negatives: take 2 or more.")
+    objective = Contrastive(
+        config.loss,
+        config.encoder,
+        config.augment,
+        config.adversary,
+        image_size=side,
+        seed=config.seed,
+        world=here.world,
+        view_dtype=dtype,
+        probed_classes=len(train.classes) if config.train.online_probe and train.labels is not None else None,
+    )
+    if size <= (mixed := objective.needed.mixed):
+        raise InputError(
+            f"train.batch_size={size} has too few images to mix each with {mixed} others: take {mixed + 1} "
+            f"or more, or a smaller loss.num_positives than {config.loss.num_positives}."
+        )
+    return objective
+
+
+def load_begun(config: RunConfig) -> Encoder:
+    """Return the encoder that fine-tuning begins with; raise if it is another one by now."""
+    if config.finetune.encoder is None:
+        raise InputError(
+            "finetune.encoder is not given: name the run whose encoder is fine-tuned, as `intnacl probe RUN "
+            "--protocol aff` does."
+        )
+    found, wanted = load_encoder(config.finetune.encoder), config.finetune.encoder_sha256
+    if wanted not in (None, found.sha256):
+        raise InputError(
+            f"{config.finetune.encoder} has another encoder than fine-tuning began with: take another --out."
+        )
+    return found.encoder
