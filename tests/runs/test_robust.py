@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from pieces import StopAfter
 
 from intnacl.errors import InputError, InputWarning
 from intnacl.models.weights import from_pretrained, save_encoder
@@ -36,20 +37,6 @@ FAST = {
 
 def config(**changes: object) -> RunConfig:
     return resolve(FAST | changes, recipe="robust", device=CPU)
-
-
-class StopAfter(Stop):
-    """Stops when it has been asked so often."""
-
-    def __init__(self, looks: int) -> None:
-        super().__init__()
-        self.looks = looks
-
-    def due(self) -> bool:
-        self.looks -= 1
-        if self.looks < 0:
-            self.reason = "terminate"
-        return self.reason is not None
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,7 @@ import signal
 from typing import Any
 
 import pytest
+from pieces import StopAfter
 
 from intnacl.errors import InputError
 from intnacl.evaluation import knn, robustness
@@ -17,20 +18,6 @@ from intnacl.training.ranks import Ranks
 from intnacl.training.stop import Stop
 from mistakes import must_refuse
 from tiny_run import CPU, HERE, config, forbid_evaluation, measured, trained, trained_original, write_images
-
-
-class StopAfter(Stop):
-    """Stops when it has been asked so often."""
-
-    def __init__(self, looks: int) -> None:
-        super().__init__()
-        self.looks = looks
-
-    def due(self) -> bool:
-        self.looks -= 1
-        if self.looks < 0:
-            self.reason = "terminate"
-        return self.reason is not None
 
 
 def test_a_stopped_measurement_goes_on_where_it_was(tmp_path):

@@ -94,11 +94,11 @@ class Watched:
 
 
 class StopAfter(Stop):
-    """Stops after so many updates."""
+    """Stops when it has been asked so often, which training does once an update."""
 
-    def __init__(self, updates: int) -> None:
+    def __init__(self, looks: int) -> None:
         super().__init__()
-        self.left = updates
+        self.left = looks
 
     def due(self) -> bool:
         self.left -= 1
