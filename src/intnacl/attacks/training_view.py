@@ -146,13 +146,33 @@ def feature_view(
     with _without_parameter_gradients(encoder):
         x = x.detach()
         low, high = (x - eps).clamp(min=0), (x + eps).clamp(max=1)
-        moved = x if random_start is None else (x + eps * random_start).clamp(low, high)
-        for _ in range(steps):
-            with torch.enable_grad():
-                leaf = moved.detach().requires_grad_()
-                similarity = functional.cosine_similarity(as_float(encoder(leaf)), as_float(target_BF))
-                gradient = pixel_gradient(-similarity.sum(), leaf)
-            moved = (moved + step_size * gradient.sign()).clamp(low, high)
+        start = x if random_start is None else (x + eps * random_start).clamp(low, high)
+
+        def away(moved: Tensor) -> Tensor:
+            return -functional.cosine_similarity(as_float(encoder(moved)), as_float(target_BF)).sum()
+
+        return ascend(away, x, start, eps, step_size, steps)
+
+
+def ascend(
+    objective: Callable[[Tensor], Tensor],
+    x: Tensor,
+    start: Tensor,
+    eps: float | Tensor,
+    step_size: float | Tensor,
+    steps: int,
+) -> Tensor:
+    """Return x_adv after sign steps up an objective, x_adv ← Π(x_adv + step_size·sign ∇objective(x_adv)).
+
+    Π cuts to the ball of radius eps around x and to the box [0, 1]; the steps begin at `start`.
+    """
+    low, high = (x - eps).clamp(min=0), (x + eps).clamp(max=1)
+    moved = start
+    for _ in range(steps):
+        with torch.enable_grad():
+            leaf = moved.detach().requires_grad_()
+            gradient = pixel_gradient(objective(leaf), leaf)
+        moved = (moved + step_size * gradient.sign()).clamp(low, high)
     return moved.detach()
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from intnacl.attacks.training_view import Model, pixel_gradient
+from intnacl.attacks.training_view import Model, ascend
 from intnacl.data import draws
 from intnacl.data.batches import batch_indices, steps_per_epoch
 from intnacl.data.draws import check_seed
@@ -134,11 +134,8 @@ def attacked(
     model: Model, x: Tensor, y: Tensor, start: Tensor, eps: float, step_size: float, steps: int
 ) -> Tensor:
     """Return x after sign steps up the cross-entropy from the start, each cut to ball and box."""
-    low, high = (x - eps).clamp(min=0), (x + eps).clamp(max=1)
-    moved = start
-    for _ in range(steps):
-        with torch.enable_grad():
-            leaf = moved.detach().requires_grad_()
-            gradient = pixel_gradient(functional.cross_entropy(model(leaf).float(), y, reduction="sum"), leaf)
-        moved = (moved + step_size * gradient.sign()).clamp(low, high)
-    return moved.detach()
+
+    def cross_entropy(moved: Tensor) -> Tensor:
+        return functional.cross_entropy(model(moved).float(), y, reduction="sum")
+
+    return ascend(cross_entropy, x, start, eps, step_size, steps)

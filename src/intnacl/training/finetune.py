@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from intnacl.attacks.training_view import Model, pixel_gradient
+from intnacl.attacks.training_view import Model, ascend
 from intnacl.data import draws
 from intnacl.data.augment import augment
 from intnacl.data.augmentations import AugmentConfig
@@ -122,16 +122,13 @@ def divergent_view(
     model: Model, x: Tensor, start: Tensor, eps: float, step_size: float, steps: int
 ) -> Tensor:
     """Return x_adv that maximises KL(softmax z(x) ‖ softmax z(x_adv)) by sign steps in ball and box."""
-    low, high = (x - eps).clamp(min=0), (x + eps).clamp(max=1)
-    moved = start
     with torch.no_grad():
         clean_BC = model(x).float()
-    for _ in range(steps):
-        with torch.enable_grad():
-            leaf = moved.detach().requires_grad_()
-            gradient = pixel_gradient(_divergence(model(leaf).float(), clean_BC).sum(), leaf)
-        moved = (moved + step_size * gradient.sign()).clamp(low, high)
-    return moved.detach()
+
+    def divergence(moved: Tensor) -> Tensor:
+        return _divergence(model(moved).float(), clean_BC).sum()
+
+    return ascend(divergence, x, start, eps, step_size, steps)
 
 
 def _divergence(attacked_BC: Tensor, clean_BC: Tensor) -> Tensor:
