@@ -11,6 +11,7 @@ import pytest
 
 from intnacl.training.journal import records
 from processes import encoder, finish, kill, log, newest_step, start, wait_until, workers
+from wandb_files import offline, read_run, runs
 
 
 def _reference(factory: pytest.TempPathFactory, ranks: int) -> Path:
@@ -132,6 +133,19 @@ def test_a_run_goes_on_with_as_many_ranks_as_it_was_begun_with(tmp_path, whole_o
     assert encoder(out) == encoder(whole_on_two)
     assert f"{out} was trained on 2 ranks and stays as it is" in finish_well(start(out))
     assert [row["ranks"] for row in records(out / "log.jsonl")] == [2, 2]
+
+
+def test_trackers_follow_the_main_rank_through_a_resumption(tmp_path, whole_on_two):
+    out, named = tmp_path / "run", ("train.trackers=tensorboard,wandb",)
+    with offline(tmp_path) as environment:
+        finish_well(start(out, *named, "--max-minutes", "0", ranks=2, **environment))
+        finish_well(start(out, *named, ranks=2, **environment))
+    assert encoder(out) == encoder(whole_on_two)
+    begun, resumed = map(read_run, runs(out))
+    assert begun[0] == resumed[0] == (out / "id").read_text()
+    rows = {row["epoch"]: row["loss"] for row in records(out / "log.jsonl")}
+    assert (begun[2], {epoch: figures["loss"] for epoch, figures in resumed[2].items()}) == ({}, rows)
+    assert len(list((out / "tensorboard").iterdir())) == 1
 
 
 def test_with_synchronised_norms_it_goes_on_with_any_number(tmp_path):

@@ -186,8 +186,7 @@ def _train(
     teacher: Encoder | None,
     why: str,
 ) -> str | None:
-    named: tuple[str | Tracker, ...] = (*config.train.trackers, *trackers)
-    tracking = tracking_of(folder, config, named) if here.main else None
+    tracking = tracking_of(folder, config, config.train.trackers, trackers) if here.main else None
     train = training_images(config, images)
     objective = build_objective(config, train, here, teacher)
     trainer = Trainer(
@@ -233,13 +232,15 @@ def _train(
     return reason
 
 
-def tracking_of(folder: RunFolder, config: RunConfig, trackers: Sequence[str | Tracker]) -> Tracking | None:
-    """Return the trackers for a run, of which some may be named; None where there are none."""
+def tracking_of(
+    folder: RunFolder, config: RunConfig, names: Sequence[str], more: Sequence[Tracker]
+) -> Tracking | None:
+    """Return the trackers of these names and `more` for a run; None where there are none."""
+    trackers = [*(TRACKERS[name]() for name in dict.fromkeys(names)), *more]
     if not trackers:
         return None
-    made = [TRACKERS[one]() if isinstance(one, str) else one for one in dict.fromkeys(trackers)]
     settings = dict(flatten(to_dict(config)))
-    return Tracking(made, id=folder.read_id(), folder=folder.path, config=settings)
+    return Tracking(trackers, id=folder.read_id(), folder=folder.path, config=settings)
 
 
 def build_monitor(

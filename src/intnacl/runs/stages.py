@@ -123,8 +123,10 @@ def train_and_measure(
             reason = measure_all(run, stop, say)
             if reason is not None:
                 return reason
-            tracking = tracking_of(run.folder, run.config, (*config.train.trackers, *trackers))
-            if tracking and run.result and not finished:
+            if finished or run.result is None:
+                continue
+            tracking = tracking_of(place, run.config, config.train.trackers, trackers)
+            if tracking is not None:
                 accuracies = {
                     f"accuracy/{file_name(dataset)}/{attack}": value
                     for dataset, row in run.result["accuracy"].items()
