@@ -15,7 +15,7 @@ BLOCK, HEADER = 2**15, 7  # of LevelDB's log format, in which W&B writes its rec
 def offline(folder: Path) -> Iterator[dict[str, str]]:
     """Gives environment variables; at the end, W&B has not called the network or written to the home."""
     home = folder / "home"
-    home.mkdir()
+    home.mkdir(exist_ok=True)
     with socket.create_server(("127.0.0.1", 0)) as proxy:
         address = f"http://127.0.0.1:{proxy.getsockname()[1]}"
         yield {

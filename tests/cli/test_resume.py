@@ -122,29 +122,23 @@ def test_with_max_restarts_the_run_resumes_by_itself(tmp_path, whole_on_two):
 
 
 def test_a_run_goes_on_with_as_many_ranks_as_it_was_begun_with(tmp_path, whole_on_two):
-    out = tmp_path / "run"
-    finish_well(start(out, "--max-minutes", "0", ranks=2))
+    out, tracked = tmp_path / "run", ("train.trackers=tensorboard,wandb",)
+    with offline(tmp_path) as environment:
+        finish_well(start(out, *tracked, "--max-minutes", "0", ranks=2, **environment))
     assert newest_step(out) == 2
     code, text = finish(start(out))
     assert code == 2
     assert f"{out} was trained on 2 ranks, and this command has 1. " in text
     assert "go on with 2 (torchrun --nproc-per-node), or take another --out" in text
-    finish_well(start(out, ranks=2))
+    with offline(tmp_path) as environment:
+        finish_well(start(out, *tracked, ranks=2, **environment))
     assert encoder(out) == encoder(whole_on_two)
     assert f"{out} was trained on 2 ranks and stays as it is" in finish_well(start(out))
     assert [row["ranks"] for row in records(out / "log.jsonl")] == [2, 2]
-
-
-def test_trackers_follow_the_main_rank_through_a_resumption(tmp_path, whole_on_two):
-    out, named = tmp_path / "run", ("train.trackers=tensorboard,wandb",)
-    with offline(tmp_path) as environment:
-        finish_well(start(out, *named, "--max-minutes", "0", ranks=2, **environment))
-        finish_well(start(out, *named, ranks=2, **environment))
-    assert encoder(out) == encoder(whole_on_two)
-    begun, resumed = map(read_run, runs(out))
+    begun, resumed = map(read_run, runs(out))  # the main rank's alone
     assert begun[0] == resumed[0] == (out / "id").read_text()
-    rows = {row["epoch"]: row["loss"] for row in records(out / "log.jsonl")}
-    assert (begun[2], {epoch: figures["loss"] for epoch, figures in resumed[2].items()}) == ({}, rows)
+    losses = {row["epoch"]: row["loss"] for row in log(out)}
+    assert (begun[2], {epoch: row["loss"] for epoch, row in resumed[2].items()}) == ({}, losses)
     assert len(list((out / "tensorboard").iterdir())) == 1
 
 
