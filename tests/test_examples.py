@@ -1,4 +1,4 @@
-"""The examples run as they stand, and do what they say."""
+"""The examples, and the code on the pages about other packages, run as they stand and do what they say."""
 
 import json
 import os
@@ -7,14 +7,19 @@ import runpy
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
+from unittest.mock import MagicMock, call
 
 import pytest
+import torch
 
 from intnacl import open_run
 from intnacl.data import load
+from intnacl.training.trackers import Tracking, check_trackers
 from tiny_run import measured, measured_original, write_images
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
+DOCS = EXAMPLES.parent / "docs"
 
 
 # Warnings that other packages give of themselves.
@@ -107,5 +112,39 @@ def test_other_packages_attack_the_classifier(name):
     )
     test, trained = load("digits", "test"), open_run(measured_original(), device="cpu")
     right = trained.classifier()(test.images[:64] / 255).argmax(1) == test.labels[:64]
-    assert clean == pytest.approx(100 * right.float().mean(), abs=0.05)
+    assert clean == pytest.approx(100 * float(right.float().mean()), abs=0.05)
     assert pgd <= fgsm < clean - 10
+
+
+def code(page: str) -> list[str]:
+    """The blocks of Python on a page."""
+    return re.findall(r"```python\n(.*?)```", (DOCS / page).read_text(), re.DOTALL)
+
+
+def test_the_loader_on_the_page_gives_views():
+    names: dict[str, Any] = {}
+    exec(code("other_packages.md")[0], names)
+    assert names["x0"].shape == names["x1"].shape == (16, 3, 32, 32)
+    assert not torch.equal(names["x0"], names["x1"])
+
+
+def test_the_tracker_for_mlflow_on_the_page_is_one(tmp_path, monkeypatch):
+    """Written for the real package, whose servers and 180 dependencies are not installed here."""
+    mlflow, names = MagicMock(), {}
+    mlflow.search_runs.return_value = []
+    monkeypatch.setitem(sys.modules, "mlflow", mlflow)
+    exec(code("trackers.md")[1], names)
+    tracker = names["MLflow"]()
+    check_trackers([tracker])
+    tracking = Tracking([tracker], id="0123456789abcdef", folder=tmp_path, config={"seed": 0})
+    tracking.begin({})
+    tracking.epoch(1, {"loss": 2.0})
+    tracking.end()
+    mlflow.search_runs.return_value = [known := MagicMock()]
+    tracking.finish({1: {"loss": 2.0}}, {"accuracy/digits/clean": 97.0})
+    mlflow.log_params.assert_called_once_with({"seed": 0})
+    assert mlflow.log_metrics.call_args_list == [
+        call({"loss": 2.0}, step=1), call({"accuracy/digits/clean": 97.0})
+    ]  # fmt: skip
+    assert mlflow.start_run.call_args == call(known.info.run_id, run_name=tmp_path.name)
+    assert mlflow.end_run.call_count == 2
