@@ -50,7 +50,7 @@ def test_own_loop_learns_from_unlabelled_digits(preset):
 
 def test_the_entry_for_robustbench_has_the_keys_of_its_leaderboard(tmp_path):
     """Those of its files in model_info; its own `benchmark` is run by hand, as docs/robustness.md tells."""
-    entry = runpy.trainedpath(str(EXAMPLES / "robustbench_entry.py"))["entry"]
+    entry = runpy.run_path(str(EXAMPLES / "robustbench_entry.py"))["entry"]
     run = measured(tmp_path)
     rows = run.result["attacks"]
     attack = rows[0] | {"name": "autoattack", "eps": 8 / 255, "accuracy": 12.345}
@@ -129,7 +129,7 @@ def test_the_loader_on_the_page_gives_views():
 
 
 def test_the_tracker_for_mlflow_on_the_page_is_one(tmp_path, monkeypatch):
-    """Written for the real package, whose servers and 180 dependencies are not installed here."""
+    """Driven against a stand-in: MLflow itself brings a web server and a database along."""
     mlflow, names = MagicMock(), {}
     mlflow.search_runs.return_value = []
     monkeypatch.setitem(sys.modules, "mlflow", mlflow)
