@@ -22,7 +22,7 @@ def offline(folder: Path) -> Iterator[dict[str, str]]:
             **dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"), address),
             "HOME": str(home),
             "WANDB_MODE": "offline",
-            "WANDB_ERROR_REPORTING": "false",  # otherwise it looks up Sentry's address at every start
+            "WANDB_ERROR_REPORTING": "false",  # otherwise it looks up an address at every start
             "WANDB_CACHE_DIR": str(folder / "cache"),
         }
         proxy.setblocking(False)
