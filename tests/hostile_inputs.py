@@ -35,7 +35,7 @@ PLAIN = """
 WORDS = (*ODD, *PLAIN.split())
 FLAGS = {
     "pretrain": "dataset root preset epochs batch-size lr num-positives lam alpha seed set",
-    "run": "compare seeds transfer recipe device out config set preset seed dataset",
+    "run": "compare seeds transfer recipe device out config set preset seed dataset trackers",
     "supervised": "epochs batch-size lr preset seed config set recipe root device",
     "bench": "device steps out",
     "probe": "dataset protocol root device",

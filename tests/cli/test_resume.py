@@ -11,6 +11,7 @@ import pytest
 
 from intnacl.training.journal import records
 from processes import encoder, finish, kill, log, newest_step, start, wait_until, workers
+from wandb_files import offline, read_run, runs
 
 
 def _reference(factory: pytest.TempPathFactory, ranks: int) -> Path:
@@ -121,17 +122,24 @@ def test_with_max_restarts_the_run_resumes_by_itself(tmp_path, whole_on_two):
 
 
 def test_a_run_goes_on_with_as_many_ranks_as_it_was_begun_with(tmp_path, whole_on_two):
-    out = tmp_path / "run"
-    finish_well(start(out, "--max-minutes", "0", ranks=2))
+    out, tracked = tmp_path / "run", ("train.trackers=tensorboard,wandb",)
+    with offline(tmp_path) as environment:
+        finish_well(start(out, *tracked, "--max-minutes", "0", ranks=2, **environment))
     assert newest_step(out) == 2
     code, text = finish(start(out))
     assert code == 2
     assert f"{out} was trained on 2 ranks, and this command has 1. " in text
     assert "go on with 2 (torchrun --nproc-per-node), or take another --out" in text
-    finish_well(start(out, ranks=2))
+    with offline(tmp_path) as environment:
+        finish_well(start(out, *tracked, ranks=2, **environment))
     assert encoder(out) == encoder(whole_on_two)
     assert f"{out} was trained on 2 ranks and stays as it is" in finish_well(start(out))
     assert [row["ranks"] for row in records(out / "log.jsonl")] == [2, 2]
+    begun, resumed = map(read_run, runs(out))  # the main rank's alone
+    assert begun[0] == resumed[0] == (out / "id").read_text()
+    losses = {row["epoch"]: row["loss"] for row in log(out)}
+    assert (begun[2], {epoch: row["loss"] for epoch, row in resumed[2].items()}) == ({}, losses)
+    assert len(list((out / "tensorboard").iterdir())) == 1
 
 
 def test_with_synchronised_norms_it_goes_on_with_any_number(tmp_path):

@@ -17,7 +17,7 @@ def test_pretrain_takes_flags_a_file_and_settings(tmp_path):
     result = intnacl(
         "pretrain", "--config", tmp_path / "run.toml", "--out", tmp_path / "run", "--device", "cpu",
         "--epochs", 1, "--batch-size", 400, "--seed", 5, "--alpha", 0.5, "--max-minutes", 9,
-        "--set", "loss.temperature=0.3", "encoder.head=hcl", "--set", "train.tensorboard=true",
+        "--set", "loss.temperature=0.3", "encoder.head=hcl", "--trackers", "tensorboard",
     )  # fmt: skip
     assert result.returncode == 0, result.stderr
     config = json.loads((tmp_path / "run" / "config.json").read_text())

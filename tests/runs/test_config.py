@@ -169,7 +169,7 @@ def test_ones_own_images_are_trained_on_as_the_papers_and_attacked_as_usual(kind
         ("train.lr", "1e-4", 1e-4),
         ("evaluation.eps", "0.002,8/255", (0.002, 8 / 255)),
         ("adversary.eps", "4/255", 4 / 255),
-        ("train.tensorboard", "true", True),
+        ("train.online_probe", "true", True),
         ("train.compile", "None", None),
         ("train.compile", "false", False),
         ("train.clip", "none", None),
@@ -199,7 +199,7 @@ test_mistakes_are_named = refused(
     ({"adversary.eps": "8/0"}, "is not a number"),
     ({"adversary.eps": "8/2/255"}, "is not a number"),
     ({"train.lr": True}, "is not a number"),
-    ({"train.tensorboard": "yes"}, "is not true or false"),
+    ({"train.online_probe": "yes"}, "is not true or false"),
     ({"encoder.name": 18}, "is not a text"),
     ({"dataset": ["digits"]}, "is not a text"),
     ({"encoder.mean": 0.5}, "is not a list of 3, each a number"),
@@ -290,6 +290,22 @@ def test_a_run_of_before_decays_all_parameters_that_it_did():
         assert differences(from_dict(old), config) == ["train.decay_vectors: True -> False"] * (config is new)
 
 
+def test_tensorboard_was_a_setting_before_it_was_a_tracker():
+    old = to_dict(resolve())
+    del old["train"]["trackers"]
+    for given, found in ((False, ()), (True, ("tensorboard",))):
+        old["train"]["tensorboard"] = given
+        assert (
+            from_dict(old).train.trackers
+            == resolve({"train.tensorboard": str(given)}).train.trackers
+            == found
+        )
+    must_refuse(resolve, {"train.tensorboard": "yes"}, "train.tensorboard='yes' is not true or false")
+    must_refuse(
+        resolve, {"train.trackers": "tensorbord"}, "tensorbord' is unknown; did you mean 'tensorboard'"
+    )
+
+
 def test_every_setting_can_be_set_to_what_it_is():
     config = resolve(preset="intnacl")
     assert resolve({key: value_of(config, key) for key in SETTINGS}, preset="simclr") == config
@@ -303,7 +319,7 @@ def test_differences_name_the_settings_and_pass_over_the_free_ones():
     assert differences(old, old) == []
     assert {
         "recipe", "root", "train.compile", "train.cuda_graph", "train.monitor_epochs", "train.save_minutes",
-        "train.save_steps", "train.keep", "train.tensorboard", "train.online_probe", "train.workers",
+        "train.save_steps", "train.keep", "train.trackers", "train.online_probe", "train.workers",
         "distill.teacher_sha256", "max_broken",
     } == FREE  # fmt: skip
 

@@ -13,11 +13,21 @@ from intnacl.errors import InputError
 from intnacl.evaluation import knn, robustness
 from intnacl.runs.folder import RunFolder
 from intnacl.runs.images import RunImages
-from intnacl.runs.stages import check, train_and_measure
+from intnacl.runs.stages import check, run, train_and_measure
 from intnacl.training.ranks import Ranks
 from intnacl.training.stop import Stop
 from mistakes import must_refuse
-from tiny_run import CPU, HERE, config, forbid_evaluation, measured, trained, trained_original, write_images
+from tiny_run import (
+    CPU,
+    HERE,
+    SETTINGS,
+    config,
+    forbid_evaluation,
+    measured,
+    trained,
+    trained_original,
+    write_images,
+)
 
 
 def test_a_stopped_measurement_goes_on_where_it_was(tmp_path):
@@ -61,6 +71,43 @@ def test_a_signal_ends_a_measurement_at_once(
     assert not run.folder.result.exists()
     monkeypatch.setattr(within, name, real)
     assert train_and_measure(run.config, run.folder, HERE, Stop()) is None
+
+
+class Noted:
+    """A tracker that notes what it is given, and whose run it was."""
+
+    def __init__(self):
+        self.calls = []
+
+    def begin(self, run):
+        self.run = run
+        self.calls.append(("begin", run.folder.name, run.id, sorted(run.epochs)))
+
+    def epoch(self, epoch, figures):
+        self.calls.append(("epoch", epoch))
+
+    def result(self, figures):
+        self.calls.append(("result", figures))
+
+    def end(self):
+        self.calls.append(("end",))
+
+
+def test_a_tracker_follows_a_run_that_is_stopped_and_resumed_to_its_accuracies(tmp_path):
+    noted, settings, out = Noted(), SETTINGS | {"train.save_steps": 1}, tmp_path / "mine"
+    with pytest.raises(InputError, match="was stopped"):
+        run(settings, preset="simclr", out=out, device="cpu", max_minutes=0, trackers=[noted], say=len)
+    name = (out / "id").read_text()
+    assert noted.calls == [("begin", "mine", name, []), ("end",)]
+    assert noted.run.config["train.save_steps"] == 1
+    for _ in range(2):  # the second time, all is done
+        done = run(settings, preset="simclr", out=out, device="cpu", trackers=[noted], say=len)
+        assert noted.calls[2:] == [
+            *(("begin", "mine", name, []), ("epoch", 1), ("epoch", 2), ("end",)),
+            ("begin", "mine", name, [1, 2]),
+            ("result", {f"accuracy/digits/{k}": v for k, v in done.result["accuracy"]["digits"].items()}),
+            ("end",),
+        ]
 
 
 def test_a_finished_run_is_left_as_it_is_and_needs_no_images(tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""The journal: a log that can be rewound, a bar or plain lines, TensorBoard events."""
+"""The journal: a log that can be rewound, a bar or plain lines."""
 
 import io
 import json
@@ -9,7 +9,6 @@ import pytest
 
 from intnacl.errors import InputError
 from intnacl.training.journal import TAIL, Journal, last_record, records
-from mistakes import must_refuse
 
 
 @pytest.fixture
@@ -98,7 +97,7 @@ def test_a_kill_while_rewinding_loses_nothing(log, monkeypatch):
 
 
 def test_other_ranks_are_silent(log, capsys):
-    with Journal(log, epochs=2, active=False, tensorboard=log.parent / "tensorboard") as journal:
+    with Journal(log, epochs=2, active=False) as journal:
         journal.rewind(0)
         journal.say("hello")
         journal.epoch(record(1))
@@ -149,30 +148,3 @@ def test_without_a_bar_a_long_time_left_is_said_once(log, capsys, seconds, said)
         journal.time_left(seconds)
         journal.time_left(1e6)
     assert capsys.readouterr().out == (said and f"about {said} to go at this speed\n")
-
-
-@pytest.mark.parametrize("kept", [4, 2, 0], ids=["whole", "resumed", "begun again"])
-def test_tensorboard_shows_every_epoch_once(log, kept):
-    pytest.importorskip("tensorboard")
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    folder = log.parent / "tensorboard"
-    with Journal(log, epochs=4, tensorboard=folder, constant=("lr",)) as journal:
-        journal.rewind(0)
-        for epoch in range(1, 5):
-            journal.epoch(record(epoch, lr=0.1, nacl=1.5 / epoch, robust=0.0, compiled=0.0, pausing=1.0))
-    if kept < 4:
-        with Journal(log, epochs=4, tensorboard=folder) as journal:
-            journal.rewind(10 * kept)
-            for epoch in range(kept + 1, 5):
-                journal.epoch(record(epoch) | {"loss": 7.0})
-    assert len(list(folder.iterdir())) == (1 if kept == 4 else 2)  # one for each process
-    events = EventAccumulator(str(folder)).Reload()
-    assert events.Tags()["scalars"] == ["loss", "images_per_s"]
-    losses = [1.5, 0.75, 0.5, 0.375][:kept] + [7.0] * (4 - kept)
-    assert [(event.step, event.value) for event in events.Scalars("loss")] == list(enumerate(losses, start=1))
-
-
-def test_without_tensorboard_the_message_says_how_to_get_it(log, monkeypatch):
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    must_refuse(Journal, log, r"pip install '/.*\[tensorboard\]'", epochs=1, tensorboard=log.parent)

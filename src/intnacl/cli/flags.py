@@ -83,6 +83,8 @@ class Flags:
         Any setting in docs/settings.md by its dotted name: loss.temperature=0.2 encoder.name=resnet34 …
     max_minutes
         Save and stop after this many minutes; the same command resumes.
+    trackers
+        Programs that show the run's figures as it goes on: tensorboard, wandb (docs/trackers.md).
     """
 
     dataset: str | None = None
@@ -106,6 +108,7 @@ class Flags:
     teacher: Path | None = None
     set_: Annotated[tuple[str, ...], MANY, Parameter(name="--set")] = ()
     max_minutes: float | None = None
+    trackers: Annotated[tuple[str, ...] | None, MANY] = None
 
     @property
     def overrides(self) -> dict[str, Any]:

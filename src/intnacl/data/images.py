@@ -114,7 +114,7 @@ def decode(data: bytes, size: int, *, exact: bool = False) -> npt.NDArray[np.uin
     from PIL import Image, ImageOps
 
     with Image.open(io.BytesIO(data)) as opened:
-        image = _rgb(ImageOps.exif_transpose(opened), opened.format)
+        image = to_rgb(ImageOps.exif_transpose(opened), opened.format)
     if exact and image.size != (size, size):
         raise ValueError(f"is {image.width}×{image.height}, not {size}×{size}")
     square = ImageOps.fit(image, (size, size), method=Image.Resampling.BICUBIC)
@@ -154,7 +154,7 @@ def decode_crops(data: bytes, boxes: Sequence[Box], out_V3SS: Tensor) -> None:
             scale = max(power for power in (2, 4, 8) if power <= least)
             opened.draft(None, (opened.width // scale, opened.height // scale))
             scale = 1 if opened.width == width else scale
-        image = _rgb(opened if upright else ImageOps.exif_transpose(opened), opened.format)
+        image = to_rgb(opened if upright else ImageOps.exif_transpose(opened), opened.format)
         pixels_HW3 = torch.from_numpy(np.asarray(image))  # which decodes it, while it is open
     if scale > 1:  # a scaled box need not begin at a whole pixel, and Pillow alone takes others
         for out_3SS, box in zip(out_V3SS, boxes, strict=True):
@@ -170,7 +170,7 @@ def decode_crops(data: bytes, boxes: Sequence[Box], out_V3SS: Tensor) -> None:
         out_3SS.copy_(resized[0])
 
 
-def _rgb(image: "Image", kind: str | None) -> "Image":
+def to_rgb(image: "Image", kind: str | None) -> "Image":
     """Convert to 8-bit RGB.
 
     Pillow's own conversion clips 16-bit grey to white, and Pillow holds a 16-bit PGM as 32-bit grey.

@@ -184,6 +184,10 @@ def override(config: RunConfig, changes: Mapping[str, Any]) -> RunConfig:
             check_choice("augment", value, AUGMENTATIONS)
             config = replace(config, augment=AUGMENTATIONS[value])
             continue
+        if key == "train.tensorboard":  # of version 0.1.0, before there were several trackers
+            if typed(value, bool, key):
+                parts.setdefault("train", {}).setdefault("trackers", ("tensorboard",))
+            continue
         _check_setting(key)
         part, _, name = key.rpartition(".")
         parts.setdefault(part, {})[name] = typed(value, SETTINGS[key].type, key)

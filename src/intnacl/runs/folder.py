@@ -6,6 +6,7 @@ at it, and the command that began a run resumes it.
 
 import json
 import os
+import secrets
 import socket
 import time
 import warnings
@@ -48,7 +49,8 @@ class RunFolder:
         self.config = path / "config.json"
         self.log = path / "log.jsonl"
         self.checkpoints = path / "checkpoints"
-        self.tensorboard = path / "tensorboard"
+        self.id = path / "id"
+        """The run's name among all runs, for trackers."""
         self.curves = path / "curves.png"
         self.encoder = path / ENCODER
         self.best_encoder = path / BEST_ENCODER
@@ -220,6 +222,7 @@ class RunFolder:
             return
         self.log.unlink(missing_ok=True)
         self.config.unlink(missing_ok=True)
+        self.id.unlink(missing_ok=True)
         with suppress(OSError):  # the system removes no open file, and no folder that holds other files
             if set(self.path.iterdir()) <= {self.lock, self.signature}:
                 for file in self.path.iterdir():
@@ -282,6 +285,12 @@ class RunFolder:
             return None
         except (OSError, ValueError, TypeError):
             return Holder()
+
+    def read_id(self) -> str:
+        """Return a text of 16 letters and digits that names this run alone; the first call makes it."""
+        if not self.id.exists():
+            write_file(self.id, secrets.token_hex(8).encode())
+        return read_file(self.id).decode()
 
     def mark_shared(self) -> None:
         """Note that the times of this run are not the device's."""

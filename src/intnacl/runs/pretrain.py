@@ -4,6 +4,7 @@ import gc
 import math
 import time
 import warnings
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import cache
@@ -17,7 +18,7 @@ from intnacl.models.encoders import Encoder, EncoderConfig, build_model
 from intnacl.models.weights import read_header, save_encoder
 from intnacl.plots.curves import draw_learning
 from intnacl.plots.style import save_figure
-from intnacl.runs.config import VERSION, RunConfig
+from intnacl.runs.config import VERSION, RunConfig, flatten, to_dict
 from intnacl.runs.folder import RunFolder
 from intnacl.runs.heads import save_head
 from intnacl.runs.images import RunImages, image_side
@@ -29,16 +30,22 @@ from intnacl.training.online_probe import OnlineProbe
 from intnacl.training.ranks import Ranks, barrier
 from intnacl.training.step import memory_errors
 from intnacl.training.stop import Stop
+from intnacl.training.trackers import TRACKERS, Tracker, Tracking
 from intnacl.training.trainer import Trainer
 
 
 def pretrain(
-    config: RunConfig, folder: RunFolder, here: Ranks, stop: Stop, images: RunImages | None = None
+    config: RunConfig,
+    folder: RunFolder,
+    here: Ranks,
+    stop: Stop,
+    images: RunImages | None = None,
+    trackers: Sequence[Tracker] = (),
 ) -> str | None:
     """Train the encoder of a run to the end (None) or until told to stop (the reason).
 
     The same call on the same folder goes on where it was; a finished run is left as it is. `images` may be
-    loaded already.
+    loaded already; `trackers` are added to those of the configuration.
     """
     images = images or RunImages(config)
     begun_with, version = folder.read_versioned_config() if folder.config.exists() else (None, VERSION)
@@ -69,7 +76,7 @@ def pretrain(
             )
         try:
             with memory_errors():
-                reason = _train(config, folder, here, stop, images, teacher, why)
+                reason = _train(config, folder, here, stop, images, trackers, teacher, why)
         except BaseException:
             if begun:
                 folder.undo()
@@ -175,9 +182,11 @@ def _train(
     here: Ranks,
     stop: Stop,
     images: RunImages,
+    trackers: Sequence[Tracker],
     teacher: Encoder | None,
     why: str,
 ) -> str | None:
+    tracking = tracking_of(folder, config, config.train.trackers, trackers) if here.main else None
     train = training_images(config, images)
     objective = build_objective(config, train, here, teacher)
     trainer = Trainer(
@@ -193,12 +202,11 @@ def _train(
         stream=config.stream == "always",
         max_broken=config.max_broken,
     )
-    events = folder.tensorboard if config.train.tensorboard else None
     with Journal(
         folder.log,
         epochs=config.train.epochs,
         active=here.main,
-        tensorboard=events,
+        tracking=tracking,
         constant=() if config.train.changes_rate else ("lr",),
     ) as journal:
         journal.say(train.facts)
@@ -222,6 +230,17 @@ def _train(
             save_encoder(objective.encoder, config.encoder, size, folder.encoder, data=data)
     barrier(here)  # a run is done for all when its files are
     return reason
+
+
+def tracking_of(
+    folder: RunFolder, config: RunConfig, names: Sequence[str], more: Sequence[Tracker]
+) -> Tracking | None:
+    """Return the trackers of these names and `more` for a run; None where there are none."""
+    trackers = [*(TRACKERS[name]() for name in dict.fromkeys(names)), *more]
+    if not trackers:
+        return None
+    settings = dict(flatten(to_dict(config)))
+    return Tracking(trackers, id=folder.read_id(), folder=folder.path, config=settings)
 
 
 def build_monitor(

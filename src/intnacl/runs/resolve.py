@@ -166,7 +166,7 @@ TEACHER_EPOCHS = {"paper": 200}  # by recipe; others as the recipe says
 # What the teacher shares with its student, beside the attacks and the probe: they are compared.
 SHARED = (
     "dataset", "root", "size", "holdout", "seed", "encoder.name", "encoder.width", "encoder.mean",
-    "encoder.std", "train.precision", "train.compile", "train.cuda_graph",
+    "encoder.std", "train.precision", "train.compile", "train.cuda_graph", "train.trackers",
 )  # fmt: skip
 RECIPE_OF = {"digits": "digits", "tinyimagenet": "tinyimagenet"}  # "own" for data at a path, else "paper"
 # What earlier versions took where nothing was given, and today's do not.

@@ -1,6 +1,6 @@
 """A whole run: pretrain, then measure what its configuration asks for, in stages that can be resumed."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -11,14 +11,16 @@ from intnacl.errors import InputError
 from intnacl.files import as_path, make_folder, read_file, write_file
 from intnacl.runs.attack import planned_attacks
 from intnacl.runs.config import RunConfig
-from intnacl.runs.folder import RunFolder, default_folder
+from intnacl.runs.folder import RunFolder, default_folder, file_name
 from intnacl.runs.images import RunImages
 from intnacl.runs.measure import measure_all
 from intnacl.runs.opened import Run, open_run
-from intnacl.runs.pretrain import pretrain
+from intnacl.runs.pretrain import pretrain, tracking_of
 from intnacl.runs.resolve import resolve, teacher_of, warn_of_unused
+from intnacl.training.journal import curves, records
 from intnacl.training.ranks import Ranks, ranks
 from intnacl.training.stop import Stop
+from intnacl.training.trackers import Tracker, check_trackers
 
 Say = Callable[[str], None]
 
@@ -33,6 +35,7 @@ def run(
     device: str = "auto",
     max_minutes: float | None = None,
     say: Say = show,
+    trackers: Sequence[Tracker] = (),
 ) -> Run:
     """Pretrain and measure, as `intnacl run` does, and return the run, opened. The same call resumes.
 
@@ -46,7 +49,9 @@ def run(
         device: auto, cpu, cuda, cuda:1 …
         max_minutes: save and stop after this time; an error then says that the run is not finished.
         say: takes the lines that the command prints.
+        trackers: objects that are given the run's figures, beside those of the setting `train.trackers`.
     """
+    check_trackers(trackers)
     if not isinstance(settings, Mapping | None):
         raise InputError(
             f"settings={settings!r} is no dict: give settings by name, as {{'train.epochs': 100}}."
@@ -61,7 +66,7 @@ def run(
         folder = folder or RunFolder(default_folder(config))
         images = RunImages(config)
         tell = say if here.main else lambda text: None
-        reason = train_and_measure(config, folder, here, stop, tell, images)
+        reason = train_and_measure(config, folder, here, stop, tell, images, trackers)
     if reason == "interrupt":
         raise KeyboardInterrupt
     if reason is not None:
@@ -76,6 +81,7 @@ def train_and_measure(
     stop: Stop,
     say: Say = lambda text: None,
     images: RunImages | None = None,
+    trackers: Sequence[Tracker] = (),
 ) -> str | None:
     """Pretrain and measure to the end (None) or until told to stop (the reason).
 
@@ -84,7 +90,7 @@ def train_and_measure(
 
     The same call on the same folder goes on at the stage where it was, and leaves a finished run as it is.
     The end is `result.json` and `report.html`. Of many ranks, the main one measures. `images` may be those of
-    other runs on the same data sets.
+    other runs on the same data sets. `trackers` are added to those of the configuration.
     """
     images = images or RunImages(config)
     begun = folder.read_config() if folder.config.exists() else None
@@ -101,7 +107,7 @@ def train_and_measure(
         for one, place in trained:
             if len(trained) > 1 and here.main and not place.encoder.exists():
                 say(f"{'teacher' if place is teacher else 'student'}: {place}")
-            reason = pretrain(one, place, here, stop, images)
+            reason = pretrain(one, place, here, stop, images, trackers)
             if reason is not None:
                 return reason
         if not here.main:
@@ -110,11 +116,24 @@ def train_and_measure(
             take_teacher(config, teacher)
         measured = [place for place in (teacher, folder) if place.encoder.exists()]
         for place in measured:
-            if len(measured) > 1 and not place.is_finished():
+            finished = place.is_finished()
+            if len(measured) > 1 and not finished:
                 say(f"measuring {'teacher' if place is teacher else 'student'}: {place}")
-            reason = measure_all(open_run(place, device=here.device, images=images), stop, say)
+            run = open_run(place, device=here.device, images=images)
+            reason = measure_all(run, stop, say)
             if reason is not None:
                 return reason
+            if finished or run.result is None:
+                continue
+            tracking = tracking_of(place, run.config, config.train.trackers, trackers)
+            if tracking is not None:
+                accuracies = {
+                    f"accuracy/{file_name(dataset)}/{attack}": value
+                    for dataset, row in run.result["accuracy"].items()
+                    for attack, value in row.items()
+                    if isinstance(value, float)
+                }
+                tracking.finish(curves(records(place.log)), accuracies)
     return None
 
 

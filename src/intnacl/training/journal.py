@@ -3,15 +3,15 @@
 import json
 import os
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
 from intnacl.console import show
-from intnacl.errors import missing_extra, printable
+from intnacl.errors import printable
 from intnacl.files import disk_errors, parse_json, read_file, write_file
+from intnacl.training.trackers import Tracking
 
-LOG, TENSORBOARD = "log.jsonl", "tensorboard"  # in a run's folder
 SPENT = ("seconds", "compiling", "pausing")
 """Seconds so far of updates, of compilations, and of measuring kNN accuracy and saving checkpoints."""
 TIMES = ("images_per_s", *SPENT, "compiled", "ranks")
@@ -28,10 +28,10 @@ Record = dict[str, float]
 
 
 class Journal:
-    """Records of a run by epoch, in the file `log` and in the folder `tensorboard` if it is given.
+    """Records of a run by epoch, in the file `log` and with the trackers of `tracking`.
 
     The main rank has an active one; others write and print nothing. Numbers named in `constant` never change:
-    they are in the file alone.
+    they are not printed.
     """
 
     def __init__(
@@ -40,13 +40,13 @@ class Journal:
         *,
         epochs: int,
         active: bool = True,
-        tensorboard: Path | None = None,
+        tracking: Tracking | None = None,
         constant: Collection[str] = (),
     ) -> None:
         self.path, self.epochs, self.active, self._constant = log, epochs, active, constant
         self._time_announced = False
         self._bar = _bar(epochs) if active and sys.stderr.isatty() else None
-        self._board = _Board(tensorboard) if active and tensorboard else None
+        self._tracking = tracking if active else None
 
     def __enter__(self) -> "Journal":
         if self._bar:
@@ -56,16 +56,16 @@ class Journal:
     def __exit__(self, *_: object) -> None:
         if self._bar:
             self._bar.stop()
-        if self._board:
-            self._board.close()
+        if self._tracking:
+            self._tracking.end()
 
     def rewind(self, step: int) -> None:
-        """Forget the epochs after `step`: a resumed run writes them again."""
+        """Forget the epochs after `step`: a resumed run writes them again. The trackers begin."""
         if self.active:
             kept = [r for r in records(self.path) if r["step"] <= step]
             write_file(self.path, "".join(json.dumps(r) + "\n" for r in kept).encode())
-            if self._board:
-                self._board.purge_step = int(kept[-1]["epoch"]) + 1 if kept else 1
+            if self._tracking:
+                self._tracking.begin(curves(kept))
 
     def progress(self, epochs_done: float, terms: dict[str, float], images_per_s: float) -> None:
         """Move the bar."""
@@ -85,11 +85,11 @@ class Journal:
             log.write(json.dumps(record) + "\n")
             log.flush()
             os.fsync(log.fileno())  # a checkpoint of this step counts on it
-        hidden = {*NO_CURVE, *self._constant}
-        shown = {name: value for name, value in informative(record).items() if name not in hidden}
-        if self._board:
-            self._board.add(shown, int(record["epoch"]))
+        ((epoch, figures),) = curves([record]).items()
+        if self._tracking:
+            self._tracking.epoch(epoch, figures)
         if not self._bar:
+            shown = {name: value for name, value in figures.items() if name not in self._constant}
             speed = f"{shown.pop('images_per_s'):,.0f} images/s"
             print(f"epoch {record['epoch']}/{self.epochs}  {_terms(shown)}  {speed}", flush=True)
 
@@ -134,6 +134,14 @@ def _record(line: bytes) -> Record | None:
     return record if numbers and {"epoch", "step"} <= record.keys() else None
 
 
+def curves(several: Iterable[Record]) -> dict[int, Record]:
+    """Return the figures of records that have a curve, by epoch."""
+    return {
+        int(record["epoch"]): {k: v for k, v in informative(record).items() if k not in NO_CURVE}
+        for record in several
+    }
+
+
 def informative(record: Record) -> Record:
     """Leave out the terms of a loss without a robust one, where `nacl` repeats `loss`."""
     redundant = ("nacl", "robust") if record.get("robust") == 0 else ()
@@ -167,32 +175,3 @@ def _bar(epochs: int) -> Any:
     bar = progress.Progress(*columns, console=Console(stderr=True), speed_estimate_period=600)
     bar.add_task("training", total=epochs, terms="", speed="")
     return bar
-
-
-class _Board:
-    """TensorBoard's events in one file, which is made with the first epoch: resuming makes one more.
-
-    What earlier files hold from `purge_step` on is forgotten.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError:
-            raise missing_extra("tensorboard", "tensorboard", "train.tensorboard=true") from None
-        self.folder = folder
-        self._open: Any = SummaryWriter
-        self.purge_step: int | None = None
-        self._writer: Any = None
-
-    def add(self, figures: Record, epoch: int) -> None:
-        """Write an epoch's figures."""
-        if self._writer is None:
-            self._writer = self._open(str(self.folder), purge_step=self.purge_step)
-        for name, value in figures.items():
-            self._writer.add_scalar(name, value, epoch)
-
-    def close(self) -> None:
-        """Write what is still to be written."""
-        if self._writer:
-            self._writer.close()

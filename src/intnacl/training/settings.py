@@ -4,12 +4,18 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from intnacl.errors import must, one_of, setting
+from intnacl.errors import check_choice, must, one_of, setting
 from intnacl.training.optimizers import OptimizerConfig
+from intnacl.training.trackers import TRACKERS
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32, "fp64": torch.float64}
 POSITIVE = must(lambda v: v >= 1, "1 or more")
 NOT_NEGATIVE = must(lambda v: v >= 0, "0 or more")
+
+
+def _check_trackers(argument: str, names: tuple[str, ...]) -> None:
+    for name in names:
+        check_choice(argument, name, TRACKERS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,8 +53,8 @@ class TrainConfig(OptimizerConfig):
     """Recent checkpoints to keep; where images are held out, also that of the best kNN accuracy on them."""
     workers: int | None = setting(None, NOT_NEGATIVE, free=True)
     """Processes of each rank that decode streamed images; None: one a core, on CPUs one for two cores."""
-    tensorboard: bool = setting(False, free=True)
-    """Write the log for TensorBoard too."""
+    trackers: tuple[str, ...] = setting((), _check_trackers, flag=True, free=True)
+    """Programs that show the run's figures as it goes on: tensorboard, wandb."""
 
     def with_usual_rate(self) -> "TrainConfig":
         """Return these settings with a learning rate, that of the optimiser where none was given."""
