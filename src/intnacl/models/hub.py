@@ -8,21 +8,19 @@ import re
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from intnacl.errors import InputError, missing_extra
 from intnacl.files import as_path, parse_json, read_file, write_file, write_json, write_text
+from intnacl.models.encoders import SMALL, Encoder, timm_options
 from intnacl.models.weights import ENCODER, MODEL, clean_state, encoder_file, encoder_header
-
-if TYPE_CHECKING:
-    from intnacl.models.encoders import Encoder
 
 CARD_MARK = "An encoder trained by intnacl"  # a README.md with these words is a card of ours
 LIBRARY = "intnacl"
 FILES = (MODEL, ENCODER, "encoder.sha256", "config.json", "result.json", "README.md")  # that are downloaded
 
 
-def save_pretrained(encoder: "Encoder", folder: str | Path, *, place: str = ".") -> None:
+def save_pretrained(encoder: Encoder, folder: str | Path, *, place: str = ".") -> None:
     """Write an encoder's weights, configuration and model card to a folder.
 
     Where the encoder is as it was in a run, the card has the run's figures, config.json all of the run's
@@ -39,7 +37,7 @@ def save_pretrained(encoder: "Encoder", folder: str | Path, *, place: str = ".")
     card, result = found or (_plain_card(encoder, place), None)
     write_file(out / MODEL, content)
     facts = {"library_name": LIBRARY, "image_size": encoder.image_size, "feature_dim": encoder.feature_dim}
-    facts |= {"encoder": header["encoder"], **_versions()}
+    facts |= {"encoder": header["encoder"], **_versions(), **_timm_facts(encoder)}
     write_json(config, facts if result is None else {**facts, "run": result["config"]})
     if result is not None:
         write_json(out / "result.json", result)
@@ -50,7 +48,7 @@ def save_pretrained(encoder: "Encoder", folder: str | Path, *, place: str = ".")
 
 
 def push(
-    encoder: "Encoder",
+    encoder: Encoder,
     repo: str,
     *,
     message: str,
@@ -103,7 +101,7 @@ def fetch(repo: str, revision: str | None = None) -> Path:
         ) from error
 
 
-def usage(place: str, encoder: "Encoder") -> str:
+def usage(place: str, encoder: Encoder) -> str:
     """Return code that loads an encoder from a place and computes features."""
     side = encoder.image_size
     return "\n".join(
@@ -126,7 +124,7 @@ def computing(call: str, side: int, features: int) -> list[str]:
     ]
 
 
-def _plain_card(encoder: "Encoder", place: str) -> str:
+def _plain_card(encoder: Encoder, place: str) -> str:
     """Return the card of an encoder of which no run is known."""
     name = encoder.config.name.removeprefix("timm:")
     header = f"library_name: {LIBRARY}\npipeline_tag: image-feature-extraction\nlicense: unknown\n"
@@ -136,6 +134,26 @@ def _plain_card(encoder: "Encoder", place: str) -> str:
         f"here. [config.json](config.json) holds its architecture.\n\n## Use\n\n```python\n"
         f"{usage(place, encoder)}\n```\n"
     )
+
+
+def _timm_facts(encoder: Encoder) -> dict[str, Any]:
+    """Return what timm reads from config.json, for a model of timm's that it builds as we do.
+
+    Then `timm.create_model("hf-hub:organisation/name")` is the backbone, for normalised pixels.
+    """
+    config, side = encoder.config, encoder.image_size
+    if not config.name.startswith("timm:") or config.norm == "none":
+        return {}
+    options = timm_options(config, side)
+    if side <= SMALL and not options:  # whose stem we adapt
+        return {}
+    normalisation = {"mean": list(config.mean), "std": list(config.std)}
+    return {
+        "architecture": config.name.removeprefix("timm:"),
+        "num_classes": 0,
+        "model_args": options,
+        "pretrained_cfg": {**normalisation, "input_size": [3, side, side], "num_classes": 0},
+    }
 
 
 def _is_ours(config: Path) -> bool:
