@@ -25,6 +25,7 @@ from ship import LARGEST, REFERENCES, pack, photographs, round_run
 from tiny_run import measured
 
 ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "pretrained.md").read_text()
 NAMES = intnacl.pretrained()
 DIGITS = "digits-intnacl"
 
@@ -50,6 +51,10 @@ def test_every_name_is_whole():
         card = (folder / "README.md").read_text()
         assert f'intnacl.from_pretrained("{name}")' in card
         assert 'license: "apache-2.0"' in card
+        run = intnacl.open_run(name, device="cpu")
+        clean = run.result["accuracy"][run.config.dataset]["clean"]
+        row = next(line for line in PAGE.splitlines() if line.startswith(f"| `{name}` |"))
+        assert f"| {clean:.2f} |" in row
         assert str(Path.home()) not in folder.result.read_text() + folder.config.read_text()
 
 
@@ -73,6 +78,14 @@ def test_the_classifier_has_the_accuracy_of_the_result(name):
         right = int((classifier(images / 255).argmax(1) == labels).sum())
     assert 100 * right / len(labels) == pytest.approx(run.result["accuracy"]["digits"]["clean"])
     assert right / len(labels) > 0.95
+
+
+def test_the_page_has_the_figures_of_the_digits():
+    rows = {
+        (row["name"], row["eps"]): f"{row['accuracy']:.2f}"
+        for row in intnacl.open_run(DIGITS, device="cpu").result["attacks"]
+    }
+    assert f"| {rows['fgsm', 0.05]} | {rows['pgd_tuned', 0.1]} |" in PAGE
 
 
 def pixels_and_labels(run: intnacl.runs.Run) -> tuple[torch.Tensor, torch.Tensor]:
