@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -113,6 +114,9 @@ def test_the_card_has_a_runs_figures_until_the_weights_change(tmp_path):
     encoder.save_pretrained(out)  # over the former one
     assert metrics(out) == {}
     assert {file.name for file in out.iterdir()} == FILES
+    shutil.rmtree(run.folder.path)
+    run.encoder.save_pretrained(tmp_path / "later")
+    assert metrics(tmp_path / "later") == {}
 
 
 def test_the_cards_code_runs_in_its_folder(tmp_path):

@@ -181,7 +181,7 @@ def test_a_path_that_exists_goes_before_a_name(tmp_path):
         (tmp_path / "run").rename(DIGITS)
         assert intnacl.open_run(DIGITS, device="cpu").encoder_sha256 == other.encoder_sha256
     must_refuse(intnacl.from_pretrained, "digits-intncl", f"come with the package: .*{DIGITS}")
-    must_refuse(intnacl.open_run, "digits-intncl", "is no run folder")
+    must_refuse(intnacl.open_run, "digits-intncl", f"is no run folder: .* with the package come {DIGITS}")
 
 
 def test_a_run_is_rounded_and_packed_in_pieces_that_are_joined(tmp_path, monkeypatch):

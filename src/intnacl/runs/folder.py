@@ -19,7 +19,7 @@ from typing import Any, Literal, TypedDict, cast
 from intnacl.data.datasets import local_name
 from intnacl.errors import InputError, InputWarning
 from intnacl.files import disk_errors, lock, make_folder, parse_json, read_file, read_json, write_file
-from intnacl.models.shipped import is_shipped
+from intnacl.models.shipped import is_shipped, pretrained
 from intnacl.models.weights import BEST_ENCODER, ENCODER, checksum_file, has_encoder, read_encoder
 from intnacl.runs.config import VERSION, RunConfig, differences, from_dict, loss_name, to_dict
 from intnacl.runs.result import Result
@@ -179,8 +179,8 @@ class RunFolder:
             raise InputError(f"{self.path} is a file: give the folder of a run.")
         if not self.config.exists():
             raise InputError(
-                f"{self.path} is no run folder: it has no {self.config.name}. "
-                f"`intnacl pretrain --out {self.path}` makes one."
+                f"{self.path} is no run folder: it has no {self.config.name}. `intnacl pretrain --out "
+                f"{self.path}` makes one; with the package come {', '.join(pretrained())}."
             )
         try:
             values = parse_json(read_file(self.config))

@@ -239,6 +239,8 @@ def record_of(folder: Path, encoder: Encoder, place: str) -> "tuple[str, Result]
     """
     from intnacl.runs.export import saved_card
 
-    if not same_weights(encoder, load_encoder(folder).encoder):
+    try:
+        same = same_weights(encoder, load_encoder(folder).encoder)
+    except InputError:  # the folder has gone since
         return None
-    return saved_card(RunFolder(folder), encoder, place)
+    return saved_card(RunFolder(folder), encoder, place) if same else None
