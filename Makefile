@@ -15,7 +15,7 @@ demo: .venv/installed ## install, then run the main job on the embedded digits
 test: .venv/installed-dev ## install, then run the tests (minutes)
 	$(BIN)/python -m pytest -n auto -m "not slow"
 
-test-all: .venv/installed-all ## run every test, the slow ones too (Ray, ONNX; a browser where chromium is installed)
+test-all: .venv/installed-all ## run every test, the slow ones too (Ray, ONNX, the wheel; a browser where chromium is installed)
 	$(BIN)/python -m pytest -n auto
 
 check: .venv/installed-dev ## format, lint, strict types, fast tests

@@ -5,15 +5,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from intnacl.losses.integrated import IntNaClLoss
-    from intnacl.models.weights import from_pretrained
-    from intnacl.runs.opened import open_run
+    from intnacl.models.shipped import pretrained
+    from intnacl.runs.opened import from_pretrained, open_run
 
-__all__ = ["IntNaClLoss", "__version__", "from_pretrained", "open_run"]
+__all__ = ["IntNaClLoss", "__version__", "from_pretrained", "open_run", "pretrained"]
 __version__ = "0.1.0"
 HOMES = {
     "IntNaClLoss": "intnacl.losses.integrated",
-    "from_pretrained": "intnacl.models.weights",
+    "from_pretrained": "intnacl.runs.opened",
     "open_run": "intnacl.runs.opened",
+    "pretrained": "intnacl.models.shipped",
 }
 
 

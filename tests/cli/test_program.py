@@ -140,7 +140,8 @@ def test_public_names_are_loaded_when_they_are_asked_for():
         "import sys, intnacl; assert 'torch' not in sys.modules; assert 'IntNaClLoss' in dir(intnacl);"
         "from intnacl import IntNaClLoss; assert IntNaClLoss.__module__ == 'intnacl.losses.integrated';"
         "assert 'intnacl.models.weights' not in sys.modules; intnacl.from_pretrained;"
-        "assert 'intnacl.models.weights' in sys.modules; assert not hasattr(intnacl, 'nothing')"
+        "assert 'intnacl.models.weights' in sys.modules; assert 'digits-intnacl' in intnacl.pretrained();"
+        "assert not hasattr(intnacl, 'nothing')"
     )
 
 

@@ -12,7 +12,8 @@ from torch import nn
 from intnacl.errors import InputError
 from intnacl.models.batchnorm import ViewBatchNorm, stacked
 from intnacl.models.encoders import ContrastiveModel, EncoderConfig, build_model, own_normalisation
-from intnacl.models.weights import from_pretrained, save_encoder
+from intnacl.models.weights import save_encoder
+from intnacl.runs.opened import from_pretrained
 from mistakes import must_refuse, refused
 
 

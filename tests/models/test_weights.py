@@ -13,7 +13,8 @@ import torch
 from safetensors.torch import save
 
 from intnacl.models.encoders import EncoderConfig, build_model
-from intnacl.models.weights import KEY, clean_state, from_pretrained, read_header, save_encoder
+from intnacl.models.weights import KEY, clean_state, read_header, save_encoder
+from intnacl.runs.opened import from_pretrained
 from mistakes import must_refuse
 
 CONFIG = EncoderConfig(name="small", mean=(0.4, 0.5, 0.6))

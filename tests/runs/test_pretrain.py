@@ -18,11 +18,11 @@ from PIL import Image
 
 from intnacl.errors import InputError, InputWarning
 from intnacl.models.encoders import EncoderConfig
-from intnacl.models.weights import from_pretrained
 from intnacl.runs.config import RunConfig
 from intnacl.runs.folder import RunFolder
 from intnacl.runs.images import RunImages
 from intnacl.runs.objective import build_objective
+from intnacl.runs.opened import from_pretrained
 from intnacl.runs.pretrain import decided, faster_precision, pretrain
 from intnacl.runs.resolve import resolve
 from intnacl.runs.result import Result

@@ -9,11 +9,11 @@ import pytest
 from pieces import StopAfter
 
 from intnacl.errors import InputError, InputWarning
-from intnacl.models.weights import from_pretrained, save_encoder
+from intnacl.models.weights import save_encoder
 from intnacl.runs.compare import compare, with_teacher, write_comparison
 from intnacl.runs.config import RunConfig, loss_name
 from intnacl.runs.folder import RunFolder
-from intnacl.runs.opened import open_run
+from intnacl.runs.opened import from_pretrained, open_run
 from intnacl.runs.page import write_result_and_page
 from intnacl.runs.pretrain import pretrain
 from intnacl.runs.resolve import resolve, teacher_of, warn_of_unused

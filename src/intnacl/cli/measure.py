@@ -49,7 +49,7 @@ def probe(
     Parameters
     ----------
     run
-        A run folder with a trained encoder.
+        A run folder with a trained encoder, or a name of `intnacl.pretrained()`, such as digits-intnacl.
     dataset
         Data sets with images of the run's size; by default the run's own.
     protocol
@@ -64,7 +64,8 @@ def probe(
         Any setting of the probe in docs/settings.md by its dotted name: probe.solver=lbfgs probe.l2=1e-3 …;
         of alf, those of alf; of aff, those of finetune and train.
     out
-        Of aff, the folder to write to; by default RUN-aff.
+        Folder to measure in, which gets a copy of the run; by default RUN itself. A name needs one. Of aff,
+        the folder of the new run; by default RUN-aff.
     root
         Data folder; by default the run's own.
     device
@@ -75,12 +76,13 @@ def probe(
     changes = {key: value for key, value in given.items() if value is not None} | pairs(set_)
     if protocol == "aff":
         _finetune(run, dataset, changes, out, root, device, max_minutes)
-    if out is not None or max_minutes is not None:
-        flag = "--out" if out is not None else "--max-minutes"
-        raise InputError(f"{flag} belongs to --protocol aff: leave it out, as other probes stay in RUN.")
+    if max_minutes is not None:
+        raise InputError(
+            "--max-minutes belongs to --protocol aff: leave it out, other probes run to their end."
+        )
     from intnacl.runs.commands import probe_command
 
-    probe_command(run, dataset, protocol, changes, device, root)
+    probe_command(run, dataset, protocol, changes, device, root, out)
 
 
 def _finetune(
@@ -126,6 +128,7 @@ def knn(
     dataset: Annotated[tuple[str, ...], MANY] = (),
     k: int | None = None,
     weights: str = "exp",
+    out: Path | None = None,
     root: Path | None = None,
     device: str = "auto",
 ) -> None:
@@ -142,13 +145,15 @@ def knn(
     Parameters
     ----------
     run
-        A run folder with a trained encoder.
+        A run folder with a trained encoder, or a name of `intnacl.pretrained()`, such as digits-intnacl.
     dataset
         Data sets with images of the run's size; by default the run's own.
     k
         Number of neighbours; by default 200, or the images per class if fewer.
     weights
         exp (each neighbour's vote counts exp(cosine / 0.1)) or uniform (all votes count the same).
+    out
+        Folder to measure in, which gets a copy of the run; by default RUN itself. A name needs one.
     root
         Data folder; by default the run's own.
     device
@@ -156,7 +161,7 @@ def knn(
     """
     from intnacl.runs.commands import knn_command
 
-    knn_command(run, dataset, k, weights, device, root)
+    knn_command(run, dataset, k, weights, device, root, out)
 
 
 def attack(
@@ -167,6 +172,7 @@ def attack(
     attacks: Annotated[tuple[str, ...], MANY] = ("fgsm", "pgd", "pgd_tuned"),
     images: int | None = None,
     protocol: str | None = None,
+    out: Path | None = None,
     root: Path | None = None,
     device: str = "auto",
 ) -> None:
@@ -180,13 +186,14 @@ def attack(
     intnacl attack runs/c100 --eps 8/255 --attacks autoattack --images 1000
     intnacl attack runs/c100 --dataset cifar10
     intnacl attack runs/c10 --eps 8/255 --attacks autoattack --protocol alf
+    intnacl attack digits-intnacl --eps 0.1 --out runs/mine
     ```
 
     Parameters
     ----------
     run
-        A run folder with a trained encoder. Its classifier is the linear probe with the run's own settings,
-        which is trained first if necessary.
+        A run folder with a trained encoder, or a name of `intnacl.pretrained()`, such as digits-intnacl. Its
+        classifier is the linear probe with the run's own settings, which is trained first if necessary.
     dataset
         Data sets with images of the run's size; by default the run's own.
     eps
@@ -199,6 +206,8 @@ def attack(
     protocol
         The classifier to attack: slf (the run's own probe) or alf (its linear layer is trained on attacked
         images); by default the run's own, which a run of `probe --protocol aff` has trained already.
+    out
+        Folder to measure in, which gets a copy of the run; by default RUN itself. A name needs one.
     root
         Data folder; by default the run's own.
     device
@@ -206,7 +215,7 @@ def attack(
     """
     from intnacl.runs.commands import attack_command
 
-    attack_command(run, dataset, eps, attacks, images, device, root, protocol)
+    attack_command(run, dataset, eps, attacks, images, device, root, protocol, out)
 
 
 def corruptions(
@@ -215,6 +224,7 @@ def corruptions(
     dataset: Annotated[tuple[str, ...], MANY] = (),
     only: Annotated[tuple[str, ...], MANY] = (),
     protocol: str | None = None,
+    out: Path | None = None,
     root: Path | None = None,
     device: str = "auto",
 ) -> None:
@@ -234,7 +244,7 @@ def corruptions(
     Parameters
     ----------
     run
-        A run folder with a trained encoder.
+        A run folder with a trained encoder, or a name of `intnacl.pretrained()`, such as digits-intnacl.
     dataset
         Data sets with images of the run's size; by default the run's own.
     only
@@ -242,6 +252,8 @@ def corruptions(
         snow, frost, fog, brightness, contrast, elastic_transform, pixelate and jpeg_compression.
     protocol
         The classifier: slf, alf or aff, as of `attack`; by default the run's own.
+    out
+        Folder to measure in, which gets a copy of the run; by default RUN itself. A name needs one.
     root
         Data folder; by default the run's own.
     device
@@ -249,7 +261,7 @@ def corruptions(
     """
     from intnacl.runs.commands import corruptions_command
 
-    corruptions_command(run, dataset, only, protocol, device, root)
+    corruptions_command(run, dataset, only, protocol, device, root, out)
 
 
 def embed(
@@ -278,14 +290,14 @@ def embed(
     Parameters
     ----------
     run
-        A run folder with a trained encoder.
+        A run folder with a trained encoder, or a name of `intnacl.pretrained()`, such as digits-intnacl.
     dataset
         A data set with images of the run's size; by default its own. folder:PATH, parquet:PATH and
         webdataset:PATH are resized to it.
     split
         train or test; a folder without such folders is all train.
     out
-        A file .npz or .parquet; by default RUN/features-DATASET-SPLIT.npz.
+        A file .npz or .parquet; by default RUN/features-DATASET-SPLIT.npz. A name needs one.
     root
         Data folder; by default the run's own.
     device
@@ -310,11 +322,11 @@ def export(run: Path, *, format: str = "safetensors", out: Path | None = None) -
     Parameters
     ----------
     run
-        A run folder with a trained encoder.
+        A run folder with a trained encoder, or a name of `intnacl.pretrained()`, such as digits-intnacl.
     format
         safetensors, torchvision, timm or onnx.
     out
-        Folder to write to; by default RUN/export-FORMAT.
+        Folder to write to; by default RUN/export-FORMAT. A name needs one.
     """
     from intnacl.console import show
     from intnacl.runs.export import export_run

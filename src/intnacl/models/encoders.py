@@ -8,6 +8,7 @@ Shapes: B images, V views of them, F features, D embedding size.
 
 import math
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -102,9 +103,14 @@ class Encoder(nn.Module):
     mean: Tensor
     std: Tensor
 
-    def __init__(self, backbone: nn.Module, config: EncoderConfig) -> None:
+    def __init__(self, backbone: nn.Module, config: EncoderConfig, image_size: int) -> None:
         super().__init__()
-        self.backbone = backbone
+        self.backbone, self.config, self.image_size = backbone, config, image_size
+        self.trained_on: str | None = None
+        """Checksum of the images that it was trained on, where it was loaded from a file that names it."""
+        self.record: Callable[[Encoder, str], tuple[str, Mapping[str, object]] | None] | None = None
+        """Returns the model card, of which the text is this encoder's usage, and the run's figures; None
+        where they are another encoder's. It is there if the encoder was loaded from a run's folder."""
         self.feature_dim = int(backbone.num_features)  # type: ignore[arg-type]
         for name in ("mean", "std"):
             self.register_buffer(name, torch.tensor(getattr(config, name)).view(3, 1, 1), persistent=False)
@@ -119,6 +125,38 @@ class Encoder(nn.Module):
         features: Tensor = self.backbone((x - self.mean) / self.std)
         return features
 
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Write weights, configuration and model card in the layout of the Hugging Face Hub.
+
+        `from_pretrained(folder)` loads them. The card has the run's figures where the encoder was loaded from
+        a run and is as it was then.
+        """
+        from intnacl.models.hub import save_pretrained
+
+        save_pretrained(self, folder)
+
+    def push_to_hub(
+        self,
+        repo: str,
+        *,
+        message: str = "Upload an encoder trained by intnacl",
+        private: bool | None = None,
+        revision: str | None = None,
+        token: str | None = None,
+    ) -> str:
+        """Upload what `save_pretrained` writes to a repository of the Hugging Face Hub; return its address.
+
+        Args:
+            repo: as in "organisation/name"; it is made where it is missing.
+            message: of the commit.
+            private: of a new repository; None: as its organisation has it.
+            revision: the branch; None: main.
+            token: None: that of `hf auth login` or $HF_TOKEN.
+        """
+        from intnacl.models.hub import push
+
+        return push(self, repo, message=message, private=private, revision=revision, token=token)
+
 
 class ContrastiveModel(nn.Module):
     """An encoder under a projection head: V·B stacked images -> embeddings (V·B, D)."""
@@ -128,7 +166,7 @@ class ContrastiveModel(nn.Module):
     ) -> None:
         super().__init__()
         self.config = config
-        self.encoder = Encoder(_backbone(config, image_size, load), config)
+        self.encoder = Encoder(_backbone(config, image_size, load), config, image_size)
         self.head = _head(self.encoder.feature_dim, config.head)
         if config.init == "he":
             self.apply(_he_normal)

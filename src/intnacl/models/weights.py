@@ -1,5 +1,6 @@
 """Encoders on disk: one safetensors file with the weights and what is needed to build the encoder again."""
 
+import glob
 import hashlib
 import json
 import os
@@ -9,13 +10,16 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple, NotRequired, TypedDict
 
+import torch
 from torch import Tensor
 
-from intnacl.errors import InputError, check_choice
+from intnacl.errors import InputError
 from intnacl.files import as_path, check_file, fits, parse_json, read_file, write_file
 from intnacl.models.encoders import Encoder, EncoderConfig, build_model
+from intnacl.models.shipped import is_shipped, located, pretrained
 
 ENCODER, BEST_ENCODER = "encoder.safetensors", "encoder-best.safetensors"  # in a run's folder
+MODEL = "model.safetensors"  # the same file under the name that the Hugging Face Hub has for it
 KEY = "intnacl"
 
 
@@ -34,22 +38,33 @@ def save_encoder(
 ) -> None:
     """Write the encoder's clean part, under torchvision's names where it is a ResNet.
 
-    `data` is the checksum of the images it was trained on. Equal encoders give equal bytes: the header is one
-    entry, since safetensors does not keep the order of several, and it holds no time. The file's own checksum
-    stands beside it, as `sha256sum --check` reads it.
+    `data` is the checksum of the images it was trained on. The file's own checksum stands beside it, as
+    `sha256sum --check` reads it.
     """
-    from safetensors.torch import save
+    content = encoder_file(clean_state(encoder), encoder_header(config, image_size, data))
+    write_file(checksum_file(path), os.fsencode(f"{hashlib.sha256(content).hexdigest()}  {path.name}\n"))
+    write_file(path, content)
 
+
+def encoder_header(config: EncoderConfig, image_size: int, data: str | None = None) -> EncoderHeader:
+    """Return what an encoder's file says of it."""
     settings = asdict(config)
     if pretrained := bool(settings.pop("pretrained")):  # the weights are here, wherever they are from
         settings["pretrained"] = pretrained
     for name in ("width", "stem"):  # settings that older files lack, whose bytes stay the same
         if settings[name] == getattr(EncoderConfig, name):
             del settings[name]
-    header: EncoderHeader = {"encoder": settings, "image_size": image_size, "data": data}
-    content = save(clean_state(encoder), {KEY: json.dumps(header, sort_keys=True)})
-    write_file(checksum_file(path), os.fsencode(f"{hashlib.sha256(content).hexdigest()}  {path.name}\n"))
-    write_file(path, content)
+    return {"encoder": settings, "image_size": image_size, "data": data}
+
+
+def encoder_file(state: dict[str, Tensor], header: EncoderHeader) -> bytes:
+    """Return the content of an encoder's file: equal encoders give equal bytes.
+
+    The header is one entry, since safetensors does not keep the order of several, and it holds no time.
+    """
+    from safetensors.torch import save
+
+    return save(state, {KEY: json.dumps(header, sort_keys=True)})
 
 
 def checksum_file(path: Path) -> Path:
@@ -63,6 +78,13 @@ def clean_state(encoder: Encoder) -> dict[str, Tensor]:
     return {k: v.detach().cpu().contiguous() for k, v in state.items() if ".adversarial." not in f".{k}"}
 
 
+def same_weights(one: Encoder, other: Encoder) -> bool:
+    """True if two encoders give the same features."""
+    a, b = clean_state(one), clean_state(other)
+    buffers = torch.equal(one.mean.cpu(), other.mean.cpu()) and torch.equal(one.std.cpu(), other.std.cpu())
+    return buffers and a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a)
+
+
 class SavedEncoder(NamedTuple):
     """The content of an encoder's file."""
 
@@ -73,52 +95,51 @@ class SavedEncoder(NamedTuple):
     """Of the file."""
 
 
-def from_pretrained(path: str | Path, which: str = "last") -> Encoder:
-    """Load the encoder of a run folder or a file, in eval mode: pixels in [0, 1] -> features.
-
-    Args:
-        path: a run's folder or a .safetensors file.
-        which: of a run, the encoder after the last epoch ("last"), or, where the run held images out, that of
-            the epoch with the highest kNN accuracy on them ("best").
-    """
-    check_choice("which", which, ("last", "best"))
-    if which == "best":
-        folder = as_path("path", path)
-        path = folder / BEST_ENCODER
-        if not path.exists():
-            raise InputError(
-                f"which='best': {folder} has no {BEST_ENCODER}. Runs that hold images out (--holdout) and "
-                "watch the kNN accuracy on them write it when they end; for others, leave `which` out."
-            )
-    return load_encoder(path).encoder
-
-
 def load_encoder(path: str | Path) -> SavedEncoder:
-    """Load the encoder of a run folder or a file, with its header; the file is read once.
+    """Load the encoder of a shipped name, a run folder or a file, with its header; the file is read once.
 
     Raises if the file is not the one whose checksum was noted when it was written.
     """
     with _reading(path) as file:
-        content = read_file(file)
+        content = read_encoder(file)
         sha256, noted = hashlib.sha256(content).hexdigest(), checksum_file(file)
         if noted.is_file() and sha256 not in noted.read_text(errors="replace").split():
-            raise InputError(
-                f"{file} is damaged: its SHA-256 is not the one in {noted.name}. Bring it back from a copy, "
-                "or delete it and repeat the run's command, which goes on from the last checkpoint."
+            remedy = (
+                "Bring it back from a copy, or delete it and repeat the run's command, which goes on from "
+                "the last checkpoint."
             )
+            if is_shipped(file.parent):
+                remedy = "Install intnacl again, or bring it back from a copy."
+            raise InputError(f"{file} is damaged: its SHA-256 is not the one in {noted.name}. {remedy}")
         header, state = _parse(content)
         options = header["encoder"]
         config = EncoderConfig(**options | {name: tuple(options[name]) for name in ("mean", "std")})
         side = header["image_size"]
         encoder = build_model(config, image_size=side, adversarial=False, seed=0, load=False).encoder
         encoder.backbone.load_state_dict(state)
+    encoder.trained_on = header.get("data")
     return SavedEncoder(encoder.eval(), header, sha256)
+
+
+def has_encoder(file: Path) -> bool:
+    """True if an encoder's file is there, whole or in pieces."""
+    return os.path.lexists(file) or bool(pieces(file))
+
+
+def read_encoder(file: Path) -> bytes:
+    """Return the content of an encoder's file, joined from its pieces where it is kept in these."""
+    return read_file(file) if os.path.lexists(file) else b"".join(map(read_file, pieces(file)))
+
+
+def pieces(file: Path) -> list[Path]:
+    """Return the pieces of a file too large to be kept whole: FILE.part01, FILE.part02 and so on."""
+    return sorted(file.parent.glob(f"{glob.escape(file.name)}.part[0-9][0-9]"))
 
 
 def read_header(path: str | Path) -> EncoderHeader:
     """Read the header of the encoder of a run folder or a file."""
     with _reading(path) as file:
-        return _parse(read_file(file))[0]
+        return _parse(read_encoder(file))[0]
 
 
 def parse_tensors(content: bytes) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -144,14 +165,19 @@ def _parse(content: bytes) -> tuple[EncoderHeader, dict[str, Tensor]]:
 
 @contextmanager
 def _reading(path: str | Path) -> Iterator[Path]:
-    """Give the encoder's file of a run folder, or the file itself; any error inside the block names it."""
+    """Give the encoder's file of a folder, or the file itself; any error inside the block names it."""
     from safetensors import SafetensorError
 
-    path = as_path("path", path)
-    file = path / ENCODER if path.is_dir() else path
-    if not os.path.lexists(file):
-        raise InputError(f"{file} does not exist: give a finished run's folder or an {ENCODER}.")
-    check_file(file)
+    file = path = located(as_path("path", path))
+    if path.is_dir():
+        file = path / (ENCODER if has_encoder(path / ENCODER) or not has_encoder(path / MODEL) else MODEL)
+    if not has_encoder(file):
+        raise InputError(
+            f"{file} does not exist: give a finished run's folder, an {ENCODER}, or one of the encoders that "
+            f"come with the package: {', '.join(pretrained())}."
+        )
+    if os.path.lexists(file):
+        check_file(file)
     try:
         yield file
     except InputError:  # such as a missing timm

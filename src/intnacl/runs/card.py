@@ -3,29 +3,39 @@
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath
-from typing import Any
+from typing import Any, cast
 
 from intnacl.attacks.named import ATTACK_NAMES, eps_text
 from intnacl.console import two_decimals
 from intnacl.data.datasets import is_at_path
 from intnacl.errors import printable
+from intnacl.models.hub import CARD_MARK
 from intnacl.runs.config import RunConfig, loss_name
 from intnacl.runs.page import accuracy_rows, attack_heads, escape_markdown
 from intnacl.runs.result import Result, best_rows, images_measured_on, radius_text
 
-CARD_MARK = "An encoder trained by intnacl"  # a README.md with these words is a card of ours
 ON_HUB = {
     "cifar10": "uoft-cs/cifar10", "cifar100": "uoft-cs/cifar100", "tinyimagenet": "zh-plus/tiny-imagenet",
 }  # fmt: skip
 LIMITS = (
     "Accuracy under attack holds for the radii and attacks above, against the linear probe; a larger radius "
     "or a stronger attack leaves less. What was not measured here is not known: other domains, other sizes "
-    "of images, fairness.\n\n"
+    "of images, fairness."
+)
+NO_LICENSE = (
     "No license is chosen yet: set `license` in the header, in line with the terms of the training images."
 )
 
 
-def model_card(config: RunConfig, result: Result, usage: str, *, library: str = "intnacl") -> str:
+def model_card(
+    config: RunConfig,
+    result: Result,
+    usage: str,
+    *,
+    library: str = "intnacl",
+    license: str = "unknown",
+    where: str = "In the folder of this file",
+) -> str:
     """Return the card: what the encoder is, how to load it, its figures and their protocol, its training.
 
     Args:
@@ -33,20 +43,23 @@ def model_card(config: RunConfig, result: Result, usage: str, *, library: str = 
         result: everything that is measured so far.
         usage: code that loads the encoder and computes features.
         library: the one whose model that code makes.
+        license: the Hub's name for it.
+        where: the place or condition in which that code runs.
     """
     dataset = escape_markdown(shown(config.dataset))
     encoder, images = config.encoder.name, result["protocol"]["images"].get(config.dataset)
     count = f", {images['train']:,} images" if images else ""
     labels = "with labels" if config.objective in ("supervised", "finetune") else "without labels"
     parts = [
-        f"---{_yaml(_header(config, result, library))}\n---",
+        f"---{_yaml(_header(config, result, library, license))}\n---",
         f"# {encoder}, {loss_name(config)}, {dataset}",
         f"{CARD_MARK}, {labels}, for {config.train.epochs} epochs on {dataset}{count}. It "
         "turns images into features: for a linear classifier, nearest neighbours, or search.",
-        f"## Use\n\nIn the folder of this file:\n\n```python\n{usage}\n```",
+        f"## Use\n\n{where}:\n\n```python\n{usage}\n```",
         f"## Figures\n\n{_figures(result)}",
         f"## Training\n\n{_training(config)}\n\n[config.json](config.json) holds all settings.",
         f"## Limits\n\n{LIMITS}",
+        *([NO_LICENSE] if license == "unknown" else []),
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -55,6 +68,21 @@ def shown(dataset: str) -> str:
     """Return a data set's name without the folders above it, which are the author's own affair."""
     kind, colon, path = dataset.partition(":")
     return f"{kind}{colon}{printable(PurePath(path).name)}"
+
+
+def without_folders(result: Result) -> Result:
+    """Return a result in which one's own data sets and encoders have names without the folders above them."""
+    text = json.dumps(result)
+    for name in [name for name in (*result["accuracy"], result["config"]["dataset"]) if is_at_path(name)]:
+        text = text.replace(json.dumps(name)[1:-1], json.dumps(shown(name))[1:-1])
+
+    def strip(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: strip(one) for key, one in value.items()}
+        return PurePath(value).name if isinstance(value, str) and PurePath(value).is_absolute() else value
+
+    found = json.loads(text)
+    return cast(Result, {**found, "config": {**strip(found["config"]), "root": None}})
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, text: int = 1) -> str:
@@ -164,14 +192,14 @@ def _training(config: RunConfig) -> str:
 # ---- header ------------------------------------------------------------------------------------------------
 
 
-def _header(config: RunConfig, result: Result, library: str) -> dict[str, Any]:
+def _header(config: RunConfig, result: Result, library: str, license: str) -> dict[str, Any]:
     """Return what the Hub reads; a data set of one's own has no page there, and its path stays private."""
     encoder, dataset = config.encoder.name.removeprefix("timm:"), config.dataset
     tags = [config.objective, "adversarial-robustness", "intnacl", loss_name(config), encoder]
     header: dict[str, Any] = {
         "library_name": library,
         "pipeline_tag": "image-feature-extraction",
-        "license": "unknown",
+        "license": license,
         "tags": list(dict.fromkeys(tags)),
     }
     if not is_at_path(dataset):

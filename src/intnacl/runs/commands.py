@@ -11,6 +11,7 @@ from intnacl.data.datasets import is_at_path
 from intnacl.errors import InputError, check_choice
 from intnacl.evaluation.knn import WEIGHTS
 from intnacl.evaluation.probe import ProbeConfig
+from intnacl.models.shipped import located
 from intnacl.plots.curves import draw_probe, draw_robustness
 from intnacl.plots.gallery import draw_neighbours, save_gallery
 from intnacl.plots.style import save_figure
@@ -68,6 +69,7 @@ def probe_command(
     changes: Mapping[str, object],
     device: str,
     root: Path | None = None,
+    out: Path | None = None,
 ) -> list[Measurement]:
     """Probe a run's encoder on data sets, the run's own by default, with settings of the probe changed."""
     check_choice("protocol", protocol, PROBES)
@@ -79,7 +81,7 @@ def probe_command(
         }
     for key in changes:
         check_choice("setting of the probe", key, (name for name in SETTINGS if name.startswith(part)))
-    run = open_run(path, device=device, root=root)
+    run = _open_to_measure(path, out, device, root)
     parts = [_probe(run, name, protocol, changes) for name in run.named(datasets)]
     print_probes(parts)
     curves = {p.dataset: p.figures["curve"] for p in parts if "curve" in p.figures}
@@ -93,11 +95,17 @@ def probe_command(
 
 
 def knn_command(
-    path: Path, datasets: Sequence[str], k: int | None, weights: str, device: str, root: Path | None = None
+    path: Path,
+    datasets: Sequence[str],
+    k: int | None,
+    weights: str,
+    device: str,
+    root: Path | None = None,
+    out: Path | None = None,
 ) -> list[Measurement]:
     """kNN accuracy of a run's encoder on data sets, the run's own by default."""
     check_choice("weights", weights, WEIGHTS)
-    run = open_run(path, device=device, root=root)
+    run = _open_to_measure(path, out, device, root)
     parts = []
     for name in run.named(datasets):
         _announce(f"knn {name}")
@@ -118,6 +126,7 @@ def attack_command(
     device: str,
     root: Path | None = None,
     protocol: str | None = None,
+    out: Path | None = None,
 ) -> None:
     """Attack the classifiers of a run; those that are not there yet are fitted first."""
     trained_by = checked_protocol(protocol)
@@ -126,7 +135,7 @@ def attack_command(
     planned = planned_attacks(wanted)
     if not attacks:
         raise InputError("no attack was named: take some of fgsm, pgd, pgd_tuned, autoattack.")
-    run = open_run(path, device=device, root=root)
+    run = _open_to_measure(path, out, device, root)
     for name in run.named(datasets):
         measured = []
         for together in planned:
@@ -153,6 +162,7 @@ def corruptions_command(
     protocol: str | None,
     device: str,
     root: Path | None = None,
+    out: Path | None = None,
 ) -> None:
     """Measure classifiers of a run on corrupted images; those that are not there yet are fitted first."""
     trained_by = checked_protocol(protocol)
@@ -161,7 +171,7 @@ def corruptions_command(
     chosen = names or tuple(CORRUPTIONS)
     if "frost" in chosen:
         frost_photographs()  # raises at once where they are missing
-    run = open_run(path, device=device, root=root)
+    run = _open_to_measure(path, out, device, root)
     for name in run.named(datasets):
         for corruption in dict.fromkeys(chosen):
             _announce(f"{corruption} {name}")
@@ -179,7 +189,7 @@ def checked_protocol(protocol: str | None) -> ProbeProtocol | None:
 
 def _usual_radii(path: Path) -> Sequence[float]:
     """Return the radii for a run that is attacked without any being named."""
-    folder = RunFolder(path)
+    folder = RunFolder(located(path))
     own = folder.config.exists() and is_at_path(folder.read_config().dataset)
     return OWN_CURVE if own else EPS_CURVE
 
@@ -192,7 +202,9 @@ def embed_command(
         check_output(out)
     run = open_run(path, device=device, root=root)
     (name,) = run.named([dataset] if dataset else [])
-    out = out or run.folder.features(name, split)
+    if out is None:
+        run.folder.check_writable("give --out FILE.npz or FILE.parquet.")
+        out = run.folder.features(name, split)
     images = run.images.split(name, split)
     features_NF = run.embed(images)
     write_features(features_NF, images, out)
@@ -202,6 +214,13 @@ def embed_command(
         picture = out.with_suffix(".png")
         save_gallery(draw_neighbours(features_NF, images), picture)
         show(f"written: {picture}")
+
+
+def _open_to_measure(path: Path, out: Path | None, device: str, root: Path | None) -> Run:
+    """Open a run, or a copy of it in `out`, where measurements can be written."""
+    run = open_run(path, out=out, device=device, root=root)
+    run.folder.check_writable()
+    return run
 
 
 def _finish(run: Run) -> None:

@@ -13,13 +13,17 @@ from torch import Tensor, nn
 
 from intnacl.errors import InputError, check_choice, missing_extra
 from intnacl.files import read_file, write_file, write_json, write_text
-from intnacl.models.encoders import SMALL, build_model, timm_options
+from intnacl.models.encoders import SMALL, Encoder, build_model, timm_options
+from intnacl.models.hub import CARD_MARK, computing, usage
 from intnacl.models.resnets import RESNETS, USUAL_WIDTH
-from intnacl.models.weights import ENCODER, clean_state
-from intnacl.runs.card import CARD_MARK, model_card
+from intnacl.models.shipped import is_shipped
+from intnacl.models.weights import ENCODER, clean_state, read_encoder
+from intnacl.runs.card import model_card, without_folders
+from intnacl.runs.config import from_dict
 from intnacl.runs.folder import RunFolder
 from intnacl.runs.opened import Run, open_run
 from intnacl.runs.overview import Overview
+from intnacl.runs.result import Result
 
 Exported = tuple[str, bytes, str]
 """The name of the encoder's file, its content, and code that uses it."""
@@ -30,7 +34,9 @@ def export_run(path: Path, format: str, out: Path | None = None) -> Path:
     """Write the encoder and its card to a folder, and return the encoder's file."""
     check_choice("format", format, FORMATS)
     run = open_run(path, device="cpu")
-    out = out or path / f"export-{format}"
+    if out is None:
+        run.folder.check_writable("give --out FOLDER.")
+        out = path / f"export-{format}"
     if out.exists() and not out.is_dir():
         raise InputError(f"--out {out} is a file: give a folder.")
     readme = out / "README.md"
@@ -52,6 +58,28 @@ def export_run(path: Path, format: str, out: Path | None = None) -> Path:
     return out / name
 
 
+def saved_card(folder: RunFolder, encoder: Encoder, place: str) -> tuple[str, Result] | None:
+    """Return the card and the figures of an encoder that is saved for the Hub; None where there are none.
+
+    They are those of a run's folder, or of result.json in one that was saved or downloaded. Folders of the
+    author's are left out.
+    """
+    try:
+        result = without_folders(Overview(open_run(folder, device="cpu")).result())
+    except InputError:
+        found = folder.read_result()
+        if found is None:
+            return None
+        result = found
+    license = "apache-2.0" if is_shipped(folder.path) else "unknown"
+    where = "In the folder of this file" if place == "." else "With intnacl installed"
+    try:
+        config = from_dict({**result["config"]})
+        return model_card(config, result, usage(place, encoder), license=license, where=where), result
+    except (InputError, KeyError, TypeError):  # of a result.json that another version wrote
+        return None
+
+
 def _is_card(readme: Path) -> bool:
     try:
         return CARD_MARK.encode() in read_file(readme)
@@ -60,17 +88,7 @@ def _is_card(readme: Path) -> bool:
 
 
 def _safetensors(run: Run) -> Exported:
-    side = run.image_size
-    usage = "\n".join(
-        [
-            "import intnacl",
-            "import torch",
-            "",
-            f'encoder = intnacl.from_pretrained("{ENCODER}")',
-            *_compute("encoder(pixels)", side, run.encoder.feature_dim),
-        ]
-    )
-    return ENCODER, run.folder.encoder.read_bytes(), usage
+    return ENCODER, read_encoder(run.folder.encoder), usage(ENCODER, run.encoder)
 
 
 def _torchvision(run: Run) -> Exported:
@@ -140,18 +158,9 @@ def _usage(package: str, made: str, state: str, run: Run) -> str:
         "",
         f"mean = torch.tensor({list(config.mean)}).view(3, 1, 1)",
         f"std = torch.tensor({list(config.std)}).view(3, 1, 1)",
-        *_compute("model((pixels - mean) / std)", side, run.encoder.feature_dim),
+        *computing("model((pixels - mean) / std)", side, run.encoder.feature_dim),
     ]
     return "\n".join(lines)
-
-
-def _compute(call: str, side: int, features: int) -> list[str]:
-    """Return the lines that compute the features of some pixels."""
-    return [
-        f"pixels = torch.rand(2, 3, {side}, {side})  # your images: RGB in [0, 1]",
-        "with torch.no_grad():",
-        f"    features = {call}  # (2, {features})",
-    ]
 
 
 def _onnx(run: Run) -> Exported:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from intnacl.data.datasets import absolute_root, local_name
+from intnacl.models.shipped import is_shipped
 from intnacl.runs.config import RunConfig, override
 from intnacl.runs.folder import RunFolder, file_name
 from intnacl.runs.measurements import benchmark_views
@@ -41,8 +42,11 @@ def finetuning_of(
     """
     of = run.config
     machine = {name: getattr(of.train, name) for name in ("precision", "compile", "cuda_graph")}
+    path = run.folder.path
     begun = FinetuneConfig(
-        encoder=absolute_root(str(run.folder)), encoder_sha256=run.encoder_sha256, labels=labels
+        encoder=path.name if is_shipped(path) else absolute_root(str(path)),
+        encoder_sha256=run.encoder_sha256,
+        labels=labels,
     )
     config = replace(
         of,
@@ -62,5 +66,6 @@ def finetuning_of(
 
 def finetuned_folder(run: Run, dataset: str) -> RunFolder:
     """Return RUN-aff beside the run, or RUN-aff-DATASET for another data set than its own."""
+    run.folder.check_writable("give --out FOLDER.")
     mark = "" if dataset == run.config.dataset else f"-{file_name(local_name(dataset))}"
     return RunFolder(Path(f"{str(run.folder).rstrip('/')}-aff{mark}"))

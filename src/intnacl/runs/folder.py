@@ -20,7 +20,8 @@ from typing import Any, Literal, TypedDict, cast
 from intnacl.data.datasets import local_name
 from intnacl.errors import InputError, InputWarning
 from intnacl.files import disk_errors, lock, make_folder, parse_json, read_file, read_json, write_file
-from intnacl.models.weights import BEST_ENCODER, ENCODER, checksum_file
+from intnacl.models.shipped import is_shipped, pretrained
+from intnacl.models.weights import BEST_ENCODER, ENCODER, checksum_file, has_encoder, read_encoder
 from intnacl.runs.config import VERSION, RunConfig, differences, from_dict, loss_name, to_dict
 from intnacl.runs.result import Result
 from intnacl.training.checkpoint import saved
@@ -116,11 +117,41 @@ class RunFolder:
         patterns = ("parts/*.json", "probe-*.safetensors", "examples-*.safetensors")
         return [file for pattern in patterns for file in self.path.glob(pattern)]
 
+    def copy_files(self, other: "RunFolder", *, measured: bool = True) -> None:
+        """Copy what training has written and, unless told otherwise, what measuring has.
+
+        The encoder comes last: with it the other run is trained. Kept in pieces, it is joined.
+        """
+        for file in (*(self.measured_files() if measured else []), *self.trained_files()):
+            write_file(other / str(file.relative_to(self.path)), read_file(file))
+        if not self.encoder.exists():
+            write_file(other.encoder, read_encoder(self.encoder))
+
+    def copy(self, out: Path) -> "RunFolder":
+        """Return a copy of the trained run and its measurements in a folder, made where it is missing."""
+        other = RunFolder(out)
+        other.begin(self.read_config())
+        if not other.encoder.exists():
+            self.copy_files(other)
+        elif read_file(other.encoder) != read_encoder(self.encoder):
+            raise InputError(f"{out} has another encoder than {self.path}: take another --out.")
+        return other
+
+    def check_writable(self, remedy: str = "") -> None:
+        """Raise if this is the folder of an encoder that comes with the package; nothing is written there."""
+        if is_shipped(self.path):
+            name = self.path.name
+            usual = (
+                f"give --out FOLDER, in Python open_run({name!r}, out=FOLDER): it gets a copy of {name} with "
+                "what is measured."
+            )
+            raise InputError(f"{name} comes with the package, where nothing is written: {remedy or usual}")
+
     # ---- how far it has come ---------------------------------------------------------------------------
 
     def state(self) -> State:
         """Return how far the run has come; "record" is a finished one whose weights are gone."""
-        if self.encoder.exists():
+        if has_encoder(self.encoder):
             return "finished" if self.is_finished() else "trained"
         if saved(self.checkpoints):
             return "begun"
@@ -150,8 +181,8 @@ class RunFolder:
             raise InputError(f"{self.path} is a file: give the folder of a run.")
         if not self.config.exists():
             raise InputError(
-                f"{self.path} is no run folder: it has no {self.config.name}. "
-                f"`intnacl pretrain --out {self.path}` makes one."
+                f"{self.path} is no run folder: it has no {self.config.name}. `intnacl pretrain --out "
+                f"{self.path}` makes one; with the package come {', '.join(pretrained())}."
             )
         try:
             values = parse_json(read_file(self.config))

@@ -157,6 +157,7 @@ class Measurements:
     @contextmanager
     def alone(self, names: Iterable[str]) -> Iterator[None]:
         """Keep other processes from writing the files of these names; wait for those that are at it."""
+        self.folder.check_writable()
         make_folder(self.folder.measurements)
         with ExitStack() as stack:
             for path in [self.folder.measurements / f".{name}.lock" for name in sorted(set(names))]:

@@ -2,11 +2,13 @@
 
 run = intnacl.open_run("RUN")
 classifier = run.classifier("digits")
+encoder = intnacl.from_pretrained("RUN")  # the encoder alone
 """
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,7 +27,9 @@ from intnacl.evaluation.precision import exact_float32
 from intnacl.evaluation.probe import Classifier, ProbeConfig
 from intnacl.files import as_path
 from intnacl.models.encoders import Encoder
-from intnacl.models.weights import load_encoder
+from intnacl.models.hub import fetch, is_repository
+from intnacl.models.shipped import located
+from intnacl.models.weights import BEST_ENCODER, load_encoder, same_weights
 from intnacl.runs.attack import measure_attacks
 from intnacl.runs.config import RunConfig
 from intnacl.runs.folder import RunFolder
@@ -157,29 +161,35 @@ class Run:
 def open_run(
     path: str | Path | RunFolder,
     *,
+    out: str | Path | None = None,
     device: str | torch.device = "auto",
     root: str | Path | None = None,
     images: RunImages | None = None,
 ) -> Run:
-    """Open the folder of a trained run.
+    """Open a trained run.
 
     Args:
-        path: the run's folder.
+        path: the run's folder, or one of the names of `intnacl.pretrained()`.
+        out: a folder that gets a copy of the run, which is opened instead: what is measured is written there.
+            Nothing can be written to the runs that come with the package.
         device: of the encoder: auto, cpu, cuda, cuda:1 …
         root: where data sets are now, if not where the run was trained.
         images: those that are loaded already, by whoever trained the run.
     """
-    folder = path if isinstance(path, RunFolder) else RunFolder(as_path("path", path))
+    folder = path if isinstance(path, RunFolder) else RunFolder(located(as_path("path", path)))
     config = folder.read_config()
     folder.require_encoder()
     encoder, header, encoder_sha256 = load_encoder(folder.encoder)
     folder.check_measured_encoder(encoder_sha256)
+    if out is not None:
+        folder = folder.copy(as_path("out", out))
     placed = device if isinstance(device, torch.device) else pick_device(device)
     if images is None:
         images = RunImages(
             config if root is None else replace(config, root=absolute_root(str(as_path("root", root))))
         )
     images.side = header["image_size"]
+    encoder.record = partial(record_of, folder.path)
     return Run(
         folder=folder,
         config=config,
@@ -190,3 +200,47 @@ def open_run(
         device=placed,
         images=images,
     )
+
+
+def from_pretrained(path: str | Path, which: str = "last", *, revision: str | None = None) -> Encoder:
+    """Load an encoder in eval mode: pixels in [0, 1] -> features.
+
+    Args:
+        path: one of the names of `intnacl.pretrained()`, a run's folder, a folder that `save_pretrained` has
+            written, a .safetensors file, or a repository of the Hugging Face Hub, as in "organisation/name".
+            A path that exists goes before the other meanings, and names a repository only where there is no
+            folder "organisation".
+        which: of a run, the encoder after the last epoch ("last"), or, where the run held images out, that of
+            the epoch with the highest kNN accuracy on them ("best").
+        revision: of a repository: a branch, a tag or a commit; None: main.
+    """
+    check_choice("which", which, ("last", "best"))
+    found = located(as_path("path", path))
+    if revision is not None or (is_repository(str(path)) and not os.path.lexists(found)):
+        found = fetch(str(path), revision)
+    folder = found
+    if which == "best":
+        found = found / BEST_ENCODER
+        if not found.exists():
+            raise InputError(
+                f"which='best': {folder} has no {BEST_ENCODER}. Runs that hold images out (--holdout) and "
+                "watch the kNN accuracy on them write it when they end; for others, leave `which` out."
+            )
+    encoder = load_encoder(found).encoder
+    if folder.is_dir():
+        encoder.record = partial(record_of, folder)
+    return encoder
+
+
+def record_of(folder: Path, encoder: Encoder, place: str) -> "tuple[str, Result] | None":
+    """Return the model card and the figures of the encoder of a folder; None unless `encoder` is that one.
+
+    `place` is where the card says that the encoder is to be loaded from.
+    """
+    from intnacl.runs.export import saved_card
+
+    try:
+        same = same_weights(encoder, load_encoder(folder).encoder)
+    except InputError:  # the folder has gone since
+        return None
+    return saved_card(RunFolder(folder), encoder, place) if same else None

@@ -17,6 +17,7 @@ from intnacl.errors import InputError, InputWarning, check_choice
 from intnacl.files import parse_toml, read_file
 from intnacl.losses.config import PRESETS
 from intnacl.models.encoders import own_normalisation
+from intnacl.models.shipped import located
 from intnacl.runs.config import RunConfig, flatten, override, unused
 from intnacl.training.optimizers import RATE_OF_256, OptimizerConfig
 
@@ -232,8 +233,9 @@ def resolve(
         )
         own_values = {key: value for key, value in normalisation if key not in from_file | given}
         config = override(config, own_values)
-    if config.distill.teacher is not None:
-        config = override(config, {"distill.teacher": absolute_root(config.distill.teacher)})
+    teacher = config.distill.teacher
+    if teacher is not None and located(teacher) == Path(teacher):  # no shipped name
+        config = override(config, {"distill.teacher": absolute_root(teacher)})
     transfer = tuple(map(absolute_name, config.evaluation.transfer))
     config = replace(
         config,

@@ -8,7 +8,8 @@ from pathlib import Path
 from intnacl.attacks.autoattack import check_targets
 from intnacl.console import show
 from intnacl.errors import InputError
-from intnacl.files import as_path, make_folder, read_file, write_file
+from intnacl.files import as_path
+from intnacl.models.shipped import located
 from intnacl.runs.attack import planned_attacks
 from intnacl.runs.config import RunConfig
 from intnacl.runs.folder import RunFolder, default_folder, file_name
@@ -143,19 +144,14 @@ def take_teacher(config: RunConfig, teacher: RunFolder) -> None:
     There it is measured as the student is, and its own folder stays as it was. A teacher without a run, or
     one of other images, is not measured.
     """
-    given = RunFolder(str(config.distill.teacher))
+    given = RunFolder(located(str(config.distill.teacher)))
     if teacher.encoder.exists() or not given.config.exists():
         return
     begun = given.read_config()
     if (begun.dataset, begun.holdout, begun.size) != (config.dataset, config.holdout, config.size):
         return
-    make_folder(teacher.path)
     teacher.begin(replace(begun, root=config.root, probe=config.probe, evaluation=config.evaluation))
-    measured = given.measured_files() if begun.probe == config.probe else []
-    for file in (*measured, *given.trained_files()):  # the encoder last: with it the run is trained
-        place = teacher / str(file.relative_to(given.path))
-        make_folder(place.parent)
-        write_file(place, read_file(file))
+    given.copy_files(teacher, measured=begun.probe == config.probe)
 
 
 def check(config: RunConfig, images: RunImages) -> None:
