@@ -16,6 +16,7 @@ from intnacl.data.corruptions import SEVERITIES
 from intnacl.errors import InputError, check_choice
 from intnacl.evaluation import adversarial_probe, corruptions, hcl_probe, knn, probe
 from intnacl.evaluation.adversarial_probe import AlfConfig
+from intnacl.evaluation.confusion import confusion
 from intnacl.evaluation.precision import exact_float32
 from intnacl.evaluation.probe import Classifier, ProbeConfig
 from intnacl.runs.attack import describe, measure_attacks, planned_attacks
@@ -99,13 +100,18 @@ def _measure_finetuned(run: "Run", dataset: str) -> Measurement:
     def work() -> Figures:
         images = run.images.labelled(dataset)
         linear = load_head(run.folder.head, None).to(run.device)
-        accuracies = []
         with exact_float32():
-            for features_NF, split in zip(run.features(dataset), images, strict=True):
-                predicted_N = linear(features_NF).argmax(dim=1).cpu()
-                accuracies.append(100 * int((predicted_N == pair(split)[1]).sum()) / len(split))
-        figures = {"accuracy": accuracies[1], "train_accuracy": accuracies[0]}
-        figures["classes"] = linear.out_features
+            predicted = [linear(features_NF).argmax(dim=1).cpu() for features_NF in run.features(dataset)]
+        train, queries = (
+            100 * float((predicted_N == pair(split)[1]).double().mean())
+            for predicted_N, split in zip(predicted, images, strict=True)
+        )
+        figures: Figures = {
+            "accuracy": queries,
+            "train_accuracy": train,
+            "classes": linear.out_features,
+            "confusion": confusion(predicted[1], pair(images.queries)[1], linear.out_features),
+        }
         return cast(Figures, {**figures, **_facts(images), "classifier_sha256": settings["head"]})
 
     return run.measurements.measure("probe", settings, run.images, run.device, work)

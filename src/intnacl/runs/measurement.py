@@ -16,6 +16,7 @@ import torch
 from intnacl.attacks import autoattack
 from intnacl.attacks.named import AttackRow, AttackSettings
 from intnacl.evaluation import adversarial_probe, corruptions, hcl_probe, knn, probe, robustness
+from intnacl.evaluation.confusion import Confusion
 from intnacl.runs.heads import ProbeProtocol
 from intnacl.runs.images import Checksums, MeasuredSplit
 
@@ -63,6 +64,8 @@ class Figures(TypedDict, total=False):
     curve: list[float]
     classes: int
     class_names: list[str]
+    confusion: Confusion
+    """Of a linear probe; files of earlier versions have none."""
     classifier_sha256: str
     k: int
     temperature: float

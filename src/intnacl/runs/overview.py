@@ -8,6 +8,7 @@ from typing import Any, cast
 from intnacl.attacks.named import AttackRow
 from intnacl.data.corruptions import CORRUPTIONS
 from intnacl.data.datasets import is_at_path
+from intnacl.evaluation.confusion import balanced_accuracy, class_accuracies
 from intnacl.files import write_json
 from intnacl.runs.attack import BATCH, attack_warnings, attacks_at, group_attacks, group_rows, planned_attacks
 from intnacl.runs.config import to_dict
@@ -17,6 +18,7 @@ from intnacl.runs.measurement import KINDS, Kind, Measurement, current_format, p
 from intnacl.runs.opened import FEATURE_BATCH, Run
 from intnacl.runs.result import (
     Accuracy,
+    ClassFigures,
     CorruptionRow,
     KnnRow,
     ProbeRow,
@@ -155,7 +157,25 @@ class Overview:
         }
         if corrupted := self.corruptions():
             result["corruptions"] = corrupted
+        if classes := self.classes():
+            result["classes"] = classes
         return result
+
+    def classes(self) -> dict[str, ClassFigures]:
+        """Data set -> figures of its classes; none where an earlier version measured the probe."""
+        return {
+            name: {
+                "split": one.figures.get("split", "test"),
+                "protocol": one.protocol,
+                "balanced_accuracy": balanced_accuracy(counts),
+                "names": one.figures["class_names"][: len(counts)],
+                "images": [sum(row) for row in counts],
+                "accuracy": class_accuracies(counts),
+                "confusion": counts,
+            }
+            for name, one in self.probes.items()
+            if (counts := one.figures.get("confusion"))
+        }
 
     def corruptions(self) -> list[CorruptionRow]:
         """Accuracy on corrupted images, a row for each data set and protocol."""
@@ -270,6 +290,6 @@ def write_result(found: Overview) -> Result | None:
 
 def _shown(one: Measurement) -> dict[str, Any]:
     """Return a measurement's figures without what stands elsewhere in the result."""
-    hidden = ("curve", "class_names", "checksums")
+    hidden = ("curve", "class_names", "checksums", "confusion")
     figures = {key: value for key, value in one.figures.items() if key not in hidden}
     return {"dataset": one.dataset, "split": "test"} | figures
