@@ -27,7 +27,7 @@ from intnacl.plots.style import inline_svg
 from intnacl.runs.config import loss_name
 from intnacl.runs.examples import Examples, load_examples
 from intnacl.runs.folder import RunFolder
-from intnacl.runs.heads import PROTOCOL_NAMES
+from intnacl.runs.heads import FINETUNED, PROTOCOL_NAMES
 from intnacl.runs.measurement import Measurement, plain
 from intnacl.runs.opened import Run, open_run
 from intnacl.runs.overview import Overview, write_result
@@ -120,6 +120,7 @@ def render(found: Overview, result: Result) -> str:
         probe_curve=probe_curve,
         probes=_other_probes(found, result),
         corruptions=result.get("corruptions", []),
+        few_labels=result.get("few_labels"),
         classes=[_class_section(name, found) for name, found in result.get("classes", {}).items()],
         protocol_names=PROTOCOL_NAMES,
     )
@@ -214,7 +215,7 @@ def _other_probes(found: Overview, result: Result) -> list[dict[str, Any]]:
     rows = []
     for row in result["probes"]:
         own = own_protocol(result, row["dataset"])
-        if row["protocol"] == "aff":
+        if row["protocol"] in FINETUNED:
             rows.append({**row, "kind": "the run's own"})
             continue
         settings = plain({"probe": asdict(usual[row["protocol"]])})["probe"]  # type: ignore[call-overload]
@@ -230,6 +231,11 @@ def print_result(folder: RunFolder) -> None:
     at = radius_text(result)
     title = f"accuracy in percent of {images_measured_on(result)}" + (f"; attacks at {at}" if at else "")
     print_table(title, ["data set", "clean", *attack_heads(result)], accuracy_rows(result))
+    if few := result.get("few_labels"):
+        title = f"from {100 * few['labels']:g} % of the labels, {few['images']['train']:,} images, in percent"
+        rows = [["fine-tuned", two_decimals(few["finetuned"])]]
+        rows += [["linear probe, frozen encoder", two_decimals(few["probe"])]]
+        print_table(title, [few["dataset"], "accuracy"], rows)
     attacks = [
         row for name in result["accuracy"] for row in attack_rows(result, name) if not of_one_attack(row)
     ]
