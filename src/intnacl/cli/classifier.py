@@ -115,7 +115,7 @@ def predict(
     from intnacl.runs.predict import predict as predict_folder
 
     found = predict_folder(open_run(run, device=device, root=root), folder, dataset=dataset, out=out)
-    show(f"{found.images:,} pictures, {len(found.broken):,} broken ones left out")
+    show(f"{found.images:,} pictures classified, {len(found.broken):,} left out as broken")
     for name, reason in found.broken.items():
         show(f"  {name}: {reason}")
     show(f"written: {found.out}")
