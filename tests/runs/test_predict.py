@@ -29,7 +29,7 @@ def rows(path: Path) -> list[dict[str, str]]:
 
 @pytest.fixture
 def pictures(tmp_path: Path) -> Path:
-    """Test digits as pictures: flat, in folders, below folders, and behind links; two are broken."""
+    """Test digits as pictures: flat, in folders, below folders, and behind links; four are broken."""
     folder, digits = tmp_path / "pictures", load("digits", "test")
     for number in range(140):
         place = folder / ("", "some", "some/more")[number % 3] / f"{number:03d}, ü.png"
@@ -41,6 +41,8 @@ def pictures(tmp_path: Path) -> Path:
     shutil.copy(folder / "000, ü.png", folder / ".hidden" / "copy.png")
     (folder / "some" / "around").symlink_to(folder)
     (folder / "text.txt").touch()
+    os.mkfifo(folder / "pipe.png")
+    (folder / "gone.png").symlink_to(folder / "nowhere.png")
     return folder
 
 
@@ -51,7 +53,7 @@ def test_each_picture_has_the_class_and_confidence_of_the_runs_classifier(tmp_pa
     found = predict(run, pictures)
     assert found.out.parent == run.folder.path
     assert found.images == 140
-    assert list(found.broken) == ["some/empty.png", "some/notes.jpg"]
+    assert list(found.broken) == ["gone.png", "pipe.png", "some/empty.png", "some/notes.jpg"]
     assert "cannot identify image file" in found.broken["some/notes.jpg"]
     table = rows(found.out)
     names = [row["file"] for row in table]

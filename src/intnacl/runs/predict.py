@@ -102,7 +102,7 @@ def predict(
             count += len(whole)
             advance(len(found))
         if not count:
-            first = next(f"{name}: {reason}" for name, reason in broken.items())
+            first = next((f"{name}: {reason}" for name, reason in broken.items()), "they are gone")
             raise InputError(f"{folder}: no picture could be decoded; the first: {first}.")
     return Predictions(out=path, images=count, broken=broken)
 
@@ -116,6 +116,8 @@ def _decoded(files: Iterator[Path], size: int) -> Iterator[dict[Path, Pixels | B
     """Yield the pixels (3, S, S) of a batch of files at a time, decoded one batch ahead."""
 
     def decode(path: Path) -> Pixels | Broken:
+        if not path.is_file():  # reading a pipe could wait for ever
+            return Broken("no regular file, or a broken link")
         try:
             return attempt(Item(path.name, path, -1), size)
         except InputError as error:  # it may not be read, or has vanished
