@@ -229,7 +229,8 @@ def embed(
 
     The images need no labels. `numpy.load(FILE)` holds `features` (images × features) and, where the data
     set has them, `names` (paths below the folder), `labels` and `classes`; a parquet file has a row an image.
-    A PNG of the same name shows some images, each with its nearest neighbours by cosine.
+    A PNG of the same name shows some images, each with its nearest neighbours by cosine. Features are stored
+    in pieces as they are computed: memory does not grow with the images, and a stopped command goes on.
 
     **Examples**
 

@@ -88,15 +88,14 @@ class Dataset(ImageSet):
         assert self.labels is not None
         order_N = self._balanced_order(seed, LABELLED)
         chosen = order_N[: max(1, round(share * len(self)))]
-        present, found = (torch.bincount(labels_N, minlength=len(self.classes)) > 0
-                          for labels_N in (self.labels, self.labels[chosen]))  # fmt: skip
-        if empty := (present & ~found).nonzero()[:, 0].tolist():
+        present = set(self.labels.tolist())
+        if empty := sorted(present - set(self.labels[chosen].tolist())):
             some = ", ".join(self.classes[label] for label in empty[:5]) + ", …" * (len(empty) > 5)
-            first_C = [int((self.labels[order_N] == label).nonzero()[0, 0]) for label in empty]
-            least = math.ceil(1000 * (max(first_C) + 1) / len(self)) / 10
+            last = max(int((self.labels[order_N] == label).nonzero()[0, 0]) for label in empty)
+            least = math.ceil(1000 * (last + 1) / len(self)) / 10  # percent, with which all have some
             raise InputError(
                 f"{100 * share:g} % of the {len(self):,} labels of {self.name!r} are {len(chosen)} images, "
-                f"and {len(empty)} of {int(present.sum())} classes have none of them ({some}): take "
+                f"and {len(empty)} of {len(present)} classes have none of them ({some}): take "
                 f"{least:g} % or more."
             )
         return self._part(chosen.sort().values, self.split)

@@ -86,7 +86,7 @@ def features_in_pieces(run: Run, images: Dataset, path: Path) -> Iterator[Featur
         if state == "busy":
             raise InputError(f"another process is writing {path}: wait until it ends, or take another --out.")
         if read_json(pieces.folder / "begun.json", dict[str, Any]) != begun:
-            for old in pieces.folder.glob("*.npy"):
+            for old in pieces.folder.glob("[0-9]*"):
                 old.unlink()
             write_json(pieces.folder / "begun.json", begun)
         left = [start for start in range(0, len(images), PIECE) if not pieces.path(start).exists()]

@@ -53,7 +53,7 @@ def share_of_labels(text: str) -> float:
 def finetuning_of(
     run: Run, dataset: str, changes: Mapping[str, Any] | None = None, *, labels: float = 1.0
 ) -> RunConfig:
-    """Return the configuration that fine-tunes a run's encoder adversarially, as AFF does.
+    """Return the configuration that fine-tunes a run's encoder as AFF does, on a share of the labels.
 
     `changes` are settings of `train` and `finetune` by their dotted names, and `seed`. Everything is measured
     as in the run, on the same split.

@@ -108,7 +108,7 @@ def _measure_finetuned(run: "Run", dataset: str) -> Measurement:
         with exact_float32():
             predicted = [linear(features_NF).argmax(dim=1).cpu() for features_NF in run.features(dataset)]
         train, queries = (
-            100 * float((predicted_N == pair(split)[1]).double().mean())
+            100 * int((predicted_N == pair(split)[1]).sum()) / len(split)
             for predicted_N, split in zip(predicted, images, strict=True)
         )
         figures: Figures = {
