@@ -20,8 +20,8 @@ OPENING = """# Settings
 
 This page lists everything that a run depends on, by dotted name. Change a setting on the command line of
 `run`, `pretrain`, `supervised` or `reproduce`, such as `--set loss.temperature=0.2 encoder.name=resnet34`.
-`probe` takes those of `probe` and, by its protocol, those of `alf`, or of `finetune` and `train`. The first
-three commands also take a TOML file as `--config`:
+`probe` takes those of `probe` and, by its protocol, those of `alf`, or of `finetune` and `train`; the
+command `finetune` takes the latter. The first three commands also take a TOML file as `--config`:
 
 ```toml
 dataset = "folder:~/images"

@@ -20,12 +20,26 @@ ENVIRONMENT = os.environ | {"GLOO_SOCKET_IFNAME": "lo", "PYTHONUNBUFFERED": "1"}
 
 
 def start(
-    out: Path, *more: str, ranks: int = 1, options: tuple[str, ...] = (), **environment: str
+    out: Path,
+    *more: str,
+    command: tuple[str, ...] = SMALL,
+    ranks: int = 1,
+    options: tuple[str, ...] = (),
+    **environment: str,
 ) -> subprocess.Popen[str]:
     """A run into the folder `out`, under torchrun if it has several ranks."""
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), *options]
     return subprocess.Popen(
-        [sys.executable, *(launcher if ranks > 1 else []), "-m", "intnacl", *SMALL, *more, "--out", str(out)],
+        [
+            sys.executable,
+            *(launcher if ranks > 1 else []),
+            "-m",
+            "intnacl",
+            *command,
+            *more,
+            "--out",
+            str(out),
+        ],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

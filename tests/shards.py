@@ -10,6 +10,8 @@ import numpy as np
 from PIL import Image
 from sklearn.datasets import load_sample_images
 
+from intnacl.data.index import RECORD
+
 
 @cache
 def photographs() -> tuple[Image.Image, ...]:
@@ -41,6 +43,16 @@ def write_shard(path: Path, members: dict[str, bytes]) -> None:
             info = tarfile.TarInfo(name)
             info.size = len(data)
             tar.addfile(info, io.BytesIO(data))
+
+
+def lengthen_index(root: Path, count: int) -> None:
+    """Let the one index in the cache below `root` have `count` images, which lie at the same places."""
+    (entry,) = (root / "cache").glob("index-*")
+    facts = json.loads((entry / "index.json").read_text())
+    np.resize(np.fromfile(entry / "table.bin", RECORD), count).tofile(entry / "table.bin")
+    (entry / "names.bin").write_bytes(b"x" * count)
+    np.arange(1, count + 1, dtype="<u8").tofile(entry / "name_ends.u64")
+    (entry / "index.json").write_text(json.dumps(facts | {"count": count}))
 
 
 def write_shards(

@@ -52,7 +52,7 @@ def test_files_are_written_with_the_folders_above_them(tmp_path):
     files.write_file(tmp_path / "sub" / "a", b"whole")
     assert (tmp_path / "sub" / "a").read_bytes() == b"whole"
     files.write_json(tmp_path / "new" / "b", {"ü": (1, 2)})
-    assert (tmp_path / "new" / "b").read_text() == '{\n "ü": [\n  1,\n  2\n ]\n}'
+    assert (tmp_path / "new" / "b").read_text() == '{\n "ü": [1, 2]\n}'
     before = (tmp_path / "sub" / "a").stat()
     files.write_file(tmp_path / "sub" / "a", b"whole")  # nothing to do
     assert (tmp_path / "sub" / "a").stat().st_ino == before.st_ino

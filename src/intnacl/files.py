@@ -7,6 +7,7 @@ sees half a file. That alone keeps files safe. A lock also keeps other processes
 import errno
 import json
 import os
+import re
 import shutil
 import tempfile
 import tomllib
@@ -215,8 +216,9 @@ def write_text(path: Path, content: str) -> None:
 
 
 def write_json(path: Path, content: Mapping[str, object]) -> None:
-    """Write a file of JSON as `write_file` does."""
-    write_text(path, json.dumps(content, indent=1, ensure_ascii=False))
+    """Write a file of JSON as `write_file` does, each list of numbers on one line."""
+    text = json.dumps(content, indent=1, ensure_ascii=False)  # in whose texts a line break is escaped
+    write_text(path, re.sub(r"\[\n([-+.\w\s,]*)\]", lambda found: f"[{' '.join(found[1].split())}]", text))
 
 
 @contextmanager

@@ -9,6 +9,7 @@ import pytest
 from command_line import TINY, intnacl
 from intnacl.cli import app
 from intnacl.runs import commands
+from tiny_run import trained, write_images
 
 
 def done(*words: object) -> str:
@@ -61,6 +62,27 @@ def test_flags_reach_what_a_command_does(command, flags, monkeypatch):
     app([command, "RUN", *(word for pair in words for word in pair)], result_action="return_value")
     assert given == {name: calls[0][name] for name in given}
     assert calls[0]["path"] == Path("RUN")
+
+
+def test_a_share_of_labels_and_pictures_from_the_command_line(tmp_path):
+    run, pictures = trained(tmp_path).folder.path, tmp_path / "test" / "cat"
+    short = ("--epochs", "2", "--seed", "1", "--device", "cpu", "--set", "train.batch_size=48")
+    printed = done("finetune", run, "--labels", "10%", *short)
+    assert "from 10 % of the labels, 144 images" in printed
+    out = Path(f"{run}-labels-10percent")
+    result = json.loads((out / "result.json").read_text())
+    assert (result["few_labels"]["seed"], result["few_labels"]["labels"]) == (1, 0.1)
+    assert "linear probe, frozen encoder" in done("finetune", run, "--labels", "10%", *short)  # as it stands
+    write_images(tmp_path)
+    (pictures / "damaged.png").write_text("no picture")
+    printed = done("predict", out, pictures, "--out", tmp_path / "p.csv", "--device", "cpu")
+    assert "6 pictures classified, 1 left out as broken\n  damaged.png: UnidentifiedImageError" in printed
+    head, *rows = (tmp_path / "p.csv").read_text().splitlines()
+    assert head == "file,class,confidence"
+    assert [row.split(",")[0] for row in rows] == [f"{number}.png" for number in range(6)]
+    refused = intnacl("finetune", run, "--labels", "0.1")
+    assert refused.returncode == 2
+    assert "labels='0.1' is no share of the labels" in refused.stderr
 
 
 def test_flags_of_probe_are_settings_of_the_probe(monkeypatch):

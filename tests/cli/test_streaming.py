@@ -1,6 +1,5 @@
 """Streamed runs in processes of their own: killed, resumed, on two ranks, and with workers that die."""
 
-import json
 import os
 import random
 import signal
@@ -9,13 +8,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from intnacl.data import load
-from intnacl.data.index import RECORD
 from processes import encoder, finish, kill, log, newest_step, start, wait_until
-from shards import write_shards
+from shards import lengthen_index, write_shards
 
 Start = Callable[..., subprocess.Popen[str]]
 
@@ -76,6 +73,37 @@ def test_killed_at_random_moments_it_ends_in_the_same_bytes_and_leaves_no_proces
     assert log(out) == log(whole)
 
 
+IMAGENET = (
+    "pretrain", "--recipe", "imagenet", "--device", "cpu", "--stream", "always", "--epochs", "2",
+    "--batch-size", "16", "--set", "train.save_steps=2", "train.monitor_epochs=0", "train.precision=fp32",
+    "train.workers=2",
+)  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_the_imagenet_recipe_resumes_to_the_same_bytes(tmp_path):
+    """On 200 photographs of 500×375 at 224 pixels, 24 updates of its ResNet-50, a quarter as wide."""
+    name = write_shards(tmp_path / "shards", 200, size=(500, 375))
+    narrow = ("encoder.width=16", "--dataset", name, "--root", str(tmp_path / "root"))
+    whole, out = tmp_path / "whole", tmp_path / "run"
+    code, text = finish(start(whole, *narrow, command=IMAGENET), timeout=900)
+    assert code == 0, text
+    assert "train: 200 images, 224×224, 4 classes, streamed" in text
+    draw = random.Random()
+    for step in (1, 8, 18):  # before an epoch ends, and after
+        process = start(out, *narrow, command=IMAGENET)
+        wait_until(lambda step=step: newest_step(out) >= step, process, timeout=600)
+        time.sleep(draw.uniform(0, 2))
+        kill(process)
+    code, text = finish(start(out, *narrow, command=IMAGENET), timeout=900)
+    assert code == 0, text
+    assert "going on from step" in text
+    assert encoder(out) == encoder(whole)
+    assert log(out) == log(whole)
+    assert log(out)[-1]["step"] == 24
+
+
 def test_a_dead_worker_is_named_and_the_run_goes_on(tmp_path, streamed, whole):
     out = tmp_path / "run"
     process = streamed(out)
@@ -107,12 +135,7 @@ def test_memory_does_not_grow_with_the_number_of_images(tmp_path):
     for count in (50_000, 1_000_000):
         root = tmp_path / f"root{count}"
         load(name, size=16, root=root, room=0)
-        (entry,) = (root / "cache").glob("index-*")
-        facts = json.loads((entry / "index.json").read_text())  # of as many images, at the same places
-        np.resize(np.fromfile(entry / "table.bin", RECORD), count).tofile(entry / "table.bin")
-        (entry / "names.bin").write_bytes(b"x" * count)
-        np.arange(1, count + 1, dtype="<u8").tofile(entry / "name_ends.u64")
-        (entry / "index.json").write_text(json.dumps(facts | {"count": count}))
+        lengthen_index(root, count)
         out, data = tmp_path / f"run{count}", ("--dataset", name, "--root", str(root), "--size", "16")
         settings = ("train.batch_size=32", "train.workers=2", "encoder.name=small", "train.save_steps=200")
         process = start(out, *settings, "train.monitor_epochs=0", *data, "--stream", "always")

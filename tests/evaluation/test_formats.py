@@ -33,9 +33,12 @@ def near(accuracy: float | list[float]) -> object:
 def test_probe(encoder):
     assert probe.FORMAT == 1
     _, figures = probe.evaluate(encoder, TRAIN, TEST, ProbeConfig(epochs=3, lr=0.01))
+    assert len(figures.pop("confusion")) == 10
     best = {"best_accuracy": near(21.0), "best_epoch": 3, "curve": near([13.5, 14.0, 21.0])}
     assert figures == {"accuracy": near(21.0), "train_accuracy": near(29.33), "classes": 10, **best}
     _, figures = probe.evaluate(encoder, TRAIN, TEST, LBFGS)
+    counts = figures.pop("confusion")
+    assert [counts[i][i] for i in range(10)] == pytest.approx([18, 15, 17, 16, 19, 19, 22, 17, 14, 19], abs=1)
     assert figures == {"accuracy": near(88.0), "train_accuracy": near(100.0), "classes": 10}
 
 

@@ -100,8 +100,9 @@ def test_the_change_of_an_adversarial_view_is_shown_around_grey():
 
 def test_neighbours_are_those_of_the_largest_cosine_and_never_the_image_itself():
     features = torch.tensor([[1.0, 0.0], [9.0, 1.0], [0.0, 1.0], [1.0, 1.0]])
-    assert nearest(features, torch.tensor([0, 2]), 2).tolist() == [[1, 3], [3, 1]]
-    assert nearest(features, torch.tensor([0]), 9).shape == (1, 3)
+    for pieces in ([features], features.split(3), features.split(1)):
+        assert nearest(pieces, torch.tensor([0, 2]), 2).tolist() == [[1, 3], [3, 1]]
+        assert nearest(pieces, torch.tensor([0]), 9).shape == (1, 3)
 
 
 def test_examples_show_images_perturbations_and_predictions(monkeypatch):

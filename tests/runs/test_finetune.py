@@ -1,6 +1,7 @@
-"""The protocols slf, alf and aff: each classifier is measured by itself, and aff resumes exactly."""
+"""The protocols: each classifier is measured by itself, and those of fine-tuning resume exactly."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,16 +10,25 @@ import torch
 
 from intnacl.attacks.named import named_attack
 from intnacl.errors import InputError
+from intnacl.evaluation import probe
 from intnacl.evaluation.adversarial_probe import AlfConfig
 from intnacl.runs.commands import corruptions_command
-from intnacl.runs.finetune import AFF, finetuned_folder, finetuning_of
+from intnacl.runs.finetune import (
+    AFF,
+    clean_finetuning_of,
+    finetuned_folder,
+    finetuning_of,
+    share_of_labels,
+)
 from intnacl.runs.folder import RunFolder
 from intnacl.runs.objective import training_images
 from intnacl.runs.opened import open_run
 from intnacl.runs.overview import Overview
+from intnacl.runs.page import print_result
 from intnacl.runs.result import best_rows
 from intnacl.runs.stages import train_and_measure
 from intnacl.training.stop import Stop
+from mistakes import must_refuse
 from tiny_run import CPU, HERE, forbid_evaluation, measured, trained
 
 SHORT = {
@@ -99,11 +109,82 @@ def test_fine_tuning_begins_with_the_runs_encoder_and_takes_a_share_of_each_clas
     assert len(some) == 144
     counts = torch.bincount(some.labels)
     assert counts.max() - counts.min() <= 2
-    assert finetuned_folder(run, "digits").path == Path(f"{run.folder}-aff")
+    assert finetuned_folder(run, config).path == Path(f"{run.folder}-aff")
     other = replace(config, finetune=replace(config.finetune, encoder_sha256="0" * 64))
     with pytest.raises(InputError, match="another encoder than fine-tuning began with"):
         train_and_measure(other, RunFolder(tmp_path / "other"), HERE, Stop())
     assert not (tmp_path / "other").exists()
+
+
+def test_clean_fine_tuning_stands_beside_the_probe_on_the_same_labels_and_resumes_exactly(tmp_path, capsys):
+    source = trained(tmp_path)
+    short = {"train.epochs": 3, "train.batch_size": 72, "train.save_steps": 1}
+    config = clean_finetuning_of(source, "digits", 0.1, short)
+    config = replace(config, evaluation=replace(config.evaluation, eps=(0.05,), attacks=("fgsm",)))
+    once, often = RunFolder(tmp_path / "once"), RunFolder(tmp_path / "often")
+    assert train_and_measure(config, once, HERE, Stop()) is None
+    while train_and_measure(config, often, HERE, Stop(max_minutes=1e-9)) is not None:
+        if often.encoder.exists():  # measured in one go
+            assert train_and_measure(config, often, HERE, Stop()) is None
+            break
+    assert once.encoder.read_bytes() == often.encoder.read_bytes() != source.folder.encoder.read_bytes()
+    assert once.head.read_bytes() == often.head.read_bytes()
+    result = json.loads(once.result.read_text())
+    assert result["few_labels"] == json.loads(often.result.read_text())["few_labels"]
+    run = open_run(once, device=CPU)
+    queries, some = run.images.labelled("digits").queries, training_images(config, run.images)
+    with torch.no_grad():
+        right = (run.classifier()(queries.images / 255).argmax(1) == queries.labels).float().mean()
+    assert result["accuracy"]["digits"]["protocol"] == "sff"
+    assert result["accuracy"]["digits"]["clean"] == pytest.approx(100 * float(right), abs=0.3)
+    assert result["classes"]["digits"]["protocol"] == "sff"
+    wanted = (some.images, some.labels), (queries.images, queries.labels)
+    _, frozen = probe.evaluate(source.encoder, *wanted, config.probe)
+    assert result["few_labels"] == {
+        "dataset": "digits", "split": "test", "labels": 0.1, "seed": 0, "images": {"train": 144, "test": 355},
+        "finetuned": result["accuracy"]["digits"]["clean"],
+        "probe": pytest.approx(frozen["accuracy"], abs=0.6),
+    }  # fmt: skip
+    assert [row["protocol"] for row in result["attacks"]] == ["sff", "sff"]
+    assert f"frozen encoder)</td><td>{result['few_labels']['probe']:.2f}</td>" in once.page.read_text()
+    print_result(once)
+    assert "from 10 % of the labels, 144 images" in capsys.readouterr().out
+    must_refuse(run.classifier, r"has no fine-tuned classifier .*probe \S+ --protocol aff", protocol="aff")
+    must_refuse(source.classifier, r"has no fine-tuned classifier .*`intnacl finetune", protocol="sff")
+
+
+def test_labels_are_chosen_by_seed_the_same_share_of_every_class(tmp_path):
+    run = trained(tmp_path)
+
+    def chosen(labels, seed):
+        config = clean_finetuning_of(run, "digits", labels, {"seed": seed})
+        return training_images(config, run.images)
+
+    few, more = chosen(0.01, 3), chosen(0.1, 3)
+    assert sorted(torch.bincount(few.labels, minlength=10).tolist()) == [1] * 6 + [2] * 4
+    assert set(few.index.tolist()) < set(more.index.tolist())
+    assert torch.equal(few.index, chosen(0.01, 3).index)
+    assert not torch.equal(few.index, chosen(0.01, 4).index)
+    assert few.checksum == run.images.training().checksum  # it is a part of these
+    must_refuse(chosen, 0.004, 3, r"0\.4 % of the 1,442 labels of 'digits' are 6 images, and 4 of 10 classes")
+    with pytest.raises(InputError) as refusal:
+        chosen(0.004, 3)
+    least = float(re.search(r"take ([\d.]+) % or more", str(refusal.value))[1])
+    assert len(set(chosen(least / 100, 3).labels.tolist())) == 10
+    config = clean_finetuning_of(run, "digits", 0.004)
+    must_refuse(train_and_measure, config, RunFolder(tmp_path / "few"), HERE, Stop(), "classes have none")
+    assert not (tmp_path / "few").exists()
+
+
+def test_a_share_of_the_labels_is_a_percentage_or_all(tmp_path):
+    assert [share_of_labels(text) for text in ("1%", "10%", "0.5%", "all")] == [0.01, 0.1, 0.005, 1.0]
+    for text in ("1", "0.1", "0%", "101%", "few", "nan%", ""):
+        must_refuse(share_of_labels, text, f"labels='{text}' is no share of the labels: give a percentage")
+    run = trained(tmp_path)
+    for labels, epochs, name in ((0.01, 60, "labels-1percent"), (1.0, 30, "labels-all")):
+        config = clean_finetuning_of(run, "digits", labels)
+        assert config.train.epochs == epochs
+        assert finetuned_folder(run, config).path == Path(f"{run.folder}-{name}")
 
 
 def test_corruptions_are_measured_once_each_and_their_mean_takes_all(tmp_path, monkeypatch, capsys):

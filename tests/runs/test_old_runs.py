@@ -64,6 +64,7 @@ def test_a_finished_run_opens_and_is_not_measured_again(tmp_path, monkeypatch, n
     assert {path: path.read_bytes() for path in folder.measured_files()} == before
     text = folder.page.read_text()
     assert "Under attack: digits" in text
+    assert "Classes: digits" not in text  # nor was the confusion, and no probe is fitted again for it
     assert "before and after the attack" not in text  # no images were stored
 
 

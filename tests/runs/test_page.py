@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from intnacl.console import two_decimals
+from intnacl.evaluation.confusion import class_accuracies
 from intnacl.runs.attack import AttackGroup, attacks_at, group_rows, measure_attacks
 from intnacl.runs.folder import RunFolder
 from intnacl.runs.measure import measure_hcl_probe, measure_knn, measure_probe
@@ -44,7 +45,9 @@ def test_it_needs_no_other_file_and_shows_figures_and_drawings(tmp_path):
     run = measured(tmp_path)
     text = re.sub(r"\s+", " ", run.folder.page.read_text())
     tags = Tags(text)
-    assert tags.seen.count("svg") == 7  # robustness, examples in halves, loss, accuracies, rank, probe
+    assert (
+        tags.seen.count("svg") == 8
+    )  # robustness, examples in halves, confusion, loss, accuracies, rank, probe
     assert all(link.startswith(("data:", "#")) for link in tags.links)
     assert "script" not in tags.seen
     assert "prefers-color-scheme: dark" in text
@@ -72,11 +75,11 @@ def test_without_stored_images_of_its_attacks_a_page_goes_without_their_picture(
     """As that of a run of an earlier version."""
     name, run = write_images(tmp_path / "images"), measured(tmp_path)
     measure_attacks(run, name, attacks_at(["fgsm"], 0.02, None))
-    assert Tags(page_of(run)).seen.count("svg") == 10
+    assert Tags(page_of(run)).seen.count("svg") == 12
     run.folder.examples(name).unlink()
     text = page_of(run)
     assert f"Under attack: {name}" in text
-    assert Tags(text).seen.count("svg") == 8
+    assert Tags(text).seen.count("svg") == 10
     assert "None" not in text
 
 
@@ -164,6 +167,32 @@ def test_it_fits_every_screen(browser, tmp_path, width):
     )
     assert min(browser.js(parts)) > 0.9, "a chart leaves its card empty"
     assert browser.complaints == []
+
+
+def test_classes_are_shown_and_of_many_the_worst_and_the_most_confused(tmp_path):
+    run = measured(tmp_path)
+    found, result = Overview(run), Overview(run).result()
+    figures, row = result["classes"]["digits"], result["accuracy"]["digits"]
+    diagonal = [counts[i] for i, counts in enumerate(figures["confusion"])]
+    assert 100 * sum(diagonal) / sum(figures["images"]) == pytest.approx(row["clean"])
+    assert figures["names"] == [str(digit) for digit in range(10)]
+    assert figures["accuracy"] == [100 * n / of for n, of in zip(diagonal, figures["images"], strict=True)]
+    text = render(found, result)
+    assert f"Balanced accuracy {figures['balanced_accuracy']:.2f} %" in text
+    for name, accuracy, images in zip(
+        *(figures[key] for key in ("names", "accuracy", "images")), strict=True
+    ):
+        assert f"<tr><td>{name}</td><td>{accuracy:.2f}</td><td>{images}</td></tr>" in text
+    counts = [[90 if i == j else 10 * (j == i + 1) for j in range(200)] for i in range(200)]
+    counts[7] = [0] * 200  # without test images
+    counts[5][9], counts[5][5] = 40, 50
+    many = {"names": [f"n{i}" for i in range(200)], "accuracy": class_accuracies(counts), "confusion": counts}
+    text = render(found, result | {"classes": {"digits": figures | many | {"images": [*map(sum, counts)]}}})
+    assert '<td>n5</td><td class="words">n9</td><td>40</td><td>40.00</td>' in text
+    assert "<tr><td>n5</td><td>50.00</td>" in text
+    assert "The accuracy of the other 190 classes" in text
+    assert "<span>n7 –</span>" in text
+    assert len(text) < 300_000
 
 
 @pytest.fixture

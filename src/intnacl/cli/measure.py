@@ -1,8 +1,7 @@
 """`intnacl probe`, `knn`, `attack`, `embed` and `export`: what is done with a trained run."""
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 from cyclopts import Parameter
 
@@ -75,7 +74,9 @@ def probe(
     given = {f"{part}.epochs": epochs, f"{part}.batch_size": batch_size, f"{part}.lr": lr}
     changes = {key: value for key, value in given.items() if value is not None} | pairs(set_)
     if protocol == "aff":
-        _finetune(run, dataset, changes, out, root, device, max_minutes)
+        from intnacl.cli.classifier import finetune_and_measure
+
+        finetune_and_measure(run, dataset, changes, out, root, device, max_minutes)
     if max_minutes is not None:
         raise InputError(
             "--max-minutes belongs to --protocol aff: leave it out, other probes run to their end."
@@ -83,43 +84,6 @@ def probe(
     from intnacl.runs.commands import probe_command
 
     probe_command(run, dataset, protocol, changes, device, root, out)
-
-
-def _finetune(
-    path: Path,
-    datasets: Sequence[str],
-    changes: Mapping[str, object],
-    out: Path | None,
-    root: Path | None,
-    device: str,
-    max_minutes: float | None,
-) -> NoReturn:
-    """Fine-tune a run's encoder adversarially and measure it, in a run folder of its own."""
-    from intnacl.cli.train import end
-    from intnacl.console import show
-    from intnacl.errors import check_choice
-    from intnacl.runs.config import SETTINGS
-    from intnacl.runs.finetune import finetuned_folder, finetuning_of
-    from intnacl.runs.folder import RunFolder
-    from intnacl.runs.opened import open_run
-    from intnacl.runs.page import print_result
-    from intnacl.runs.stages import train_and_measure
-    from intnacl.training.ranks import ranks
-    from intnacl.training.stop import Stop
-
-    if len(datasets) > 1:
-        raise InputError(f"--dataset {' '.join(datasets)}: --protocol aff takes one, as it writes one run.")
-    for key in changes:
-        check_choice("setting", key, [name for name in SETTINGS if name.startswith(("finetune.", "train."))])
-    with ranks(device) as here, Stop(max_minutes) as stop:
-        run = open_run(path, device=here.device, root=root)
-        (name,) = run.named(datasets)
-        config = finetuning_of(run, name, changes)
-        folder = RunFolder(out) if out else finetuned_folder(run, name)
-        reason = train_and_measure(config, folder, here, stop, show)
-        if reason is None and here.main:
-            print_result(folder)
-    end(reason, here)
 
 
 def knn(
@@ -277,7 +241,8 @@ def embed(
 
     The images need no labels. `numpy.load(FILE)` holds `features` (images × features) and, where the data
     set has them, `names` (paths below the folder), `labels` and `classes`; a parquet file has a row an image.
-    A PNG of the same name shows some images, each with its nearest neighbours by cosine.
+    A PNG of the same name shows some images, each with its nearest neighbours by cosine. Features are stored
+    in pieces as they are computed: memory does not grow with the images, and a stopped command goes on.
 
     **Examples**
 

@@ -5,6 +5,7 @@ Shapes: N images, 3 channels, H rows, W columns.
 
 import hashlib
 import json
+import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -16,7 +17,8 @@ from intnacl.data.images import ImageSet
 from intnacl.data.streamed import StreamedImages, part_of
 from intnacl.errors import InputError, printable
 
-HOLD_OUT = 0xFFFFFFFF  # in the place of the epoch: no epoch shuffles images as the hold-out does
+# In the place of the epoch: no epoch shuffles images as these do.
+HOLD_OUT, LABELLED = 0xFFFFFFFF, 0xFFFFFFFE
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -77,16 +79,37 @@ class Dataset(ImageSet):
                 f"holdout={count} of the {len(self):,} training images of {self.name!r}: take at least 1 and "
                 "leave some to train on."
             )
+        held = self._balanced_order(0, HOLD_OUT)[:count].sort().values
+        kept = torch.ones(len(self), dtype=torch.bool).index_fill(0, held, False).nonzero()[:, 0]
+        return self._part(kept, self.split), self._part(held, "holdout")
+
+    def labelled_share(self, share: float, seed: int) -> "Dataset":
+        """Return a share of labelled images, the same of every class to within one image, chosen by seed."""
+        assert self.labels is not None
+        order_N = self._balanced_order(seed, LABELLED)
+        chosen = order_N[: max(1, round(share * len(self)))]
+        present = set(self.labels.tolist())
+        if empty := sorted(present - set(self.labels[chosen].tolist())):
+            some = ", ".join(self.classes[label] for label in empty[:5]) + ", …" * (len(empty) > 5)
+            last = max(int((self.labels[order_N] == label).nonzero()[0, 0]) for label in empty)
+            least = math.ceil(1000 * (last + 1) / len(self)) / 10  # percent, with which all have some
+            raise InputError(
+                f"{100 * share:g} % of the {len(self):,} labels of {self.name!r} are {len(chosen)} images, "
+                f"and {len(empty)} of {len(present)} classes have none of them ({some}): take "
+                f"{least:g} % or more."
+            )
+        return self._part(chosen.sort().values, self.split)
+
+    def _balanced_order(self, seed: int, stream: int) -> Tensor:
+        """Return a random order of the images, (N,), in whose beginnings every class has the same share."""
         n = len(self)
         labels_N = torch.zeros(n, dtype=torch.int64) if self.labels is None else self.labels
-        shuffled_N = permutation(0, HOLD_OUT, n)
+        shuffled_N = permutation(seed, stream, n)
         by_class_N = shuffled_N[labels_N[shuffled_N].argsort(stable=True)]  # in random order in each class
         size_C = torch.bincount(labels_N)
         rank_N = torch.arange(n) - (size_C.cumsum(0) - size_C)[labels_N[by_class_N]]
         quantile_N = (rank_N + 0.5) / size_C[labels_N[by_class_N]]
-        held = by_class_N[quantile_N.argsort(stable=True)[:count]].sort().values
-        kept = torch.ones(n, dtype=torch.bool).index_fill(0, held, False).nonzero()[:, 0]
-        return self._part(kept, self.split), self._part(held, "holdout")
+        return by_class_N[quantile_N.argsort(stable=True)]
 
     def _part(self, index: Tensor, split: str) -> "Dataset":
         images, names = part_of(self.images, index), self.names

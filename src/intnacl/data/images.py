@@ -8,7 +8,7 @@ import math
 import os
 import re
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import islice
@@ -102,6 +102,23 @@ def numbered_classes(count: int, origin: Path) -> tuple[str, ...]:
     if count > MOST_CLASSES:
         raise InputError(f"{origin}: label {count - 1} is no class: number them 0, 1, 2 …")
     return tuple(map(str, range(count)))
+
+
+def walk_images(folder: Path, unreadable: Callable[[OSError], None]) -> Iterator[Path]:
+    """Yield the visible images at any depth below a folder, sorted by name in each.
+
+    The names of one folder are in memory at a time. Links to folders are followed, each folder once.
+    `unreadable` is told of folders that cannot be listed.
+    """
+    seen: set[tuple[int, int]] = set()
+    for place, folders, files in os.walk(folder, onerror=unreadable, followlinks=True):
+        facts = os.stat(place)  # noqa: PTH116
+        if (facts.st_dev, facts.st_ino) in seen:
+            folders.clear()
+            continue
+        seen.add((facts.st_dev, facts.st_ino))
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        yield from (path for name in sorted(files) if is_image(path := Path(place, name)))
 
 
 def is_image(path: Path) -> bool:
@@ -202,7 +219,9 @@ def decode_all(
         warnings.filterwarnings("ignore", module=r"PIL\.")
         rest = iter(items)
         while chunk := list(islice(rest, CHUNK)):
-            for item, pixels in zip(chunk, pool.map(lambda i: _attempt(i, size, exact), chunk), strict=True):
+            for item, pixels in zip(
+                chunk, pool.map(lambda i: attempt(i, size, exact=exact), chunk), strict=True
+            ):
                 if isinstance(pixels, Broken):
                     skipped[item.name] = pixels.reason
                 else:
@@ -212,7 +231,8 @@ def decode_all(
     return labels, skipped
 
 
-def _attempt(item: Item, size: int, exact: bool) -> npt.NDArray[np.uint8] | Broken:
+def attempt(item: Item, size: int, *, exact: bool = False) -> npt.NDArray[np.uint8] | Broken:
+    """Decode an image as `decode` does; a damaged one gives the reason, one that cannot be read raises."""
     try:
         data = item.data if isinstance(item.data, bytes) else item.data.read_bytes()
     except OSError as error:  # a fault of the system, not of the image: it must not shrink a data set

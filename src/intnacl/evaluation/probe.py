@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from intnacl.data.draws import check_seed
 from intnacl.data.streamed import Images
 from intnacl.errors import InputError, Settings, check_count, check_number, one_of, setting
+from intnacl.evaluation.confusion import Confusion, confusion
 from intnacl.evaluation.features import check_finite, extract_pair
 from intnacl.evaluation.logistic import Problem, adam, count_correct, lbfgs, pad_columns
 from intnacl.evaluation.precision import exact_matmul
@@ -38,11 +39,12 @@ class EpochFigures(TypedDict, total=False):
 
 
 class ProbeFigures(EpochFigures):
-    """Accuracies at the end, and the number of classes."""
+    """Accuracies at the end, the number of classes, and the confusion of the test samples."""
 
     accuracy: float
     train_accuracy: float
     classes: int
+    confusion: Confusion
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,15 +157,16 @@ def fit(
             theta_KC = lbfgs(problem, max_iter=config.max_iter, l2=config.l2, each_pass=each_pass)
         if not theta_KC.isfinite().all():
             raise InputError(f"the probe diverged at lr={config.lr}: lower it, or set standardize.")
-        test_right = int(count_correct(theta_KC, problem.test_x, problem.test_y))
+        counts = confusion((problem.test_x @ theta_KC).argmax(dim=1), test_T, problem.classes)
         train_right = int(count_correct(theta_KC, problem.x, problem.y))
         # As a layer on raw features: W = w/scale, b − W·shift.
         weight_CF = theta_KC[: problem.features].T / scale_F
         linear = as_linear(weight_CF, theta_KC[problem.features] - weight_CF @ shift_F)
     figures: ProbeFigures = {
-        "accuracy": 100 * test_right / len(test_T),
+        "accuracy": 100 * sum(counts[i][i] for i in range(problem.classes)) / len(test_T),
         "train_accuracy": 100 * train_right / len(train_N),
         "classes": problem.classes,
+        "confusion": counts,
         **epoch_figures([100 * count / len(test_T) for count in correct]),
     }
     return linear.requires_grad_(False), figures

@@ -157,9 +157,9 @@ def _radius_axis(axes: "Axes", radii: Iterable[float]) -> None:
     axes.set_xticks(sorted(named), [eps_text(eps) for eps in sorted(named)])
 
 
-def shortened(name: str) -> str:
+def shortened(name: str, longest: int = LONGEST) -> str:
     """Return the end of a name that is too long for a legend: those of folders differ in their ends."""
-    return name if len(name) <= LONGEST else f"…{name[1 - LONGEST :]}"
+    return name if len(name) <= longest else f"…{name[1 - longest :]}"
 
 
 def _legend(axes: "Axes", **options: Any) -> None:

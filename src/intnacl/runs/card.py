@@ -225,6 +225,8 @@ def _header(config: RunConfig, result: Result, library: str, license: str) -> di
 
 def _metrics(result: Result, dataset: str) -> list[dict[str, Any]]:
     found = {"accuracy, %": result["accuracy"][dataset]["clean"]}
+    if classes := result.get("classes", {}).get(dataset):
+        found["balanced accuracy, %"] = classes["balanced_accuracy"]
     for row in best_rows(result, dataset):
         attack = ATTACK_NAMES.get(row["name"], row["name"])
         found[f"accuracy, %, {attack}, eps {eps_text(row['eps'])}, {row['images']:,} images"] = row[

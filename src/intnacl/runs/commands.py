@@ -24,7 +24,7 @@ from intnacl.runs.attack import (
     planned_attacks,
 )
 from intnacl.runs.config import SETTINGS, EvaluationConfig, override, typed
-from intnacl.runs.embed import check_output, write_features
+from intnacl.runs.embed import check_output, features_in_pieces, write_features
 from intnacl.runs.examples import load_examples
 from intnacl.runs.folder import RunFolder, file_name
 from intnacl.runs.heads import PROTOCOLS, ProbeProtocol
@@ -206,14 +206,20 @@ def embed_command(
         run.folder.check_writable("give --out FILE.npz or FILE.parquet.")
         out = run.folder.features(name, split)
     images = run.images.split(name, split)
-    features_NF = run.embed(images)
-    write_features(features_NF, images, out)
-    show(f"{len(images):,} images of {name}, {split}: features {tuple(features_NF.shape)}, float32")
-    show(f"written: {out}")
-    if len(images) > 1:
-        picture = out.with_suffix(".png")
-        save_gallery(draw_neighbours(features_NF, images), picture)
-        show(f"written: {picture}")
+    with features_in_pieces(run, images, out) as features:
+        write_features(features, images, out)
+        show(f"{len(images):,} images of {name}, {split}: features {features.shape}, float32")
+        show(f"written: {out}")
+        if len(images) > 1:
+            picture = out.with_suffix(".png")
+            save_gallery(draw_neighbours(features, images), picture)
+            show(f"written: {picture}")
+        if features.broken:
+            listed = ", ".join(f"{image} ({reason})" for image, reason in features.broken.items())
+            text = (
+                f"{len(features.broken)} damaged images have the features of others of their class: {listed}"
+            )
+            print_warnings([text])
 
 
 def _open_to_measure(path: Path, out: Path | None, device: str, root: Path | None) -> Run:

@@ -1,7 +1,7 @@
 """Fine-tuning of a run's encoder with labels, in a run folder of its own.
 
-AFF, the adversarial full fine-tuning of the RobustSSL benchmark, is one of its settings; a share of the
-labels is another.
+It is either AFF, the adversarial full fine-tuning of the RobustSSL benchmark, or on clean images with a share
+of the labels, as semi-supervised figures are reported.
 """
 
 from collections.abc import Mapping
@@ -9,7 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from intnacl.data.augmentations import AugmentConfig
 from intnacl.data.datasets import absolute_root, local_name
+from intnacl.errors import InputError
 from intnacl.models.shipped import is_shipped
 from intnacl.runs.config import RunConfig, override
 from intnacl.runs.folder import RunFolder, file_name
@@ -30,32 +32,70 @@ AFF = TrainConfig(
     batch_size=128,
     monitor_epochs=0,
 )
+# SimCLR's for few labels (Chen et al. 2020, appendix B.5): no weight decay, no warm-up, the rate 0.05·B/256,
+# 60 epochs for 1 % of the labels and 30 for 10 %. The cosine is ours.
+CLEAN = TrainConfig(optimizer="sgd", momentum=0.9, schedule="cosine", batch_size=128, monitor_epochs=0)
+FEW = 0.1  # shares below it train for 60 epochs
+
+
+def share_of_labels(text: str) -> float:
+    """Read "1%", "10%" or "all" as a share."""
+    try:
+        share = 1.0 if text == "all" else float(text.removesuffix("%")) / 100
+        if not (text == "all" or text.endswith("%")) or not 0 < share <= 1:
+            raise ValueError
+    except ValueError:
+        raise InputError(
+            f"labels={text!r} is no share of the labels: give a percentage, such as 1% or 10%, or all."
+        ) from None
+    return share
 
 
 def finetuning_of(
     run: Run, dataset: str, changes: Mapping[str, Any] | None = None, *, labels: float = 1.0
 ) -> RunConfig:
-    """Return the configuration that fine-tunes a run's encoder on a share of a data set's labels.
+    """Return the configuration that fine-tunes a run's encoder as AFF does, on a share of the labels.
 
-    `changes` are settings of `train` and `finetune` by their dotted names. Everything is measured as in the
-    run, on the same split.
+    `changes` are settings of `train` and `finetune` by their dotted names, and `seed`. Everything is measured
+    as in the run, on the same split.
     """
+    views = benchmark_views(run.config, run.image_size)
+    return _begun(run, dataset, FinetuneConfig(labels=labels), views, AFF, changes)
+
+
+def clean_finetuning_of(
+    run: Run, dataset: str, labels: float, changes: Mapping[str, Any] | None = None
+) -> RunConfig:
+    """Return the configuration that fine-tunes a run's encoder on clean images with a share of the labels.
+
+    Images are cropped and mirrored as in the run, and keep their colours. The rest is as in `finetuning_of`.
+    """
+    views = replace(run.config.augment, jitter_p=0.0, grayscale_p=0.0, blur_p=0.0, solarize_p=0.0)
+    train = replace(CLEAN, epochs=60 if labels < FEW else 30)
+    return _begun(run, dataset, FinetuneConfig(labels=labels, beta=0.0, start="probe"), views, train, changes)
+
+
+def _begun(
+    run: Run,
+    dataset: str,
+    finetune: FinetuneConfig,
+    views: AugmentConfig,
+    train: TrainConfig,
+    changes: Mapping[str, Any] | None,
+) -> RunConfig:
+    """Return the configuration of fine-tuning that begins with the run's encoder."""
     of = run.config
     machine = {name: getattr(of.train, name) for name in ("precision", "compile", "cuda_graph")}
     path = run.folder.path
-    begun = FinetuneConfig(
-        encoder=path.name if is_shipped(path) else absolute_root(str(path)),
-        encoder_sha256=run.encoder_sha256,
-        labels=labels,
-    )
+    encoder = path.name if is_shipped(path) else absolute_root(str(path))
     config = replace(
         of,
         objective="finetune",
         recipe="custom",
         dataset=dataset,
-        finetune=begun,
-        augment=benchmark_views(of, run.image_size),
-        train=replace(AFF, **machine),
+        finetune=replace(finetune, encoder=encoder, encoder_sha256=run.encoder_sha256),
+        augment=views,
+        train=replace(train, **machine),
         encoder=replace(of.encoder, pretrained=False),
         evaluation=replace(of.evaluation, transfer=()),
     )
@@ -64,8 +104,12 @@ def finetuning_of(
     return override(config, {"train.batch_size": min(config.train.batch_size, count)})
 
 
-def finetuned_folder(run: Run, dataset: str) -> RunFolder:
-    """Return RUN-aff beside the run, or RUN-aff-DATASET for another data set than its own."""
+def finetuned_folder(run: Run, config: RunConfig) -> RunFolder:
+    """Return RUN-aff beside the run, or RUN-labels-1percent; -DATASET follows where it is not the run's."""
     run.folder.check_writable("give --out FOLDER.")
-    mark = "" if dataset == run.config.dataset else f"-{file_name(local_name(dataset))}"
-    return RunFolder(Path(f"{str(run.folder).rstrip('/')}-aff{mark}"))
+    kind = "aff"
+    if not config.finetune.beta:
+        share = config.finetune.labels
+        kind = "labels-all" if share == 1 else f"labels-{100 * share:g}percent"
+    other = "" if config.dataset == run.config.dataset else f"-{file_name(local_name(config.dataset))}"
+    return RunFolder(Path(f"{str(run.folder).rstrip('/')}-{kind}{other}"))

@@ -102,6 +102,10 @@ class RunFolder:
         """Features of a split for other programs."""
         return self.path / f"features-{file_name(dataset)}-{split}.npz"
 
+    def predictions(self, pictures: Path) -> Path:
+        """The classes of a folder's pictures."""
+        return self.path / f"predictions-{file_name(f'folder:{pictures.absolute()}')}.csv"
+
     def trained_files(self) -> list[Path]:
         """Return the files that training has written, the encoder last: with it a run is trained."""
         encoders = [

@@ -1,7 +1,8 @@
 """The linear layers on an encoder, and the protocol of each: how layer and encoder were trained.
 
 slf: the layer on a frozen encoder and clean images, as in every run's own probe; alf: the layer on a frozen
-encoder and attacked images; aff: layer and encoder together, by adversarial fine-tuning.
+encoder and attacked images; aff: layer and encoder together, by adversarial fine-tuning; sff: both together,
+by fine-tuning on clean images.
 """
 
 import hashlib
@@ -17,9 +18,10 @@ from intnacl.evaluation.probe import as_linear
 from intnacl.files import parse_json, read_file, write_file
 from intnacl.models.weights import parse_tensors
 
-ProbeProtocol = Literal["slf", "alf", "aff"]
-PROTOCOLS: tuple[ProbeProtocol, ...] = ("slf", "alf", "aff")
-PROTOCOL_NAMES = {"slf": "SLF", "alf": "ALF", "aff": "AFF", "hcl": "HCL's"}
+ProbeProtocol = Literal["slf", "alf", "aff", "sff"]
+PROTOCOLS: tuple[ProbeProtocol, ...] = ("slf", "alf", "aff", "sff")
+FINETUNED = ("aff", "sff")
+PROTOCOL_NAMES = {"slf": "SLF", "alf": "ALF", "aff": "AFF", "sff": "SFF", "hcl": "HCL's"}
 
 
 def save_head(linear: nn.Linear, path: Path, settings: Mapping[str, Any] | None = None) -> str:

@@ -16,14 +16,16 @@ from intnacl.data.corruptions import SEVERITIES
 from intnacl.errors import InputError, check_choice
 from intnacl.evaluation import adversarial_probe, corruptions, hcl_probe, knn, probe
 from intnacl.evaluation.adversarial_probe import AlfConfig
+from intnacl.evaluation.confusion import confusion
 from intnacl.evaluation.precision import exact_float32
 from intnacl.evaluation.probe import Classifier, ProbeConfig
 from intnacl.runs.attack import describe, measure_attacks, planned_attacks
 from intnacl.runs.folder import digest
-from intnacl.runs.heads import ProbeProtocol, is_stored, load_head, save_head
+from intnacl.runs.heads import FINETUNED, ProbeProtocol, is_stored, load_head, save_head
 from intnacl.runs.images import LabelledPair, pair
 from intnacl.runs.measurement import Figures, Measurement, Settings, plain
 from intnacl.runs.measurements import benchmark_views
+from intnacl.runs.objective import load_begun, training_images
 from intnacl.training.stop import Stop
 
 if TYPE_CHECKING:
@@ -41,6 +43,10 @@ def measure_all(run: "Run", stop: Stop, say: Say = lambda text: None) -> str | N
             f"probe {name}": lambda name=name: [measure_probe(run, name)],  # type: ignore[misc]
             f"knn {name}": lambda name=name: [measure_own_knn(run, name)],  # type: ignore[misc]
         }
+        if run.measurements.own_protocol(name) == "sff":
+            stages[f"probe {name}, encoder before fine-tuning"] = lambda name=name: [  # type: ignore[misc]
+                measure_frozen_probe(run, name)
+            ]
         for attacks in planned_attacks(run.config.evaluation):
             stages[describe(name, attacks)] = lambda name=name, attacks=attacks: measure_attacks(  # type: ignore[misc]
                 run, name, attacks
@@ -63,7 +69,7 @@ def measure_probe(run: "Run", dataset: str, config: ProbeConfig | None = None) -
 
     On its own data set, a fine-tuned encoder has a layer already: by default, that one is measured.
     """
-    if config is None and run.measurements.own_protocol(dataset) == "aff":
+    if config is None and run.measurements.own_protocol(dataset) in FINETUNED:
         return _measure_finetuned(run, dataset)
     return _fit_probe(run, dataset, config or run.config.probe)
 
@@ -94,21 +100,43 @@ def _fit_probe(run: "Run", dataset: str, config: ProbeConfig) -> Measurement:
 
 def _measure_finetuned(run: "Run", dataset: str) -> Measurement:
     """Measure the layer that was trained together with the encoder."""
-    settings = run.measurements.classifier_settings(dataset, "aff")
+    settings = run.measurements.classifier_settings(dataset)
 
     def work() -> Figures:
         images = run.images.labelled(dataset)
         linear = load_head(run.folder.head, None).to(run.device)
-        accuracies = []
         with exact_float32():
-            for features_NF, split in zip(run.features(dataset), images, strict=True):
-                predicted_N = linear(features_NF).argmax(dim=1).cpu()
-                accuracies.append(100 * int((predicted_N == pair(split)[1]).sum()) / len(split))
-        figures = {"accuracy": accuracies[1], "train_accuracy": accuracies[0]}
-        figures["classes"] = linear.out_features
+            predicted = [linear(features_NF).argmax(dim=1).cpu() for features_NF in run.features(dataset)]
+        train, queries = (
+            100 * int((predicted_N == pair(split)[1]).sum()) / len(split)
+            for predicted_N, split in zip(predicted, images, strict=True)
+        )
+        figures: Figures = {
+            "accuracy": queries,
+            "train_accuracy": train,
+            "classes": linear.out_features,
+            "confusion": confusion(predicted[1], pair(images.queries)[1], linear.out_features),
+        }
         return cast(Figures, {**figures, **_facts(images), "classifier_sha256": settings["head"]})
 
     return run.measurements.measure("probe", settings, run.images, run.device, work)
+
+
+def measure_frozen_probe(run: "Run", dataset: str) -> Measurement:
+    """Fit the run's probe on the encoder that fine-tuning began with, frozen, from the same labels."""
+    settings = run.measurements.frozen_probe_settings(dataset)
+
+    def work() -> Figures:
+        images, train = run.images.labelled(dataset), training_images(run.config, run.images)
+        begun = replace(run, encoder=load_begun(run.config).to(run.device))
+        features = begun.embed(train), begun.embed(images.queries)
+        _, figures = probe.fit(
+            features[0], pair(train)[1], features[1], pair(images.queries)[1], run.config.probe
+        )
+        counts = {"train": len(train), images.split: len(images.queries)}
+        return cast(Figures, {**figures, **_facts(images), "images": counts})
+
+    return run.measurements.measure("frozen_probe", settings, run.images, run.device, work)
 
 
 def measure_alf(run: "Run", dataset: str, config: AlfConfig | None = None) -> Measurement:
@@ -220,23 +248,42 @@ def load_classifier(run: "Run", dataset: str, protocol: ProbeProtocol | None = N
     """
     protocol = protocol or run.measurements.own_protocol(dataset)
     run.measurements.classifier_settings(dataset, protocol)  # raises where there is none
-    normalize = False
     if protocol == "alf":
         found, path = measure_alf(run, dataset), _alf_path(run, dataset, run.config.alf)
-    elif protocol == "aff":
+    elif protocol in FINETUNED:
         found, path = measure_probe(run, dataset), run.folder.head
     else:
         found, path = (
             _fit_probe(run, dataset, run.config.probe),
             _classifier_path(run, dataset, run.config.probe),
         )
-        normalize = run.config.probe.normalize
     if run.images.is_loaded(dataset) and found.figures["checksums"] != run.images.checksums(dataset):
         raise InputError(
             f"dataset {dataset!r} has other images or labels than its probe was made with: give the --root "
             f"of then, or delete {path} and probe it again."
         )
+    return _classifier(run, path, found)
+
+
+def load_fitted(run: "Run", dataset: str) -> tuple[Classifier, tuple[str, ...]]:
+    """Return a run's own classifier on a data set, and the names of its classes.
+
+    Where it is fitted already, no images of the data set are needed, or looked at; otherwise it is now.
+    """
+    protocol = run.measurements.own_protocol(dataset)
+    settings = run.measurements.classifier_settings(dataset, protocol)
+    found = run.measurements.find("probe", settings)
+    path = run.folder.head if protocol in FINETUNED else _classifier_path(run, dataset, run.config.probe)
+    if found is None or not path.exists():
+        found = measure_probe(run, dataset)
+    names = found.figures.get("class_names") or run.images.labelled(dataset).queries.classes
+    return _classifier(run, path, found), tuple(names)
+
+
+def _classifier(run: "Run", path: Path, found: Measurement) -> Classifier:
+    """Return the encoder with a stored layer."""
     linear = load_head(path, found.figures.get("classifier_sha256")).to(run.device)
+    normalize = found.protocol == "slf" and run.config.probe.normalize
     return Classifier(run.encoder, linear, normalize=normalize).eval()
 
 

@@ -16,13 +16,15 @@ import torch
 from intnacl.attacks import autoattack
 from intnacl.attacks.named import AttackRow, AttackSettings
 from intnacl.evaluation import adversarial_probe, corruptions, hcl_probe, knn, probe, robustness
+from intnacl.evaluation.confusion import Confusion
 from intnacl.runs.heads import ProbeProtocol
 from intnacl.runs.images import Checksums, MeasuredSplit
 
-Kind = Literal["probe", "hcl_probe", "alf", "knn", "attack", "corruptions"]
-KINDS: tuple[Kind, ...] = ("probe", "hcl_probe", "alf", "knn", "attack", "corruptions")
+Kind = Literal["probe", "frozen_probe", "hcl_probe", "alf", "knn", "attack", "corruptions"]
+KINDS: tuple[Kind, ...] = ("probe", "frozen_probe", "hcl_probe", "alf", "knn", "attack", "corruptions")
 FORMATS = {
     "probe": probe.FORMAT,
+    "frozen_probe": probe.FORMAT,
     "hcl_probe": hcl_probe.FORMAT,
     "alf": adversarial_probe.FORMAT,
     "knn": knn.FORMAT,
@@ -42,6 +44,12 @@ class Settings(TypedDict, total=False):
     alf: Mapping[str, object]
     head: str
     """SHA-256 of the layer that was trained together with the encoder."""
+    protocol: ProbeProtocol
+    """Of such a layer; missing where it is "aff", as in earlier versions."""
+    begun: str
+    """SHA-256 of the encoder that fine-tuning began with."""
+    labels: float
+    """Share of the training images whose labels are used."""
     augment: Mapping[str, object]
     k: int | None
     weights: str
@@ -63,6 +71,8 @@ class Figures(TypedDict, total=False):
     curve: list[float]
     classes: int
     class_names: list[str]
+    confusion: Confusion
+    """Of a linear probe; files of earlier versions have none."""
     classifier_sha256: str
     k: int
     temperature: float
@@ -127,7 +137,10 @@ class Measurement:
     @property
     def protocol(self) -> ProbeProtocol:
         """That of the classifier."""
-        return "aff" if "head" in self.settings else "alf" if "alf" in self.settings else "slf"
+        usual: ProbeProtocol = (
+            "aff" if "head" in self.settings else "alf" if "alf" in self.settings else "slf"
+        )
+        return self.settings.get("protocol", usual)
 
     @property
     def is_complete(self) -> bool:

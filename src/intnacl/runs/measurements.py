@@ -66,7 +66,9 @@ class Measurements:
 
     def own_protocol(self, dataset: str) -> ProbeProtocol:
         """Return the protocol of the run's own classifier on a data set."""
-        return "aff" if self.config.objective == "finetune" and dataset == self.config.dataset else "slf"
+        if self.config.objective != "finetune" or dataset != self.config.dataset:
+            return "slf"
+        return "aff" if self.config.finetune.beta else "sff"
 
     def classifier_settings(self, dataset: str, protocol: ProbeProtocol | None = None) -> Settings:
         """Return what a classifier depends on, which `classifier` of the run returns."""
@@ -75,12 +77,25 @@ class Measurements:
             return self.alf_settings(dataset)
         if protocol == "slf":
             return self.probe_settings(dataset)
-        if self.own_protocol(dataset) != "aff":
+        if self.own_protocol(dataset) != protocol:
+            command = {"aff": f"probe {self.folder} --protocol aff", "sff": f"finetune {self.folder}"}
             raise InputError(
-                f"{self.folder} has no fine-tuned classifier on {dataset!r}: `intnacl probe {self.folder} "
-                "--protocol aff` fine-tunes its encoder, in a run folder of its own."
+                f"{self.folder} has no fine-tuned classifier on {dataset!r}: `intnacl {command[protocol]}` "
+                "fine-tunes its encoder, in a run folder of its own."
             )
-        return {"dataset": dataset, "encoder": self.encoder_sha256, "head": head_sha256(self.folder.head)}
+        head = head_sha256(self.folder.head)
+        found: Settings = {"dataset": dataset, "encoder": self.encoder_sha256, "head": head}
+        return found if protocol == "aff" else {**found, "protocol": protocol}
+
+    def frozen_probe_settings(self, dataset: str) -> Settings:
+        """Return what the probe on the encoder depends on that fine-tuning began with."""
+        begun = self.config.finetune
+        return {
+            **self.probe_settings(dataset),
+            "begun": str(begun.encoder_sha256),
+            "labels": begun.labels,
+            "seed": self.config.seed,
+        }
 
     def knn_settings(self, dataset: str, k: int | None, weights: str = "exp") -> Settings:
         """Return what a kNN accuracy depends on; k is None for the number that suits the data set."""

@@ -6,7 +6,10 @@ from pathlib import Path
 from intnacl.data.batches import steps_per_epoch
 from intnacl.data.dataset import Dataset
 from intnacl.errors import InputError
+from intnacl.evaluation import probe
 from intnacl.evaluation.features import extract
+from intnacl.evaluation.precision import exact_float32
+from intnacl.evaluation.probe import ProbeConfig
 from intnacl.models.encoders import Encoder
 from intnacl.models.weights import load_encoder
 from intnacl.runs.config import RunConfig
@@ -17,6 +20,9 @@ from intnacl.training.finetune import Finetune
 from intnacl.training.objectives import Contrastive, Objective, Supervised
 from intnacl.training.ranks import Ranks
 from intnacl.training.settings import DTYPES
+
+# The probe that fine-tuning begins with; it has an end of its own, however few the labels are.
+START = ProbeConfig(solver="lbfgs", l2=1e-3, standardize=True)
 
 
 def load_teacher(
@@ -45,9 +51,9 @@ def load_teacher(
 def training_images(config: RunConfig, images: RunImages) -> Dataset:
     """Return the images that a run trains on: all, or the share of each class that fine-tuning has."""
     train = images.training()
-    if config.objective != "finetune" or config.finetune.labels == 1:
+    if config.objective != "finetune" or config.finetune.labels == 1 or train.labels is None:
         return train
-    return train.hold_out(max(1, round(config.finetune.labels * len(train))))[1]
+    return train.labelled_share(config.finetune.labels, config.seed)
 
 
 def build_objective(
@@ -82,14 +88,19 @@ def build_objective(
     if config.objective == "finetune":
         if train.labels is None:
             raise InputError(f"dataset {config.dataset!r} has no labels: fine-tuning needs them.")
-        joint = config.encoder.norm == "joint"
+        begun, head = load_begun(config), None
+        if config.finetune.start == "probe":
+            with exact_float32():
+                features_NF = extract(begun, train.images, device=here.device)
+            head, _ = probe.fit(features_NF, train.labels, features_NF, train.labels, START)
         return Finetune(
             config.finetune,
-            load_begun(config),
+            begun,
             len(train.classes),
             config.augment,
             seed=config.seed,
-            joint=joint,
+            joint=config.encoder.norm == "joint",
+            head=head,
         )
     size = config.train.batch_size
     if size < 2:

@@ -94,8 +94,9 @@ class Run:
         """Return the encoder with the run's linear layer for a data set, which is fitted if necessary.
 
         It maps pixels in [0, 1] to logits and is in eval mode. The protocol says how the layer is trained:
-        "slf", the run's probe; "alf", on attacked images; "aff", together with the encoder, of a run that
-        was fine-tuned so. None: the last where the run has it, else the first.
+        "slf", the run's probe; "alf", on attacked images; "aff" or "sff", together with the encoder, of a
+        run that was fine-tuned adversarially or on clean images. None: one of the last two where the run has
+        it, else the first.
         """
         if protocol is not None:
             check_choice("protocol", protocol, PROTOCOLS)

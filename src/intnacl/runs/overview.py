@@ -8,16 +8,19 @@ from typing import Any, cast
 from intnacl.attacks.named import AttackRow
 from intnacl.data.corruptions import CORRUPTIONS
 from intnacl.data.datasets import is_at_path
+from intnacl.evaluation.confusion import balanced_accuracy, class_accuracies
 from intnacl.files import write_json
 from intnacl.runs.attack import BATCH, attack_warnings, attacks_at, group_attacks, group_rows, planned_attacks
 from intnacl.runs.config import to_dict
 from intnacl.runs.folder import digest
-from intnacl.runs.heads import PROTOCOL_NAMES, PROTOCOLS
+from intnacl.runs.heads import FINETUNED, PROTOCOL_NAMES, PROTOCOLS
 from intnacl.runs.measurement import KINDS, Kind, Measurement, current_format, plain
 from intnacl.runs.opened import FEATURE_BATCH, Run
 from intnacl.runs.result import (
     Accuracy,
+    ClassFigures,
     CorruptionRow,
+    FewLabels,
     KnnRow,
     ProbeRow,
     Protocol,
@@ -91,7 +94,9 @@ class Overview:
             for attack in one.settings["attacks"]
             if one.protocol == self.run.measurements.own_protocol(one.dataset)
         }
-        return all(
+        own = self.run.config.dataset
+        few_labels = self.run.measurements.own_protocol(own) == "sff"
+        return (self.few_labels() is not None or not few_labels) and all(
             name in self.probes and {(name, key) for key in asked} <= done for name in self.run.datasets
         )
 
@@ -155,7 +160,44 @@ class Overview:
         }
         if corrupted := self.corruptions():
             result["corruptions"] = corrupted
+        if classes := self.classes():
+            result["classes"] = classes
+        if few_labels := self.few_labels():
+            result["few_labels"] = few_labels
         return result
+
+    def few_labels(self) -> FewLabels | None:
+        """Accuracies from the labels that a run was fine-tuned on, of itself and of a probe beside it."""
+        run, dataset = self.run, self.run.config.dataset
+        if run.measurements.own_protocol(dataset) != "sff" or dataset not in self.probes:
+            return None
+        wanted = plain(run.measurements.frozen_probe_settings(dataset))
+        found = [one for one in self.measured["frozen_probe"] if one.settings == wanted]
+        return {
+            "dataset": dataset,
+            "split": run.images.measured_split,
+            "labels": run.config.finetune.labels,
+            "seed": run.config.seed,
+            "images": found[0].figures["images"],
+            "finetuned": self.probes[dataset].figures["accuracy"],
+            "probe": found[0].figures["accuracy"],
+        } if found else None  # fmt: skip
+
+    def classes(self) -> dict[str, ClassFigures]:
+        """Data set -> figures of its classes; none where an earlier version measured the probe."""
+        return {
+            name: {
+                "split": one.figures.get("split", "test"),
+                "protocol": one.protocol,
+                "balanced_accuracy": balanced_accuracy(counts),
+                "names": one.figures["class_names"][: len(counts)],
+                "images": [sum(row) for row in counts],
+                "accuracy": class_accuracies(counts),
+                "confusion": counts,
+            }
+            for name, one in self.probes.items()
+            if (counts := one.figures.get("confusion"))
+        }
 
     def corruptions(self) -> list[CorruptionRow]:
         """Accuracy on corrupted images, a row for each data set and protocol."""
@@ -186,7 +228,7 @@ class Overview:
         """Return the protocol of a probe and its settings, with its clean accuracy."""
         protocol = "hcl" if one.kind == "hcl_probe" else one.protocol
         settings = plain({"probe": asdict(self.run.config.finetune)})["probe"]
-        if protocol != "aff":
+        if protocol not in FINETUNED:
             settings = one.settings["alf" if protocol == "alf" else "probe"]
         return {"clean": one.figures["accuracy"], "protocol": protocol, "probe": settings}
 
@@ -270,6 +312,6 @@ def write_result(found: Overview) -> Result | None:
 
 def _shown(one: Measurement) -> dict[str, Any]:
     """Return a measurement's figures without what stands elsewhere in the result."""
-    hidden = ("curve", "class_names", "checksums")
+    hidden = ("curve", "class_names", "checksums", "confusion")
     figures = {key: value for key, value in one.figures.items() if key not in hidden}
     return {"dataset": one.dataset, "split": "test"} | figures

@@ -1,6 +1,7 @@
 """A run's figures for people: `report.html`, in one self-contained file, and tables on the console."""
 
 import json
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from functools import partial
@@ -9,8 +10,10 @@ from typing import TYPE_CHECKING, Any, cast
 from intnacl.attacks.named import ATTACK_NAMES, AttackRow, eps_text
 from intnacl.console import print_table, print_warnings, show, two_decimals
 from intnacl.errors import printable
+from intnacl.evaluation.confusion import most_confused
 from intnacl.evaluation.hcl_probe import HCL
 from intnacl.files import write_text
+from intnacl.plots.confusion import READABLE, draw_confusion
 from intnacl.plots.curves import (
     Curve,
     draw_comparison,
@@ -24,11 +27,12 @@ from intnacl.plots.style import inline_svg
 from intnacl.runs.config import loss_name
 from intnacl.runs.examples import Examples, load_examples
 from intnacl.runs.folder import RunFolder
-from intnacl.runs.heads import PROTOCOL_NAMES
+from intnacl.runs.heads import FINETUNED, PROTOCOL_NAMES
 from intnacl.runs.measurement import Measurement, plain
 from intnacl.runs.opened import Run, open_run
 from intnacl.runs.overview import Overview, write_result
 from intnacl.runs.result import (
+    ClassFigures,
     CorruptionRow,
     Result,
     attack_rows,
@@ -46,6 +50,7 @@ if TYPE_CHECKING:
     from jinja2 import Environment
     from matplotlib.figure import Figure
 
+PAIRS = 10  # rows of the tables of classes
 BESIDE = 4  # pictures of an attack in a row, as many as a phone has room for
 
 
@@ -115,6 +120,8 @@ def render(found: Overview, result: Result) -> str:
         probe_curve=probe_curve,
         probes=_other_probes(found, result),
         corruptions=result.get("corruptions", []),
+        few_labels=result.get("few_labels"),
+        classes=[_class_section(name, found) for name, found in result.get("classes", {}).items()],
         protocol_names=PROTOCOL_NAMES,
     )
 
@@ -134,6 +141,27 @@ def _attack_section(run: Run, name: str, protocol: str, rows: Sequence[AttackRow
             title = f"images of {name} before and after the attack, from no. {first + 1}"
             section["examples"].append(inline_svg(draw, title))
     return section
+
+
+def _class_section(name: str, found: ClassFigures) -> dict[str, Any]:
+    """Return what the page shows of a data set's classes, for the template."""
+    names, title = found["names"], f"confusion of the classes of {name}"
+    by_class = sorted(
+        zip(names, found["accuracy"], found["images"], strict=True),
+        key=lambda row: math.inf if row[1] is None else row[1],
+    )
+    return {
+        "dataset": name,
+        "balanced": found["balanced_accuracy"],
+        "picture": inline_svg(lambda: draw_confusion(found["confusion"], names), title),
+        "numbered": len(names) > READABLE,
+        "confused": [
+            (names[pair.true], names[pair.predicted], pair.taken, 100 * pair.taken / pair.images)
+            for pair in most_confused(found["confusion"], PAIRS)
+        ],
+        "worst": by_class[:PAIRS],
+        "others": by_class[PAIRS:],
+    }
 
 
 def _beside_teacher(run: Run, result: Result) -> dict[str, Any] | None:
@@ -187,7 +215,7 @@ def _other_probes(found: Overview, result: Result) -> list[dict[str, Any]]:
     rows = []
     for row in result["probes"]:
         own = own_protocol(result, row["dataset"])
-        if row["protocol"] == "aff":
+        if row["protocol"] in FINETUNED:
             rows.append({**row, "kind": "the run's own"})
             continue
         settings = plain({"probe": asdict(usual[row["protocol"]])})["probe"]  # type: ignore[call-overload]
@@ -203,6 +231,11 @@ def print_result(folder: RunFolder) -> None:
     at = radius_text(result)
     title = f"accuracy in percent of {images_measured_on(result)}" + (f"; attacks at {at}" if at else "")
     print_table(title, ["data set", "clean", *attack_heads(result)], accuracy_rows(result))
+    if few := result.get("few_labels"):
+        title = f"from {100 * few['labels']:g} % of the labels, {few['images']['train']:,} images, in percent"
+        rows = [["fine-tuned", two_decimals(few["finetuned"])]]
+        rows += [["linear probe, frozen encoder", two_decimals(few["probe"])]]
+        print_table(title, [few["dataset"], "accuracy"], rows)
     attacks = [
         row for name in result["accuracy"] for row in attack_rows(result, name) if not of_one_attack(row)
     ]

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import NotRequired, TypedDict
 
 from intnacl.attacks.named import ATTACK_NAMES, AttackRow, AttackSettings, eps_text
+from intnacl.evaluation.confusion import Confusion
 from intnacl.runs.heads import ProbeProtocol
 from intnacl.runs.images import Checksums, MeasuredSplit
 
@@ -81,6 +82,38 @@ class CorruptionRow(TypedDict):
     """The mean over the corruptions measured, from severity 1 to 5."""
 
 
+class ClassFigures(TypedDict):
+    """Figures of a data set's classes, from the run's own probe on clean images; lists are by class."""
+
+    split: MeasuredSplit
+    protocol: ProbeProtocol
+    balanced_accuracy: float
+    """Mean of the classes' accuracies, in percent."""
+    names: list[str]
+    images: list[int]
+    """Measured images of each class."""
+    accuracy: list[float | None]
+    """In percent; None where the class has no images."""
+    confusion: Confusion
+
+
+class FewLabels(TypedDict):
+    """Accuracies in percent from a share of the labels, on one data set."""
+
+    dataset: str
+    split: MeasuredSplit
+    labels: float
+    """Share of the training images."""
+    seed: int
+    """Of the choice."""
+    images: ImageCounts
+    """Labelled images trained on, and images measured on."""
+    finetuned: float
+    """Of the encoder, trained together with a linear layer."""
+    probe: float
+    """Of a linear layer on the frozen encoder that fine-tuning began with."""
+
+
 class Protocol(TypedDict, total=False):
     """Everything that the figures depend on; earlier versions noted less."""
 
@@ -126,6 +159,10 @@ class Result(TypedDict):
     knn: NotRequired[list[KnnRow]]
     probes: NotRequired[list[ProbeRow]]
     corruptions: NotRequired[list[CorruptionRow]]
+    classes: NotRequired[dict[str, ClassFigures]]
+    """By data set, where the probe was measured by a version that notes them."""
+    few_labels: NotRequired[FewLabels]
+    """Of a run that was fine-tuned on clean images."""
     warnings: NotRequired[list[str]]
     time_s: dict[str, float]
     """Seconds by stage."""

@@ -17,7 +17,7 @@ from intnacl.data import draws
 from intnacl.data.augment import augment
 from intnacl.data.augmentations import AugmentConfig
 from intnacl.data.views import one_a_view
-from intnacl.errors import Settings, check_count, check_number, must, setting
+from intnacl.errors import Settings, check_count, check_number, must, one_of, setting
 from intnacl.models.batchnorm import stacked
 from intnacl.models.encoders import Encoder
 from intnacl.training.objectives import START, Objective, Parts
@@ -36,7 +36,10 @@ class FinetuneConfig(Settings):
     encoder_sha256: str | None = None
     """SHA-256 of that file: the run goes on with no other."""
     labels: float = setting(1.0, must(lambda v: 0 < v <= 1, "a share above 0 and at most 1"))
-    """Share of the training images, the same of every class, that it trains on."""
+    """Share of the training images, the same of every class, that it trains on; `seed` chooses them."""
+    start: str = setting("zero", one_of("zero", "probe"))
+    """Start of the linear layer: "zero"; "probe": a linear probe of the encoder on the same images, so that
+    fine-tuning need not find the layer as well (LP-FT, Kumar et al. 2022)."""
     beta: float = setting(6.0, check_number)
     """Weight of the robust term; 0: cross-entropy of clean images alone, and no attack."""
     eps: float = setting(8 / 255, must(lambda v: 0 < v <= 1, "above 0 and at most 1: it counts in pixels"))
@@ -62,7 +65,7 @@ class Finetune(Objective):
 
     x_adv maximises that divergence by sign steps in ball and box, found by the classifier in eval mode, and
     clean and attacked images have statistics of batch norm of their own, both as in the benchmark. The
-    linear layer begins at zero.
+    linear layer begins as `head`, of the classes that have training images, or at zero.
     """
 
     parts: FinetuneParts
@@ -76,12 +79,17 @@ class Finetune(Objective):
         *,
         seed: int,
         joint: bool = False,
+        head: nn.Linear | None = None,
     ) -> None:
         super().__init__(seed)
         self.config, self.augment, self.encoder = config, views, encoder
         self.head = nn.Linear(encoder.feature_dim, classes, device="meta").to_empty(device="cpu")
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
+        if head is not None:
+            with torch.no_grad():
+                self.head.weight[: head.out_features] = head.weight.cpu()
+                self.head.bias[: head.out_features] = head.bias.cpu()
         self.model = nn.Sequential(encoder, self.head)
         self.groups = [(2, False)] if joint else [(1, False), (1, False)]
         self.parts = FinetuneParts(views=self._views, embed=self.model, attack=self.model)
