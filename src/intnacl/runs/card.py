@@ -37,7 +37,8 @@ def model_card(config: RunConfig, result: Result, usage: str, *, library: str = 
     dataset = escape_markdown(shown(config.dataset))
     encoder, images = config.encoder.name, result["protocol"]["images"].get(config.dataset)
     count = f", {images['train']:,} images" if images else ""
-    labels = "with labels" if config.objective in ("supervised", "finetune") else "without labels"
+    labelled = config.objective in ("supervised", "finetune") and not config.finetune.clusters
+    labels = "with labels" if labelled else "without labels"
     parts = [
         f"---{_yaml(_header(config, result, library))}\n---",
         f"# {encoder}, {loss_name(config)}, {dataset}",

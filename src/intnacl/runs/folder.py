@@ -56,6 +56,8 @@ class RunFolder:
         """The run of the teacher that a run of objective=distill trained for itself."""
         self.head = path / "head.safetensors"
         """The linear layer of a fine-tuned encoder."""
+        self.pseudo_labels = path / "pseudo-labels.safetensors"
+        """What takes the place of labels in a run with `finetune.clusters`."""
         self.measurements = path / "parts"
         self.result = path / "result.json"
         self.page = path / "report.html"
@@ -107,7 +109,8 @@ class RunFolder:
             checksum_file(self.encoder),
             self.encoder,
         ]
-        return [file for file in (self.log, self.curves, self.head, *encoders) if file.exists()]
+        beside = self.log, self.curves, self.head, self.pseudo_labels, checksum_file(self.pseudo_labels)
+        return [file for file in (*beside, *encoders) if file.exists()]
 
     def measured_files(self) -> list[Path]:
         """Return the files that measuring has written, which hold for every run with the same encoder."""

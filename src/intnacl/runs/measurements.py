@@ -66,7 +66,8 @@ class Measurements:
 
     def own_protocol(self, dataset: str) -> ProbeProtocol:
         """Return the protocol of the run's own classifier on a data set."""
-        return "aff" if self.config.objective == "finetune" and dataset == self.config.dataset else "slf"
+        labelled = self.config.objective == "finetune" and not self.config.finetune.clusters
+        return "aff" if labelled and dataset == self.config.dataset else "slf"
 
     def classifier_settings(self, dataset: str, protocol: ProbeProtocol | None = None) -> Settings:
         """Return what a classifier depends on, which `classifier` of the run returns."""

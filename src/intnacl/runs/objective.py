@@ -8,7 +8,7 @@ from intnacl.data.dataset import Dataset
 from intnacl.errors import InputError
 from intnacl.evaluation.features import extract
 from intnacl.models.encoders import Encoder
-from intnacl.models.weights import load_encoder
+from intnacl.models.weights import SavedEncoder, load_encoder
 from intnacl.runs.config import RunConfig
 from intnacl.runs.folder import RunFolder
 from intnacl.runs.images import RunImages, image_side
@@ -85,7 +85,7 @@ def build_objective(
         joint = config.encoder.norm == "joint"
         return Finetune(
             config.finetune,
-            load_begun(config),
+            load_begun(config).encoder,
             len(train.classes),
             config.augment,
             seed=config.seed,
@@ -113,7 +113,7 @@ def build_objective(
     return objective
 
 
-def load_begun(config: RunConfig) -> Encoder:
+def load_begun(config: RunConfig) -> SavedEncoder:
     """Return the encoder that fine-tuning begins with; raise if it is another one by now."""
     if config.finetune.encoder is None:
         raise InputError(
@@ -125,4 +125,4 @@ def load_begun(config: RunConfig) -> Encoder:
         raise InputError(
             f"{config.finetune.encoder} has another encoder than fine-tuning began with: take another --out."
         )
-    return found.encoder
+    return found

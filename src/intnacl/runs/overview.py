@@ -15,6 +15,7 @@ from intnacl.runs.folder import digest
 from intnacl.runs.heads import PROTOCOL_NAMES, PROTOCOLS
 from intnacl.runs.measurement import KINDS, Kind, Measurement, current_format, plain
 from intnacl.runs.opened import FEATURE_BATCH, Run
+from intnacl.runs.pseudo_labels import read_clustering
 from intnacl.runs.result import (
     Accuracy,
     CorruptionRow,
@@ -251,6 +252,8 @@ class Overview:
                 "search of iterated attacks": "TF32 on GPUs",
             },
         }
+        if self.run.folder.pseudo_labels.exists():
+            protocol["pseudo_labels"] = read_clustering(self.run.folder)
         measured = [one for kind in ("probe", "knn", "attack") for one in self.measured[kind]]
         if measured:
             where = self.probes.get(config.dataset, measured[0]).environment

@@ -22,6 +22,7 @@ from intnacl.runs.folder import RunFolder
 from intnacl.runs.heads import save_head
 from intnacl.runs.images import RunImages, image_side
 from intnacl.runs.objective import build_objective, load_teacher, training_images
+from intnacl.runs.pseudo_labels import pseudo_labels
 from intnacl.runs.resolve import as_begun
 from intnacl.training.finetune import Finetune
 from intnacl.training.journal import Journal, last_record, records
@@ -178,8 +179,15 @@ def _train(
     teacher: Encoder | None,
     why: str,
 ) -> str | None:
-    train = training_images(config, images)
+    train, pseudo = training_images(config, images), None
+    facts = [train.facts]
+    if config.objective == "finetune" and config.finetune.clusters:
+        pseudo = pseudo_labels(config, train, folder, here)
+        train = pseudo.given_to(train)
+        facts.append(pseudo.facts)
     objective = build_objective(config, train, here, teacher)
+    if pseudo is not None and isinstance(objective, Finetune):
+        objective.head.load_state_dict(pseudo.head)
     trainer = Trainer(
         objective,
         train.images,
@@ -201,9 +209,9 @@ def _train(
         tensorboard=events,
         constant=() if config.train.changes_rate else ("lr",),
     ) as journal:
-        journal.say(train.facts)
-        if why:
-            journal.say(why)
+        for line in (*facts, why):
+            if line:
+                journal.say(line)
         if (begun := trainer.resume()) is not None:
             check_data(folder, begun.get("data"), train.checksum, len(train))
             check_ranks(folder, config, begun.get("ranks"), here)
@@ -216,7 +224,7 @@ def _train(
             if is_best:
                 save_encoder(objective.encoder, config.encoder, size, folder.best_encoder, data=data)
         with trainer.train_step.averaged():
-            if isinstance(objective, Finetune):
+            if isinstance(objective, Finetune) and pseudo is None:
                 save_head(objective.head, folder.head)
             # Last: with it the run is trained.
             save_encoder(objective.encoder, config.encoder, size, folder.encoder, data=data)

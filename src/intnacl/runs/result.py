@@ -81,6 +81,24 @@ class CorruptionRow(TypedDict):
     """The mean over the corruptions measured, from severity 1 to 5."""
 
 
+class Clustering(TypedDict):
+    """The pseudo-labels that an encoder was fine-tuned on: k-means on features of the training images."""
+
+    clusters: int
+    seed: int
+    starts: int
+    """Starts of k-means."""
+    encoder_sha256: str
+    """Of the encoder's file whose features were clustered."""
+    data: str
+    """The checksum of the images."""
+    head_epochs: int
+    head_accuracy: float
+    """Percent of the pseudo-labels that the linear layer knew before fine-tuning."""
+    sha256: NotRequired[str]
+    """Of the file with the pseudo-labels."""
+
+
 class Protocol(TypedDict, total=False):
     """Everything that the figures depend on; earlier versions noted less."""
 
@@ -93,6 +111,7 @@ class Protocol(TypedDict, total=False):
     seed: int
     epochs: int
     objective: str
+    pseudo_labels: Clustering  # of runs with finetune.clusters
     probe: dict[str, object]
     accuracy: dict[str, str]  # the attacks whose figures are `fgsm` and `pgd` of the accuracies
     attacks: list[AttackSettings]
