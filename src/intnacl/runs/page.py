@@ -33,6 +33,7 @@ from intnacl.runs.result import (
     Result,
     attack_rows,
     best_rows,
+    clusters_text,
     images_measured_on,
     measured_images,
     of_one_attack,
@@ -103,6 +104,7 @@ def render(found: Overview, result: Result) -> str:
         heads=attack_heads(result),
         at=radius_text(result),
         measured_on=images_measured_on(result),
+        clusters=clusters_text(result),
         knn=found.own_knn(),
         sections=[
             _attack_section(run, name, protocol, rows)
@@ -202,6 +204,7 @@ def print_result(folder: RunFolder) -> None:
     result = cast(Result, json.loads(folder.result.read_bytes()))
     at = radius_text(result)
     title = f"accuracy in percent of {images_measured_on(result)}" + (f"; attacks at {at}" if at else "")
+    title += f"; {clusters}" if (clusters := clusters_text(result)) else ""
     print_table(title, ["data set", "clean", *attack_heads(result)], accuracy_rows(result))
     attacks = [
         row for name in result["accuracy"] for row in attack_rows(result, name) if not of_one_attack(row)

@@ -182,6 +182,8 @@ ROBUST_CLUSTERS: dict[str, dict[str, Any]] = {
         "augment.jitter_p": 0.0,
         "finetune.eps": 0.1,
         "finetune.step_size": 0.025,
+        "finetune.head_lr": 0.5,  # an epoch has two updates
+        "train.epochs": 30,
     },
 }
 RECIPES |= ROBUST | ROBUST_CLUSTERS

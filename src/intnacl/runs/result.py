@@ -219,6 +219,12 @@ def on_images(result: Result) -> str:
     return f" on {some:,} images" if some is not None and some < most else ""
 
 
+def clusters_text(result: Result) -> str:
+    """Return the number of clusters that took the place of labels in training; empty where none did."""
+    found = result["protocol"].get("pseudo_labels")
+    return "" if found is None else f"pseudo-labels: {found['clusters']:,} clusters"
+
+
 def images_measured_on(result: Result) -> str:
     """Return "test images", or "held-out training images" where those stand in for them."""
     return "held-out training images" if result["config"].get("holdout") else "test images"
