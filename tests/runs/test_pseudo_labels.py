@@ -12,6 +12,7 @@ from intnacl.data import load
 from intnacl.errors import InputError
 from intnacl.evaluation.features import extract
 from intnacl.models.weights import from_pretrained
+from intnacl.runs.card import model_card
 from intnacl.runs.config import RunConfig, loss_name
 from intnacl.runs.folder import RunFolder
 from intnacl.runs.opened import Run
@@ -73,6 +74,9 @@ def test_a_run_in_pieces_equals_a_whole_one_and_says_how_many_clusters_it_had(tm
     assert "protocol" not in result["accuracy"]["digits"]
     assert loss_name(asked) == "finetune-7clusters"
     assert "pseudo-labels: 7 clusters" in once.page.read_text(encoding="utf-8")
+    card = model_card(asked, result, "")
+    assert "- Training without labels ended on pseudo-labels: 7 clusters." in card
+    assert "An encoder trained by intnacl, without labels" in card
     before, after = ({name: value.clone() for name, value in from_pretrained(folder).state_dict().items()}
                      for folder in (begun.folder.path, once.path))  # fmt: skip
     moved = [name for name in before if not torch.equal(before[name], after[name])]

@@ -13,19 +13,20 @@ import torch
 from intnacl.data.datasets import is_at_path
 from intnacl.errors import InputError, InputWarning
 from intnacl.evaluation.monitor import Monitor
-from intnacl.models.encoders import Encoder, EncoderConfig, build_model
-from intnacl.models.weights import read_header, save_encoder
+from intnacl.models.encoders import EncoderConfig, build_model
+from intnacl.models.weights import read_header, save_encoder, save_projection
 from intnacl.plots.curves import draw_learning
 from intnacl.plots.style import save_figure
 from intnacl.runs.config import VERSION, RunConfig
 from intnacl.runs.folder import RunFolder
 from intnacl.runs.heads import save_head
 from intnacl.runs.images import RunImages, image_side
-from intnacl.runs.objective import build_objective, load_teacher, training_images
+from intnacl.runs.objective import Teacher, build_objective, load_teacher, training_images
 from intnacl.runs.pseudo_labels import pseudo_labels
 from intnacl.runs.resolve import as_begun
 from intnacl.training.finetune import Finetune
 from intnacl.training.journal import Journal, last_record, records
+from intnacl.training.objectives import Contrastive
 from intnacl.training.online_probe import OnlineProbe
 from intnacl.training.ranks import Ranks, barrier
 from intnacl.training.step import memory_errors
@@ -176,7 +177,7 @@ def _train(
     here: Ranks,
     stop: Stop,
     images: RunImages,
-    teacher: Encoder | None,
+    teacher: Teacher | None,
     why: str,
 ) -> str | None:
     train, pseudo = training_images(config, images), None
@@ -226,6 +227,8 @@ def _train(
         with trainer.train_step.averaged():
             if isinstance(objective, Finetune) and pseudo is None:
                 save_head(objective.head, folder.head)
+            if isinstance(objective, Contrastive):
+                save_projection(objective.model, folder.projection)
             # Last: with it the run is trained.
             save_encoder(objective.encoder, config.encoder, size, folder.encoder, data=data)
     barrier(here)  # a run is done for all when its files are
