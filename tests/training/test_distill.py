@@ -198,17 +198,18 @@ def projection() -> nn.Module:
     return head.eval()
 
 
-def test_with_a_projection_head_cosines_are_of_features_and_projections():
+@pytest.mark.parametrize("weight", [0.3, 1.0])
+def test_with_a_projection_head_cosines_are_of_features_and_projections(weight):
     """In loss and attack, for targets of teacher and student; the head itself never changes."""
     head, centre = projection().double(), torch.full((128,), 0.05, dtype=torch.float64)
-    settings = {"projection": copy.deepcopy(head), "projection_weight": 0.8, "centre": centre}
+    settings = {"projection": copy.deepcopy(head), "projection_weight": weight, "centre": centre}
     made = train_step(distill(dtype=torch.float64, **settings), precision="fp64")
     objective = made.objective
     x = view(objective, objective.augment)
 
     def likeness(one_BF: Tensor, other_BF: Tensor) -> float:
         of_features = minus_mean_cosine(one_BF - centre, other_BF - centre)
-        return 0.2 * of_features + 0.8 * minus_mean_cosine(head(one_BF), head(other_BF))
+        return (1 - weight) * of_features + weight * minus_mean_cosine(head(one_BF), head(other_BF))
 
     taught = objective.teacher(x)
     attacked = objective.attack(x, objective.model.compared(taught), ROWS, torch.tensor(STEP))
@@ -216,7 +217,8 @@ def test_with_a_projection_head_cosines_are_of_features_and_projections():
     without = distill(dtype=torch.float64, centre=centre).double().train()
     by_features = without.attack(x, taught - centre, ROWS, torch.tensor(STEP))
     ours, theirs, unmoved = (likeness(eval_student(moved), taught) for moved in (attacked, by_features, x))
-    assert ours > theirs > unmoved
+    assert ours > unmoved
+    assert weight < 1 or ours > theirs  # which this head hardly sees
     with torch.no_grad():
         clean, robust = copy.deepcopy(objective.encoder).train()(torch.cat([x, attacked])).chunk(2)
     terms = made.named(made(torch.arange(B)[None], STEP))
