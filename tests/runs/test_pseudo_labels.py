@@ -13,7 +13,7 @@ from intnacl.errors import InputError
 from intnacl.evaluation.features import extract
 from intnacl.models.weights import from_pretrained
 from intnacl.runs.card import model_card
-from intnacl.runs.config import RunConfig, loss_name
+from intnacl.runs.config import RunConfig, from_dict, loss_name, to_dict
 from intnacl.runs.folder import RunFolder
 from intnacl.runs.opened import Run
 from intnacl.runs.pseudo_labels import cluster, pseudo_labels
@@ -150,6 +150,7 @@ def test_the_recipe_shares_with_the_run_what_both_are_measured_by(tmp_path):
     )  # fmt: skip
     assert (shared.encoder.norm, shared.evaluation.eps) == ("joint", (0.07,))
     assert shared.evaluation == begun.config.evaluation
+    assert from_dict(to_dict(shared)) == shared
     assert shared.finetune.encoder == str(begun.folder.path.absolute())
     assert shared.finetune.encoder_sha256 == begun.encoder_sha256
     cifar = resolve(
@@ -168,6 +169,8 @@ def test_what_is_missing_or_contradicts_itself_is_named(tmp_path):
         resolve({"finetune.clusters": 10}, recipe="robust_clusters")
     with pytest.raises(InputError, match=r"finetune.clusters is not given: say how many clusters"):
         resolve({"finetune.encoder": str(begun.folder)}, recipe="robust_clusters")
+    with pytest.raises(InputError, match="preset='intcl' is a contrastive loss, and fine-tuning"):
+        resolve(SHORT | {"finetune.encoder": str(begun.folder)}, recipe="robust_clusters", preset="intcl")
     with pytest.raises(InputError, match="is no run folder"):
         resolve({"finetune.encoder": str(tmp_path / "no"), "finetune.clusters": 10}, recipe="robust_clusters")
     with pytest.raises(InputError, match=r"finetune.labels=0.1 is a share .*clusters=7 uses none"):

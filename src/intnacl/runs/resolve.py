@@ -246,6 +246,10 @@ def resolve(
             f"preset={named!r} is a contrastive loss, and a student has none: for its teacher, --set "
             f"distill.teacher_settings=preset={named}."
         )
+    if named is not None and shared:
+        raise InputError(
+            f"preset={named!r} is a contrastive loss, and fine-tuning on clusters has none: leave it out."
+        )
     if shared and not config.finetune.clusters:
         raise InputError(
             "finetune.clusters is not given: say how many clusters take the place of labels, such as --set "
