@@ -227,11 +227,12 @@ def resolve(
     named = next((name for name in (preset, file_preset) if name is not None), None)
     preset = "simclr" if named is None else named
     recipe = next((name for name in (recipe, given_recipe, file_recipe) if name is not None), None)
+    if recipe is not None:
+        check_choice("recipe", recipe, RECIPES)
     shared = shared_with(from_file | given) if recipe in ROBUST_CLUSTERS else {}
     dataset = (shared | from_file | given).get("dataset", RunConfig.dataset)
     usual = recipe_of(str(dataset))
     recipe = usual if recipe is None else recipe
-    check_choice("recipe", recipe, RECIPES)
     if recipe in ("robust", "robust_clusters") and f"{recipe}_{usual}" in RECIPES:
         recipe = f"{recipe}_{usual}"
     check_choice("preset", preset, PRESETS)
