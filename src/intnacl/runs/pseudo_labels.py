@@ -27,7 +27,7 @@ from intnacl.errors import InputError
 from intnacl.evaluation import adversarial_probe
 from intnacl.evaluation.adversarial_probe import AlfConfig
 from intnacl.evaluation.features import check_finite, extract
-from intnacl.evaluation.precision import exact_float32, tf32_convolutions
+from intnacl.evaluation.precision import exact_float32
 from intnacl.files import parse_json, read_file, write_file
 from intnacl.models.weights import checksum_file, load_encoder, parse_tensors
 from intnacl.runs.config import RunConfig
@@ -128,7 +128,7 @@ def _make(config: RunConfig, train: Dataset, folder: RunFolder, device: torch.de
     show(f"finding {wanted.clusters:,} clusters of {len(train):,} images")
     labels = cluster(features_NF, wanted.clusters, config.seed)
 
-    # DynACL++'s settings, but for those that are ours to set: clean images, a constant rate.
+    # As in DynACL++: on clean augmented images, at a constant rate.
     sgd = AlfConfig(
         epochs=wanted.head_epochs,
         lr=wanted.head_lr,
@@ -141,7 +141,7 @@ def _make(config: RunConfig, train: Dataset, folder: RunFolder, device: torch.de
     images = (train.images, labels)
     view = partial(view_of_step, config.augment, config.seed)
     passes = 1 + (wanted.head_epochs + 1) * len(train)
-    with exact_float32(), tf32_convolutions(), watched(encoder, "linear layer on clusters, images", passes):
+    with exact_float32(), watched(encoder, "linear layer on clusters, images", passes):
         classifier, figures = adversarial_probe.evaluate(encoder, images, images, view, sgd, device=device)
     clustering = Clustering(
         clusters=wanted.clusters,
