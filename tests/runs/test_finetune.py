@@ -12,6 +12,7 @@ from intnacl.attacks.named import named_attack
 from intnacl.errors import InputError
 from intnacl.evaluation import probe
 from intnacl.evaluation.adversarial_probe import AlfConfig
+from intnacl.runs.card import model_card
 from intnacl.runs.commands import corruptions_command
 from intnacl.runs.finetune import (
     AFF,
@@ -68,6 +69,10 @@ def test_an_adversarial_probe_has_a_classifier_and_rows_of_its_own(tmp_path, mon
         ("slf", result["accuracy"]["digits"]["clean"]), ("alf", alf.figures["accuracy"]),
     ]  # fmt: skip
     assert "Under attack: digits, ALF" in run.folder.page.read_text()
+    card = model_card(run.config, result, "")
+    assert f"| digits | ALF | FGSM | 0.05 | 64 | {row['accuracy']:.2f} | {row['clean']:.2f} |" in card
+    assert f"| digits | ALF | {alf.figures['accuracy']:.2f} |" in card
+    assert "accuracy, %, ALF, FGSM, eps 0.05, 64 images" in card
     forbid_evaluation(monkeypatch)
     monkeypatch.setattr("intnacl.evaluation.adversarial_probe.evaluate", None)
     assert run.measure(ALF) == [alf]
@@ -95,6 +100,7 @@ def test_adversarial_fine_tuning_is_a_run_of_its_own_and_resumes_exactly(tmp_pat
     assert accuracy["clean"] == pytest.approx(100 * float(right), abs=0.3)
     assert [row["protocol"] for row in result["attacks"]] == ["aff", "aff"]
     assert accuracy["fgsm"] == rows(run, "aff")[0]["accuracy"]
+    assert f"| digits | AFF | FGSM | 0.05 | 64 | {accuracy['fgsm']:.2f} |" in model_card(config, result, "")
     assert run.measure([FGSM], protocol="slf")[0].protocol == "slf"  # a fresh layer on the same encoder
     with pytest.raises(InputError, match="has no fine-tuned classifier on 'digits'"):
         source.classifier(protocol="aff")
@@ -198,6 +204,9 @@ def test_corruptions_are_measured_once_each_and_their_mean_takes_all(tmp_path, m
     assert row["accuracy"] is None
     assert row["by_severity"][0] > row["by_severity"][4]
     assert "Corrupted images: digits" in run.folder.page.read_text()
+    mean = sum(row["by_corruption"].values()) / 2
+    line = f"| digits | SLF | 355 | 2 of 15 | {mean:.2f} | {row['clean']:.2f} |"
+    assert line in model_card(run.config, Overview(run).result(), "")
     monkeypatch.setattr("intnacl.evaluation.corruptions.evaluate", None)
     corruptions_command(run.folder.path, (), ("fog",), None, "cpu")
     with pytest.raises(InputError, match="did you mean 'fog'"):

@@ -6,10 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from pieces import StopAfter
 
 from intnacl.errors import InputError, InputWarning
-from intnacl.models.weights import save_encoder
+from intnacl.models.encoders import build_model
+from intnacl.models.weights import load_projection, save_encoder
 from intnacl.runs.compare import compare, with_teacher, write_comparison
 from intnacl.runs.config import RunConfig, loss_name
 from intnacl.runs.folder import RunFolder
@@ -18,6 +20,7 @@ from intnacl.runs.page import write_result_and_page
 from intnacl.runs.pretrain import pretrain
 from intnacl.runs.resolve import resolve, teacher_of, warn_of_unused
 from intnacl.runs.stages import run, train_and_measure
+from intnacl.training.checkpoint import newest
 from intnacl.training.stop import Stop
 from tiny_run import CPU, HERE, forbid_evaluation
 
@@ -130,6 +133,25 @@ def test_without_a_teacher_pretraining_alone_says_what_to_do(tmp_path):
     ):
         pretrain(config(), RunFolder(tmp_path / "run"), HERE, Stop())
     assert not (tmp_path / "run").exists()
+
+
+def test_a_student_may_compare_projections_by_its_teachers_head(tmp_path, whole):
+    asked = {"distill.teacher": str(whole / "teacher"), "distill.projection_weight": 0.5}
+    once, often = RunFolder(tmp_path / "once"), RunFolder(tmp_path / "often")
+    assert pretrain(config(**asked), once, HERE, Stop()) is None
+    while pretrain(config(**asked), often, HERE, StopAfter(2)) is not None:
+        pass
+    assert once.encoder.read_bytes() == often.encoder.read_bytes() != RunFolder(whole).encoder.read_bytes()
+    teacher = RunFolder(whole / "teacher")
+    model = build_model(teacher.read_config().encoder, image_size=8, adversarial=False, seed=0).eval()
+    model.load_state_dict(newest(teacher.checkpoints).model)
+    features = torch.rand(5, model.encoder.feature_dim)
+    assert torch.equal(load_projection(teacher.encoder)(features), model.head(features))
+
+    file = tmp_path / "alone.safetensors"
+    shutil.copyfile(teacher.encoder, file)
+    with pytest.raises(InputError, match=r"projection.safetensors does not exist: the teacher has no"):
+        pretrain(config(**asked | {"distill.teacher": str(file)}), RunFolder(tmp_path / "no"), HERE, Stop())
 
 
 @pytest.mark.slow

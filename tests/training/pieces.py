@@ -51,12 +51,14 @@ def teacher(seed: int = 5, name: str = "small") -> Encoder:
 
 
 def distill(
-    *, dtype=torch.float32, views=None, name="small", norm="joint", sync=False, centre=None, **settings: Any
-) -> Distill:
+    *, dtype=torch.float32, views=None, name="small", norm="joint", sync=False, centre=None, projection=None,
+    **settings: Any,
+) -> Distill:  # fmt: skip
     """A student of `teacher`, on epochs of four batches."""
     model = EncoderConfig(name=name, norm=norm, sync=sync)
     views = views or AugmentConfig(crop_scale=None, crop_padding=1, jitter_p=0.0, grayscale_p=0.0)
     place = {"image_size": 8, "seed": 0, "batches": 4, "view_dtype": dtype, "centre": centre}
+    place |= {"projection": projection}
     return Distill(DistillConfig(**settings), teacher(name=name), model, views, **place)
 
 

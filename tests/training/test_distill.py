@@ -17,7 +17,7 @@ from intnacl.data.augmentations import AugmentConfig
 from intnacl.errors import InputError
 from intnacl.evaluation.precision import exact_float32
 from intnacl.models.batchnorm import ViewBatchNorm
-from intnacl.models.encoders import EncoderConfig
+from intnacl.models.encoders import EncoderConfig, build_head
 from intnacl.training.distill import Distill, DistillConfig
 from intnacl.training.objectives import START
 from intnacl.training.ranks import Ranks
@@ -82,7 +82,12 @@ def loss_by_hand(
 
 SETTINGS = {
     "DeACL": {},
-    "towards the teacher": {"robust_target": "teacher", "robust_weight": 4.0, "clean_weight": 0.5},
+    "towards the teacher": {
+        "robust_target": "teacher",
+        "robust_weight": 4.0,
+        "clean_weight": 0.5,
+        "steps": 3,
+    },
     "away from itself": {"attack_target": "student", "ramp_epochs": 3.0, "steps": 2},
     "perturbed": {"perturbation": 0.05, "perturbation_epoch": 1, "start": "random"},
     "not perturbed yet": {"perturbation": 0.05, "perturbation_epoch": 2},
@@ -185,8 +190,46 @@ def test_with_a_rate_of_zero_perturbed_weights_come_back_bit_by_bit():
         assert torch.equal(weight, value)
 
 
+def projection() -> nn.Module:
+    """A head with batch norm whose statistics have moved, as a teacher's has."""
+    torch.manual_seed(4)
+    head = build_head(128, "bn-32-16")
+    head(torch.randn(64, 128))
+    return head.eval()
+
+
+@pytest.mark.parametrize("weight", [0.3, 1.0])
+def test_with_a_projection_head_cosines_are_of_features_and_projections(weight):
+    """In loss and attack, for targets of teacher and student; the head itself never changes."""
+    head, centre = projection().double(), torch.full((128,), 0.05, dtype=torch.float64)
+    settings = {"projection": copy.deepcopy(head), "projection_weight": weight, "centre": centre}
+    made = train_step(distill(dtype=torch.float64, **settings), precision="fp64")
+    objective = made.objective
+    x = view(objective, objective.augment)
+
+    def likeness(one_BF: Tensor, other_BF: Tensor) -> float:
+        of_features = minus_mean_cosine(one_BF - centre, other_BF - centre)
+        return (1 - weight) * of_features + weight * minus_mean_cosine(head(one_BF), head(other_BF))
+
+    taught = objective.teacher(x)
+    attacked = objective.attack(x, objective.model.compared(taught), ROWS, torch.tensor(STEP))
+    eval_student = copy.deepcopy(objective.encoder).eval()
+    without = distill(dtype=torch.float64, centre=centre).double().train()
+    by_features = without.attack(x, taught - centre, ROWS, torch.tensor(STEP))
+    ours, theirs, unmoved = (likeness(eval_student(moved), taught) for moved in (attacked, by_features, x))
+    assert ours > unmoved
+    assert weight < 1 or ours > theirs  # which this head hardly sees
+    with torch.no_grad():
+        clean, robust = copy.deepcopy(objective.encoder).train()(torch.cat([x, attacked])).chunk(2)
+    terms = made.named(made(torch.arange(B)[None], STEP))
+    expected = [likeness(clean, taught), likeness(robust, clean)]
+    assert [terms["clean"], terms["robust"]] == pytest.approx(expected, rel=1e-5)
+    torch.testing.assert_close(objective.model.projection.state_dict(), head.state_dict(), rtol=0, atol=0)
+
+
 RUNS = {
     "perturbed and averaged": ({"perturbation": 0.01, "ramp_epochs": 1.5}, {"ema": 0.9}),
+    "of projections too": ({"projection": projection(), "projection_weight": 0.5}, {"ema": 0.9}),
     "two batches an update, centred": ({"centre": torch.full((128,), 0.1)}, {"accumulate": 2, "epochs": 4}),
 }
 

@@ -2,19 +2,25 @@
 
 import copy
 
+import pytest
 import torch
+from pieces import labelled_images
 from torch.nn import functional
 
 from intnacl.data.augmentations import AugmentConfig
+from intnacl.evaluation.precision import exact_float32
 from intnacl.models.encoders import EncoderConfig, build_model
 from intnacl.training.finetune import Finetune, FinetuneConfig, divergent_view
+from intnacl.training.ranks import Ranks
+from intnacl.training.settings import TrainConfig
+from intnacl.training.step import TrainStep
 
 PLAIN = AugmentConfig(crop_scale=None, flip_p=0.0, jitter_p=0.0, grayscale_p=0.0)
 ROWS, STEP = torch.arange(16), torch.tensor(3)
 
 
-def objective(**changes):
-    encoder = build_model(EncoderConfig(name="small"), image_size=8, adversarial=False, seed=0).encoder
+def objective(name="small", **changes):
+    encoder = build_model(EncoderConfig(name=name), image_size=8, adversarial=False, seed=0).encoder
     made = Finetune(FinetuneConfig(eps=0.1, step_size=0.03, steps=4, **changes), encoder, 10, PLAIN, seed=1)
     torch.manual_seed(0)
     torch.nn.init.normal_(made.head.weight)
@@ -71,3 +77,22 @@ def test_without_beta_it_is_cross_entropy_of_clean_images():
     assert torch.allclose(
         terms["loss"], functional.cross_entropy(made.model(images / 255), labels), atol=1e-5
     )
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.filterwarnings("default")  # the compiler has its own
+@pytest.mark.parametrize("name", ["small", "resnet18"])  # the second has kernels of our own
+def test_one_captured_graph_updates_as_eager_code_does(name):
+    """Rounding may turn signs of the attack."""
+    size, here, losses = 64, Ranks(0, 1, torch.device("cuda", 0)), []
+    settings = {"optimizer": "sgd", "lr": 1e-3, "batch_size": size, "precision": "fp32", "ema": 0.9}
+    for fast in (False, True):
+        config = TrainConfig(**settings, compile=fast, cuda_graph=fast)
+        made = TrainStep(objective(name), *labelled_images(4 * size), config, here)
+        with exact_float32():
+            mode = made.prepare(pytest.fail)
+            terms = [made(made.rows[None] + size * (step % 4), step).clone() for step in range(8)]
+        assert str(mode) == ("compiled + CUDA graph" if fast else "eager")
+        assert int(made.average.updates) == 8
+        losses.append(torch.stack(terms))
+    torch.testing.assert_close(losses[0][:, 1:], losses[1][:, 1:], rtol=2e-2, atol=2e-2)

@@ -76,7 +76,8 @@ class Flags:
         A TOML file of settings; flags override it.
     recipe
         paper, tinyimagenet, own or digits, by default that of the data set; strong or knn90 (docs/strong.md);
-        imagenet (docs/scale.md), or robust, an encoder for attacks of 8/255 (docs/robust.md).
+        imagenet (docs/scale.md); robust, an encoder for attacks of 8/255, or robust_clusters, its last stage
+        on pseudo-labels (docs/robust.md).
     teacher
         With the recipe robust: a trained run, or an encoder's file, instead of a teacher of its own.
     set_
@@ -124,7 +125,8 @@ class Flags:
     def names_a_run(self) -> bool:
         """True if the flags say which data or which loss is meant."""
         named = {key.partition(".")[0] for key in self.overrides} & {"loss", "dataset", "objective"}
-        return bool(named or self.preset or self.config or self.recipe == "robust")
+        begun = (self.recipe or "").startswith("robust")
+        return bool(named or self.preset or self.config or begun)
 
 
 def pairs(texts: tuple[str, ...]) -> dict[str, str]:

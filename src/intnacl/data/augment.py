@@ -128,6 +128,13 @@ def augment(
     return apply(images_BCHW, params, config, size, dtype)
 
 
+def view_of_step(config: AugmentConfig, seed: int, images: Tensor, step: int) -> Tensor:
+    """Return the augmented view of a step's images, uint8 (B, 3, H, W), where one process has all of them."""
+    rows = torch.arange(len(images), device=images.device)
+    clock = torch.tensor(step, device=images.device)
+    return augment(images, config, seed=seed, step=clock, view=0, rows=rows)
+
+
 def _between(uniform: Tensor, low: float, high: float) -> Tensor:
     return low + (high - low) * uniform
 

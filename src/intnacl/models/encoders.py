@@ -167,7 +167,7 @@ class ContrastiveModel(nn.Module):
         super().__init__()
         self.config = config
         self.encoder = Encoder(_backbone(config, image_size, load), config, image_size)
-        self.head = _head(self.encoder.feature_dim, config.head)
+        self.head = build_head(self.encoder.feature_dim, config.head)
         if config.init == "he":
             self.apply(_he_normal)
         if config.norm == "none":
@@ -199,8 +199,8 @@ def build_model(
         return ContrastiveModel(config, image_size=image_size, adversarial=adversarial, load=load)
 
 
-def _head(features: int, name: str) -> nn.Sequential:
-    """Return linear layers with ReLU between them, before which batch norm stands in some heads."""
+def build_head(features: int, name: str) -> nn.Sequential:
+    """Return a projection head: linear layers with ReLU between them, in some after batch norm."""
     text = {"paper": f"{features}-64", "hcl": "bn-512-128"}.get(name, name)
     norm, widths = text.startswith("bn-"), [int(width) for width in text.removeprefix("bn-").split("-")]
     sizes, layers = [features, *widths], list[nn.Module]()

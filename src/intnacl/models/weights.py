@@ -11,13 +11,15 @@ from pathlib import Path
 from typing import Any, NamedTuple, NotRequired, TypedDict
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from intnacl.errors import InputError
 from intnacl.files import as_path, check_file, fits, parse_json, read_file, write_file
-from intnacl.models.encoders import Encoder, EncoderConfig, build_model
+from intnacl.models.batchnorm import remove_norms
+from intnacl.models.encoders import ContrastiveModel, Encoder, EncoderConfig, build_head, build_model
 from intnacl.models.shipped import is_shipped, located, pretrained
 
+PROJECTION = "projection.safetensors"  # in the folder of a contrastive run
 ENCODER, BEST_ENCODER = "encoder.safetensors", "encoder-best.safetensors"  # in a run's folder
 MODEL = "model.safetensors"  # the same file under the name that the Hugging Face Hub has for it
 KEY = "intnacl"
@@ -65,6 +67,35 @@ def encoder_file(state: dict[str, Tensor], header: EncoderHeader) -> bytes:
     from safetensors.torch import save
 
     return save(state, {KEY: json.dumps(header, sort_keys=True)})
+
+
+def save_projection(model: ContrastiveModel, path: Path) -> None:
+    """Write the projection head of a model for students who compare its projections with their teacher's."""
+    from safetensors.torch import save
+
+    header = {"head": model.config.head, "features": model.encoder.feature_dim}
+    state = {name: value for name, value in model.head.state_dict().items() if "adversarial." not in name}
+    content = {name: value.detach().cpu().contiguous() for name, value in state.items()}
+    write_file(path, save(content, {KEY: json.dumps(header, sort_keys=True)}))
+
+
+def load_projection(path: str | Path) -> nn.Module:
+    """Load the projection head that lies beside an encoder's file or in its run's folder, in eval mode."""
+    path = as_path("path", path)
+    file = (path if path.is_dir() else path.parent) / PROJECTION
+    if not file.exists():
+        raise InputError(
+            f"{file} does not exist: the teacher has no projection head. Contrastive runs write it when they "
+            "end; those of earlier versions did not. Without it, take distill.projection_weight=0."
+        )
+    with _reading(file):
+        metadata, state = parse_tensors(read_file(file))
+        header = parse_json(metadata[KEY])
+        head = build_head(header["features"], header["head"])
+        if not any("running_mean" in name for name in state):
+            remove_norms(head)
+        head.load_state_dict(state)
+    return head.requires_grad_(False).eval()
 
 
 def checksum_file(path: Path) -> Path:

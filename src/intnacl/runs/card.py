@@ -3,20 +3,37 @@
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath
+from statistics import fmean
 from typing import Any, cast
 
 from intnacl.attacks.named import ATTACK_NAMES, eps_text
 from intnacl.console import two_decimals
+from intnacl.data.corruptions import CORRUPTIONS
 from intnacl.data.datasets import is_at_path
 from intnacl.errors import printable
 from intnacl.models.hub import CARD_MARK
 from intnacl.runs.config import RunConfig, loss_name
+from intnacl.runs.heads import PROTOCOL_NAMES
 from intnacl.runs.page import accuracy_rows, attack_heads, escape_markdown
-from intnacl.runs.result import Result, best_rows, images_measured_on, radius_text
+from intnacl.runs.result import (
+    Result,
+    best_rows,
+    clusters_text,
+    images_measured_on,
+    own_protocol,
+    protocols_of,
+    radius_text,
+)
 
 ON_HUB = {
     "cifar10": "uoft-cs/cifar10", "cifar100": "uoft-cs/cifar100", "tinyimagenet": "zh-plus/tiny-imagenet",
 }  # fmt: skip
+TASKS = {"slf": "linear probe on frozen features", "aff": "fine-tuned classifier"}
+CLASSIFIERS = (
+    "Classifiers: SLF, a linear layer on frozen features of clean images; ALF, one trained on attacked "
+    "images; AFF, encoder and layer fine-tuned together on attacked images. Corruptions: means of five "
+    "severities."
+)
 LIMITS = (
     "Accuracy under attack holds for the radii and attacks above, against the linear probe; a larger radius "
     "or a stronger attack leaves less. What was not measured here is not known: other domains, other sizes "
@@ -49,7 +66,8 @@ def model_card(
     dataset = escape_markdown(shown(config.dataset))
     encoder, images = config.encoder.name, result["protocol"]["images"].get(config.dataset)
     count = f", {images['train']:,} images" if images else ""
-    labels = "with labels" if config.objective in ("supervised", "finetune") else "without labels"
+    labelled = config.objective in ("supervised", "finetune") and not config.finetune.clusters
+    labels = "with labels" if labelled else "without labels"
     parts = [
         f"---{_yaml(_header(config, result, library, license))}\n---",
         f"# {encoder}, {loss_name(config)}, {dataset}",
@@ -103,6 +121,7 @@ def _figures(result: Result) -> str:
     attacks = [
         [
             shown(dataset),
+            PROTOCOL_NAMES[protocol],
             ATTACK_NAMES.get(row["name"], row["name"]),
             eps_text(row["eps"]),
             f"{row['images']:,}",
@@ -110,11 +129,35 @@ def _figures(result: Result) -> str:
             two_decimals(row["clean"]),
         ]
         for dataset in dict.fromkeys(row["dataset"] for row in result["attacks"])
-        for row in best_rows(result, dataset)
+        for protocol in protocols_of(result, dataset)
+        for row in best_rows(result, dataset, protocol)
     ]
     if attacks:
-        heads = ["data set", "attack", "eps", "images", "accuracy, %", "clean, same images"]
-        parts.append(table(heads, attacks, text=2))
+        heads = ["data set", "classifier", "attack", "eps", "images", "accuracy, %", "clean, same images"]
+        parts.append(table(heads, attacks, text=3))
+    others = [
+        [shown(row["dataset"]), PROTOCOL_NAMES[row["protocol"]], two_decimals(row["clean"])]
+        for row in result["probes"]
+        if row["protocol"] != own_protocol(result, row["dataset"])
+    ]
+    if others:
+        parts.append(table(["data set", "another classifier", "clean, %"], others, text=2))
+    corrupted = [
+        [
+            shown(row["dataset"]),
+            PROTOCOL_NAMES[row["protocol"]],
+            f"{row['images']:,}",
+            f"{len(row['by_corruption'])} of {len(CORRUPTIONS)}",
+            two_decimals(fmean(row["by_corruption"].values())),
+            two_decimals(row["clean"]),
+        ]
+        for row in result.get("corruptions", [])
+    ]
+    if corrupted:
+        heads = ["data set", "classifier", "images", "corruptions", "mean accuracy, %", "clean, same images"]
+        parts.append(table(heads, corrupted, text=2))
+    if parts[1:]:
+        parts.append(CLASSIFIERS)
     parts += [
         "\n".join(_protocol(result)),
         *(f"Warning: {escape_markdown(warning)}" for warning in result["warnings"]),
@@ -132,10 +175,12 @@ def _protocol(result: Result) -> list[str]:
     solver += f", l2 {probe['l2']:g}"
     solver += ", features of length 1" * bool(probe["normalize"])
     solver += ", features standardised" * bool(probe["standardize"])
-    lines = [
-        f"- Linear probe: {solver}; frozen encoder in eval mode, no augmentation, last epoch on all "
-        f"{images_measured_on(result)}."
-    ]
+    lines = [f"- Training without labels ended on {clusters}."] if (clusters := clusters_text(result)) else []
+    if any(own_protocol(result, name) == "slf" for name in result["accuracy"]):
+        lines.append(
+            f"- Linear probe: {solver}; frozen encoder in eval mode, no augmentation, last epoch on all "
+            f"{images_measured_on(result)}."
+        )
     if result["attacks"]:
         efforts = {row["name"]: (row["steps"], row["restarts"]) for row in result["attacks"]}
         schedules = [
@@ -169,6 +214,8 @@ def _training(config: RunConfig) -> str:
         }
     elif config.objective == "finetune" and config.finetune.beta:
         settings["loss"] = f"TRADES, β = {config.finetune.beta:g}, eps {eps_text(config.finetune.eps)}"
+        if config.finetune.clusters:
+            settings["pseudo-labels"] = f"{config.finetune.clusters:,} clusters of features"
     elif config.objective == "contrastive":
         settings = {"loss": f"{loss_name(config)}: {loss.nacl}, M = {loss.num_positives}, {loss.negatives}"}
         if loss.num_positives > 1 and loss.nacl == "mixnca":
@@ -207,7 +254,7 @@ def _header(config: RunConfig, result: Result, library: str, license: str) -> di
     split = "train" if config.holdout else "test"  # images held out of training are of that split
     results = [
         {
-            "task": {"type": "image-classification", "name": "linear probe on frozen features"},
+            "task": {"type": "image-classification", "name": TASKS[own_protocol(result, name)]},
             "dataset": {
                 "type": ON_HUB.get(name, name.partition(":")[0]),
                 "name": shown(name),
@@ -225,13 +272,23 @@ def _header(config: RunConfig, result: Result, library: str, license: str) -> di
 
 def _metrics(result: Result, dataset: str) -> list[dict[str, Any]]:
     found = {"accuracy, %": result["accuracy"][dataset]["clean"]}
+    own = own_protocol(result, dataset)
     if classes := result.get("classes", {}).get(dataset):
         found["balanced accuracy, %"] = classes["balanced_accuracy"]
-    for row in best_rows(result, dataset):
-        attack = ATTACK_NAMES.get(row["name"], row["name"])
-        found[f"accuracy, %, {attack}, eps {eps_text(row['eps'])}, {row['images']:,} images"] = row[
-            "accuracy"
-        ]
+    for probe in result["probes"]:
+        if probe["dataset"] == dataset and probe["protocol"] != own:
+            found.setdefault(f"accuracy, %, {PROTOCOL_NAMES[probe['protocol']]}", probe["clean"])
+    for protocol in protocols_of(result, dataset):
+        classifier = "" if protocol == own else f"{PROTOCOL_NAMES[protocol]}, "
+        for row in best_rows(result, dataset, protocol):
+            attack = classifier + ATTACK_NAMES.get(row["name"], row["name"])
+            found[f"accuracy, %, {attack}, eps {eps_text(row['eps'])}, {row['images']:,} images"] = row[
+                "accuracy"
+            ]
+    for corrupted in result.get("corruptions", []):
+        if corrupted["dataset"] == dataset and corrupted["accuracy"] is not None:
+            classifier = "" if corrupted["protocol"] == own else f"{PROTOCOL_NAMES[corrupted['protocol']]}, "
+            found[f"accuracy, %, {classifier}{len(CORRUPTIONS)} common corruptions"] = corrupted["accuracy"]
     for one in result["knn"]:
         if one["dataset"] == dataset:
             votes = ", votes unweighted" if one.get("weights") == "uniform" else ""

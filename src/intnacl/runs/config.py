@@ -124,6 +124,8 @@ FLAGS = {key: one.name for key, one in SETTINGS.items() if one.metadata.get("fla
 
 def loss_name(config: RunConfig) -> str:
     """Return the preset with these settings, else the loss's numerator and negatives; or the objective."""
+    if config.objective == "finetune" and config.finetune.clusters:
+        return f"finetune-{config.finetune.clusters}clusters"
     if config.objective != "contrastive":
         return config.objective
     loss = config.loss if config.loss.weight == "one" else replace(config.loss, weight="loss")  # both are ŵ
@@ -271,6 +273,9 @@ def unused(config: RunConfig) -> dict[str, str]:
         for key in SETTINGS
         if key.startswith(f"{part}.")
     }
+    if config.objective == "finetune" and not config.finetune.clusters:
+        names = ("clustered", "head_epochs", "head_lr")
+        elsewhere |= dict.fromkeys([f"finetune.{name}" for name in names], "finetune.clusters above 1")
     if config.objective != "contrastive":
         contrastive = dict.fromkeys((*loss_settings, *adversary, "augment.mix_of"), "objective=contrastive")
         return elsewhere | contrastive

@@ -5,7 +5,7 @@ of the labels, as semi-supervised figures are reported.
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,8 @@ from intnacl.data.augmentations import AugmentConfig
 from intnacl.data.datasets import absolute_root, local_name
 from intnacl.errors import InputError
 from intnacl.models.shipped import is_shipped
-from intnacl.runs.config import RunConfig, override
+from intnacl.models.weights import load_encoder
+from intnacl.runs.config import RunConfig, flatten, override
 from intnacl.runs.folder import RunFolder, file_name
 from intnacl.runs.measurements import benchmark_views
 from intnacl.runs.opened import Run
@@ -113,3 +114,24 @@ def finetuned_folder(run: Run, config: RunConfig) -> RunFolder:
         kind = "labels-all" if share == 1 else f"labels-{100 * share:g}percent"
     other = "" if config.dataset == run.config.dataset else f"-{file_name(local_name(config.dataset))}"
     return RunFolder(Path(f"{str(run.folder).rstrip('/')}-{kind}{other}"))
+
+
+def shared_with(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what fine-tuning on clusters shares with the run whose encoder it begins with.
+
+    These are the images, the encoder, and all that is measured: both are compared.
+    """
+    path = given.get("finetune.encoder")
+    if path is None:
+        raise InputError(
+            "finetune.encoder is not given: name the run whose encoder is fine-tuned, --set "
+            "finetune.encoder=RUN."
+        )
+    folder = RunFolder(str(path))
+    begun = dict(flatten(asdict(folder.read_config())))
+    folder.require_encoder()
+    parts = ("encoder.", "probe.", "alf.", "evaluation.")
+    names = ("dataset", "root", "size", "stream", "holdout", "seed", "augment.flip_p")
+    shared = {key: value for key, value in begun.items() if key in names or key.startswith(parts)}
+    shared["encoder.pretrained"] = False
+    return shared | {"finetune.encoder_sha256": load_encoder(folder.encoder).sha256}

@@ -21,7 +21,14 @@ from intnacl.data.datasets import local_name
 from intnacl.errors import InputError, InputWarning
 from intnacl.files import disk_errors, lock, make_folder, parse_json, read_file, read_json, write_file
 from intnacl.models.shipped import is_shipped, pretrained
-from intnacl.models.weights import BEST_ENCODER, ENCODER, checksum_file, has_encoder, read_encoder
+from intnacl.models.weights import (
+    BEST_ENCODER,
+    ENCODER,
+    PROJECTION,
+    checksum_file,
+    has_encoder,
+    read_encoder,
+)
 from intnacl.runs.config import VERSION, RunConfig, differences, from_dict, loss_name, to_dict
 from intnacl.runs.result import Result
 from intnacl.training.checkpoint import saved
@@ -59,6 +66,10 @@ class RunFolder:
         """The run of the teacher that a run of objective=distill trained for itself."""
         self.head = path / "head.safetensors"
         """The linear layer of a fine-tuned encoder."""
+        self.projection = path / PROJECTION
+        """The projection head of a contrastive run."""
+        self.pseudo_labels = path / "pseudo-labels.safetensors"
+        """What takes the place of labels in a run with `finetune.clusters`."""
         self.measurements = path / "parts"
         self.result = path / "result.json"
         self.page = path / "report.html"
@@ -114,7 +125,9 @@ class RunFolder:
             checksum_file(self.encoder),
             self.encoder,
         ]
-        return [file for file in (self.log, self.curves, self.head, *encoders) if file.exists()]
+        pseudo = self.pseudo_labels, checksum_file(self.pseudo_labels)
+        beside = self.log, self.curves, self.head, self.projection, *pseudo
+        return [file for file in (*beside, *encoders) if file.exists()]
 
     def measured_files(self) -> list[Path]:
         """Return the files that measuring has written, which hold for every run with the same encoder."""

@@ -6,12 +6,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-import torch
-from torch import Tensor
-
 from intnacl.console import progress, watched
-from intnacl.data.augment import augment
-from intnacl.data.augmentations import AugmentConfig
+from intnacl.data.augment import view_of_step
 from intnacl.data.corruptions import SEVERITIES
 from intnacl.errors import InputError, check_choice
 from intnacl.evaluation import adversarial_probe, corruptions, hcl_probe, knn, probe
@@ -128,7 +124,7 @@ def measure_frozen_probe(run: "Run", dataset: str) -> Measurement:
 
     def work() -> Figures:
         images, train = run.images.labelled(dataset), training_images(run.config, run.images)
-        begun = replace(run, encoder=load_begun(run.config).to(run.device))
+        begun = replace(run, encoder=load_begun(run.config).encoder.to(run.device))
         features = begun.embed(train), begun.embed(images.queries)
         _, figures = probe.fit(
             features[0], pair(train)[1], features[1], pair(images.queries)[1], run.config.probe
@@ -148,7 +144,7 @@ def measure_alf(run: "Run", dataset: str, config: AlfConfig | None = None) -> Me
     def work() -> Figures:
         images = run.images.labelled(dataset)
         count = 1 + len(images.queries) + config.epochs * len(images.train) * (config.steps + 1)
-        augmented = partial(_view, views, config.seed)
+        augmented = partial(view_of_step, views, config.seed)
         with exact_float32(), watched(run.encoder, f"adversarial probe on {dataset}, images", count):
             classifier, figures = adversarial_probe.evaluate(
                 run.encoder, pair(images.train), pair(images.queries), augmented, config, device=run.device
@@ -159,13 +155,6 @@ def measure_alf(run: "Run", dataset: str, config: AlfConfig | None = None) -> Me
     return run.measurements.measure(
         "alf", settings, run.images, run.device, work, is_usable=lambda: is_stored(path, plain(settings))
     )
-
-
-def _view(views: AugmentConfig, seed: int, images: Tensor, step: int) -> Tensor:
-    """Return the augmented view of a step's images."""
-    rows = torch.arange(len(images), device=images.device)
-    clock = torch.tensor(step, device=images.device)
-    return augment(images, views, seed=seed, step=clock, view=0, rows=rows)
 
 
 def measure_hcl_probe(run: "Run", dataset: str, epochs: int | None = None) -> Measurement:
@@ -179,7 +168,7 @@ def measure_hcl_probe(run: "Run", dataset: str, epochs: int | None = None) -> Me
         images = run.images.labelled(dataset)
         train, test = (len(split) for split in images)
         count = 1 + config.epochs * (train + test) + test
-        augmented = partial(_view, views, config.seed)
+        augmented = partial(view_of_step, views, config.seed)
         with exact_float32(), watched(run.encoder, f"HCL's probe on {dataset}, images", count):
             _, figures = hcl_probe.evaluate(
                 run.encoder, pair(images.train), pair(images.queries), augmented, config, device=run.device

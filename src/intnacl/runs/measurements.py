@@ -66,7 +66,8 @@ class Measurements:
 
     def own_protocol(self, dataset: str) -> ProbeProtocol:
         """Return the protocol of the run's own classifier on a data set."""
-        if self.config.objective != "finetune" or dataset != self.config.dataset:
+        labelled = self.config.objective == "finetune" and not self.config.finetune.clusters
+        if not labelled or dataset != self.config.dataset:
             return "slf"
         return "aff" if self.config.finetune.beta else "sff"
 

@@ -2,6 +2,9 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
+
+from torch import nn
 
 from intnacl.data.batches import steps_per_epoch
 from intnacl.data.dataset import Dataset
@@ -11,7 +14,7 @@ from intnacl.evaluation.features import extract
 from intnacl.evaluation.precision import exact_float32
 from intnacl.evaluation.probe import ProbeConfig
 from intnacl.models.encoders import Encoder
-from intnacl.models.weights import load_encoder
+from intnacl.models.weights import SavedEncoder, load_encoder, load_projection
 from intnacl.runs.config import RunConfig
 from intnacl.runs.folder import RunFolder
 from intnacl.runs.images import RunImages, image_side
@@ -25,9 +28,16 @@ from intnacl.training.settings import DTYPES
 START = ProbeConfig(solver="lbfgs", l2=1e-3, standardize=True)
 
 
+class Teacher(NamedTuple):
+    """A teacher, and its projection head where the student takes cosines of projections."""
+
+    encoder: Encoder
+    projection: nn.Module | None
+
+
 def load_teacher(
     config: RunConfig, begun_with: RunConfig | None, folder: RunFolder
-) -> tuple[RunConfig, Encoder]:
+) -> tuple[RunConfig, Teacher]:
     """Return the configuration with the checksum of the teacher's file, and the teacher.
 
     Raises unless it is the teacher with which the run began.
@@ -45,7 +55,8 @@ def load_teacher(
             "--out."
         )
     distill = replace(config.distill, teacher_sha256=teacher.sha256)
-    return replace(config, distill=distill), teacher.encoder
+    projection = load_projection(path) if distill.projection_weight else None
+    return replace(config, distill=distill), Teacher(teacher.encoder, projection)
 
 
 def training_images(config: RunConfig, images: RunImages) -> Dataset:
@@ -57,7 +68,7 @@ def training_images(config: RunConfig, images: RunImages) -> Dataset:
 
 
 def build_objective(
-    config: RunConfig, train: Dataset, here: Ranks, teacher: Encoder | None = None
+    config: RunConfig, train: Dataset, here: Ranks, teacher: Teacher | None = None
 ) -> Objective:
     """The model and the way from a batch to its loss."""
     side = image_side(train)
@@ -67,11 +78,12 @@ def build_objective(
         centre = None
         if config.distill.centre:
             batch = config.train.batch_size
-            teacher.to(here.device)
-            centre = extract(teacher, train.images, batch_size=batch, device=here.device).mean(0).cpu()
+            teacher.encoder.to(here.device)
+            features_NF = extract(teacher.encoder, train.images, batch_size=batch, device=here.device)
+            centre = features_NF.mean(0).cpu()
         return Distill(
-            config.distill, teacher, config.encoder, config.augment,
-            image_size=side, seed=config.seed, view_dtype=dtype, centre=centre,
+            config.distill, teacher.encoder, config.encoder, config.augment,
+            image_size=side, seed=config.seed, view_dtype=dtype, centre=centre, projection=teacher.projection,
             batches=steps_per_epoch(len(train), config.train.batch_size),
         )  # fmt: skip
     if config.objective == "supervised":
@@ -88,7 +100,7 @@ def build_objective(
     if config.objective == "finetune":
         if train.labels is None:
             raise InputError(f"dataset {config.dataset!r} has no labels: fine-tuning needs them.")
-        begun, head = load_begun(config), None
+        begun, head = load_begun(config).encoder, None
         if config.finetune.start == "probe":
             with exact_float32():
                 features_NF = extract(begun, train.images, device=here.device)
@@ -124,7 +136,7 @@ def build_objective(
     return objective
 
 
-def load_begun(config: RunConfig) -> Encoder:
+def load_begun(config: RunConfig) -> SavedEncoder:
     """Return the encoder that fine-tuning begins with; raise if it is another one by now."""
     if config.finetune.encoder is None:
         raise InputError(
@@ -136,4 +148,4 @@ def load_begun(config: RunConfig) -> Encoder:
         raise InputError(
             f"{config.finetune.encoder} has another encoder than fine-tuning began with: take another --out."
         )
-    return found.encoder
+    return found

@@ -16,6 +16,7 @@ from intnacl.runs.folder import digest
 from intnacl.runs.heads import FINETUNED, PROTOCOL_NAMES, PROTOCOLS
 from intnacl.runs.measurement import KINDS, Kind, Measurement, current_format, plain
 from intnacl.runs.opened import FEATURE_BATCH, Run
+from intnacl.runs.pseudo_labels import read_clustering
 from intnacl.runs.result import (
     Accuracy,
     ClassFigures,
@@ -293,6 +294,8 @@ class Overview:
                 "search of iterated attacks": "TF32 on GPUs",
             },
         }
+        if self.run.folder.pseudo_labels.exists():
+            protocol["pseudo_labels"] = read_clustering(self.run.folder)
         measured = [one for kind in ("probe", "knn", "attack") for one in self.measured[kind]]
         if measured:
             where = self.probes.get(config.dataset, measured[0]).environment

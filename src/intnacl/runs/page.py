@@ -37,6 +37,7 @@ from intnacl.runs.result import (
     Result,
     attack_rows,
     best_rows,
+    clusters_text,
     images_measured_on,
     measured_images,
     of_one_attack,
@@ -108,6 +109,7 @@ def render(found: Overview, result: Result) -> str:
         heads=attack_heads(result),
         at=radius_text(result),
         measured_on=images_measured_on(result),
+        clusters=clusters_text(result),
         knn=found.own_knn(),
         sections=[
             _attack_section(run, name, protocol, rows)
@@ -230,6 +232,7 @@ def print_result(folder: RunFolder) -> None:
     result = cast(Result, json.loads(folder.result.read_bytes()))
     at = radius_text(result)
     title = f"accuracy in percent of {images_measured_on(result)}" + (f"; attacks at {at}" if at else "")
+    title += f"; {clusters}" if (clusters := clusters_text(result)) else ""
     print_table(title, ["data set", "clean", *attack_heads(result)], accuracy_rows(result))
     if few := result.get("few_labels"):
         title = f"from {100 * few['labels']:g} % of the labels, {few['images']['train']:,} images, in percent"

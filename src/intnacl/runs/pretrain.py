@@ -14,18 +14,20 @@ import torch
 from intnacl.data.datasets import is_at_path
 from intnacl.errors import InputError, InputWarning
 from intnacl.evaluation.monitor import Monitor
-from intnacl.models.encoders import Encoder, EncoderConfig, build_model
-from intnacl.models.weights import read_header, save_encoder
+from intnacl.models.encoders import EncoderConfig, build_model
+from intnacl.models.weights import read_header, save_encoder, save_projection
 from intnacl.plots.curves import draw_learning
 from intnacl.plots.style import save_figure
 from intnacl.runs.config import VERSION, RunConfig, flatten, to_dict
 from intnacl.runs.folder import RunFolder
 from intnacl.runs.heads import save_head
 from intnacl.runs.images import RunImages, image_side
-from intnacl.runs.objective import build_objective, load_teacher, training_images
+from intnacl.runs.objective import Teacher, build_objective, load_teacher, training_images
+from intnacl.runs.pseudo_labels import pseudo_labels
 from intnacl.runs.resolve import as_begun
 from intnacl.training.finetune import Finetune
 from intnacl.training.journal import Journal, last_record, records
+from intnacl.training.objectives import Contrastive
 from intnacl.training.online_probe import OnlineProbe
 from intnacl.training.ranks import Ranks, barrier
 from intnacl.training.step import memory_errors
@@ -183,12 +185,19 @@ def _train(
     stop: Stop,
     images: RunImages,
     trackers: Sequence[Tracker],
-    teacher: Encoder | None,
+    teacher: Teacher | None,
     why: str,
 ) -> str | None:
     tracking = tracking_of(folder, config, config.train.trackers, trackers) if here.main else None
-    train = training_images(config, images)
+    train, pseudo = training_images(config, images), None
+    facts = [train.facts]
+    if config.objective == "finetune" and config.finetune.clusters:
+        pseudo = pseudo_labels(config, train, folder, here)
+        train = pseudo.given_to(train)
+        facts.append(pseudo.facts)
     objective = build_objective(config, train, here, teacher)
+    if pseudo is not None and isinstance(objective, Finetune):
+        objective.head.load_state_dict(pseudo.head)
     trainer = Trainer(
         objective,
         train.images,
@@ -209,9 +218,9 @@ def _train(
         tracking=tracking,
         constant=() if config.train.changes_rate else ("lr",),
     ) as journal:
-        journal.say(train.facts)
-        if why:
-            journal.say(why)
+        for line in (*facts, why):
+            if line:
+                journal.say(line)
         if (begun := trainer.resume()) is not None:
             check_data(folder, begun.get("data"), train.checksum, len(train))
             check_ranks(folder, config, begun.get("ranks"), here)
@@ -224,8 +233,10 @@ def _train(
             if is_best:
                 save_encoder(objective.encoder, config.encoder, size, folder.best_encoder, data=data)
         with trainer.train_step.averaged():
-            if isinstance(objective, Finetune):
+            if isinstance(objective, Finetune) and pseudo is None:
                 save_head(objective.head, folder.head)
+            if isinstance(objective, Contrastive):
+                save_projection(objective.model, folder.projection)
             # Last: with it the run is trained.
             save_encoder(objective.encoder, config.encoder, size, folder.encoder, data=data)
     barrier(here)  # a run is done for all when its files are

@@ -19,6 +19,7 @@ from intnacl.losses.config import PRESETS
 from intnacl.models.encoders import own_normalisation
 from intnacl.models.shipped import located
 from intnacl.runs.config import RunConfig, flatten, override, unused
+from intnacl.runs.finetune import shared_with
 from intnacl.training.optimizers import RATE_OF_256, OptimizerConfig
 
 # How the recipes read what the paper leaves open, so that its figures come out (docs/reproduction.md). Three
@@ -159,7 +160,34 @@ ROBUST: dict[str, dict[str, Any]] = {
         "train.epochs": 30,
     },
 }
-RECIPES |= ROBUST
+# The last stage of DynACL++ (its LPAFT.py) on a trained encoder: over what it shares with that run.
+ROBUST_CLUSTERS: dict[str, dict[str, Any]] = {
+    "robust_clusters": {
+        "objective": "finetune",
+        "augment.crop_scale": None,
+        "augment.crop_padding": 4,
+        "augment.jitter_p": 0.0,
+        "augment.grayscale_p": 0.0,
+        "train.optimizer": "sgd",
+        "train.lr": 0.1,
+        "train.weight_decay": 1e-4,
+        "train.decay_vectors": True,
+        "train.schedule": "steps",
+        "train.epochs": 25,
+        "train.batch_size": 512,
+    },
+    "robust_clusters_digits": {
+        "objective": "finetune",
+        "augment.crop_scale": None,
+        "augment.crop_padding": 1,
+        "augment.jitter_p": 0.0,
+        "finetune.eps": 0.1,
+        "finetune.step_size": 0.025,
+        "finetune.head_lr": 0.5,  # an epoch has two updates
+        "train.epochs": 30,
+    },
+}
+RECIPES |= ROBUST | ROBUST_CLUSTERS
 # The teacher that `intnacl run` trains: over its data set's recipe, the loss that is most accurate for its
 # time on CIFAR-100 (docs/claims.md), for long, as its accuracy bounds the student's.
 TEACHER = {"loss.nacl": "mixnca", "loss.negatives": "g2", "loss.num_positives": 2}
@@ -199,15 +227,18 @@ def resolve(
         from_file = {key: value for key, value in from_file.items() if key not in DECIDED}
     named = next((name for name in (preset, file_preset) if name is not None), None)
     preset = "simclr" if named is None else named
-    dataset = given.get("dataset", from_file.get("dataset", RunConfig.dataset))
+    recipe = next((name for name in (recipe, given_recipe, file_recipe) if name is not None), None)
+    if recipe is not None:
+        check_choice("recipe", recipe, RECIPES)
+    shared = shared_with(from_file | given) if recipe in ROBUST_CLUSTERS else {}
+    dataset = (shared | from_file | given).get("dataset", RunConfig.dataset)
     usual = recipe_of(str(dataset))
-    recipe = next((name for name in (recipe, given_recipe, file_recipe) if name is not None), usual)
-    check_choice("recipe", recipe, RECIPES)
-    if recipe == "robust" and f"robust_{usual}" in RECIPES:
-        recipe = f"robust_{usual}"
+    recipe = usual if recipe is None else recipe
+    if recipe in ("robust", "robust_clusters") and f"{recipe}_{usual}" in RECIPES:
+        recipe = f"{recipe}_{usual}"
     check_choice("preset", preset, PRESETS)
     loss = {f"loss.{k}": v for k, v in PRESETS[preset].items()}
-    below = RECIPES[usual] if recipe in ROBUST else {}
+    below = RECIPES[usual] | shared if recipe in ROBUST | ROBUST_CLUSTERS else {}
     base = override(RunConfig(recipe=recipe), below | RECIPES[recipe])
     config = override(override(base, loss | from_file), given)
     if _rate_of(config) != _rate_of(base) and "train.lr" not in from_file | given:
@@ -216,6 +247,15 @@ def resolve(
         raise InputError(
             f"preset={named!r} is a contrastive loss, and a student has none: for its teacher, --set "
             f"distill.teacher_settings=preset={named}."
+        )
+    if named is not None and shared:
+        raise InputError(
+            f"preset={named!r} is a contrastive loss, and fine-tuning on clusters has none: leave it out."
+        )
+    if shared and not config.finetune.clusters:
+        raise InputError(
+            "finetune.clusters is not given: say how many clusters take the place of labels, such as --set "
+            "finetune.clusters=100. Figures name it, as the number of classes is a fact about the labels."
         )
     config, base = (replace(one, train=one.train.with_usual_rate()) for one in (config, base))
     own = all(getattr(config, part) == getattr(base, part) for part in ("augment", "encoder", "adversary"))
@@ -233,9 +273,10 @@ def resolve(
         )
         own_values = {key: value for key, value in normalisation if key not in from_file | given}
         config = override(config, own_values)
-    teacher = config.distill.teacher
-    if teacher is not None and located(teacher) == Path(teacher):  # no shipped name
-        config = override(config, {"distill.teacher": absolute_root(teacher)})
+    for key in ("distill.teacher", "finetune.encoder", "finetune.clustered"):
+        path = dict(flatten(asdict(config)))[key]
+        if path is not None and located(path) == Path(path):  # no shipped name
+            config = override(config, {key: absolute_root(path)})
     transfer = tuple(map(absolute_name, config.evaluation.transfer))
     config = replace(
         config,

@@ -114,6 +114,24 @@ class FewLabels(TypedDict):
     """Of a linear layer on the frozen encoder that fine-tuning began with."""
 
 
+class Clustering(TypedDict):
+    """The pseudo-labels that an encoder was fine-tuned on: k-means on features of the training images."""
+
+    clusters: int
+    seed: int
+    starts: int
+    """Starts of k-means."""
+    encoder_sha256: str
+    """Of the encoder's file whose features were clustered."""
+    data: str
+    """The checksum of the images."""
+    head_epochs: int
+    head_accuracy: float
+    """Percent of the pseudo-labels that the linear layer knew before fine-tuning."""
+    sha256: NotRequired[str]
+    """Of the file with the pseudo-labels."""
+
+
 class Protocol(TypedDict, total=False):
     """Everything that the figures depend on; earlier versions noted less."""
 
@@ -126,6 +144,7 @@ class Protocol(TypedDict, total=False):
     seed: int
     epochs: int
     objective: str
+    pseudo_labels: Clustering  # of runs with finetune.clusters
     probe: dict[str, object]
     accuracy: dict[str, str]  # the attacks whose figures are `fgsm` and `pgd` of the accuracies
     attacks: list[AttackSettings]
@@ -235,6 +254,12 @@ def on_images(result: Result) -> str:
     some = result["config"]["evaluation"]["images"]
     most = max(map(measured_images, result["protocol"]["images"].values()), default=0)
     return f" on {some:,} images" if some is not None and some < most else ""
+
+
+def clusters_text(result: Result) -> str:
+    """Return the number of clusters that took the place of labels in training; empty where none did."""
+    found = result["protocol"].get("pseudo_labels")
+    return "" if found is None else f"pseudo-labels: {found['clusters']:,} clusters"
 
 
 def images_measured_on(result: Result) -> str:

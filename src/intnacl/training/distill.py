@@ -71,6 +71,9 @@ class DistillConfig(Settings):
     """Weight of −cos(s(x_adv), ·); ProFeAT's is 8."""
     robust_target: str = setting("student", one_of("teacher", "student"))
     """Features of the clean image that s(x_adv) is drawn to: the student's own, or the teacher's."""
+    projection_weight: float = setting(0.0, must(lambda v: 0 <= v <= 1, "a share from 0 to 1"))
+    """Share of the cosines that is taken of projections, by the teacher's frozen projection head, in place of
+    features: 0.5 is ProFeAT's. The teacher is then the folder of a contrastive run."""
     teacher_view: str = setting("same", one_of("same", "weak"))
     """"same": the teacher sees the student's view; "weak": its crop and flip alone, as ProFeAT's, which
     matters where `augment` changes colours."""
@@ -93,18 +96,46 @@ class DistillConfig(Settings):
 
 
 class Student(nn.Module):
-    """An encoder whose features are taken from a centre: pixels (B, 3, H, W) -> s(x) − c, (B, F)."""
+    """An encoder and what cosines are taken of: pixels (B, 3, H, W) -> s(x) − c, (B, F).
+
+    With a projection head p of weight w it is of features and projections together: (√(1 − w)·u, √w·v) with
+    u = (s(x) − c) / ‖s(x) − c‖ and v = p(s(x)) / ‖p(s(x))‖, so that a cosine of two such vectors is
+    (1 − w)·cos of the features + w·cos of the projections.
+    """
 
     centre: Tensor
 
-    def __init__(self, encoder: Encoder, centre: Tensor | None) -> None:
+    def __init__(
+        self,
+        encoder: Encoder,
+        centre: Tensor | None,
+        projection: nn.Module | None = None,
+        weight: float = 0.0,
+    ) -> None:
         super().__init__()
-        self.encoder = encoder
+        self.encoder, self.projection, self.weight = encoder, projection, weight
         self.register_buffer("centre", torch.zeros(encoder.feature_dim) if centre is None else centre)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Features, less the centre, in float32 at least."""
-        return as_float(self.encoder(x)) - self.centre
+        """Return `compared` of the features of pixels."""
+        return self.compared(self.encoder(x))
+
+    def compared(self, features_BF: Tensor) -> Tensor:
+        """Return what cosines are taken of, in float32 at least; also for the teacher's features."""
+        features_BF = as_float(features_BF)
+        centred_BF = features_BF - self.centre
+        if self.projection is None:
+            return centred_BF
+        projected_BD = as_float(self.projection(features_BF))
+        parts = (1 - self.weight, centred_BF), (self.weight, projected_BD)
+        return torch.cat([share**0.5 * functional.normalize(part, dim=1) for share, part in parts], 1)
+
+    def train(self, mode: bool = True) -> "Student":
+        """Change the encoder's mode; the projection head stays in eval mode."""
+        super().train(mode)
+        if self.projection is not None:
+            self.projection.eval()
+        return self
 
 
 @dataclass
@@ -142,6 +173,7 @@ class Distill(Objective):
         encoder, augment: of the student.
         batches: of an epoch, in which the ramp and the first epoch of the perturbation are counted.
         centre: (F,), what is subtracted from all features; None: nothing.
+        projection: the teacher's head, for `projection_weight` above 0.
     """
 
     model: Student
@@ -158,6 +190,7 @@ class Distill(Objective):
         seed: int,
         batches: int,
         centre: Tensor | None = None,
+        projection: nn.Module | None = None,
         view_dtype: torch.dtype = torch.float32,
     ) -> None:
         super().__init__(seed)
@@ -175,7 +208,10 @@ class Distill(Objective):
             fitting = {k: v for k, v in teacher.state_dict().items() if k in own and own[k].shape == v.shape}
             self.encoder.load_state_dict(fitting, strict=False)
         self.teacher = teacher.requires_grad_(False).eval()
-        self.model = Student(self.encoder, centre)
+        assert (projection is not None) == (config.projection_weight > 0)
+        if projection is not None:
+            projection.requires_grad_(False)
+        self.model = Student(self.encoder, centre, projection, config.projection_weight)
         self.groups = [(2, False)] if encoder.norm == "joint" else [(1, False), (1, False)]
         # Half precision would round the attack's moves: the network converts pixels after it normalised them.
         self.pixel_dtype = torch.promote_types(view_dtype, torch.float32)
@@ -194,7 +230,7 @@ class Distill(Objective):
         """Return {"clean": −cos(s(x), t(x)), "robust": −cos(s(x_adv), ·), "loss"}, means over the batch."""
         x, seen = self.parts.views(images, rows, step)
         with torch.no_grad():
-            target = as_float(self.parts.teach(seen)) - self.model.centre
+            target = self.model.compared(self.parts.teach(seen))
         attacked = self.attack(x, target, rows, step)
         if self.config.perturbation:
             self._perturb(x, attacked, target, step)

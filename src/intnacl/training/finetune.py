@@ -17,7 +17,7 @@ from intnacl.data import draws
 from intnacl.data.augment import augment
 from intnacl.data.augmentations import AugmentConfig
 from intnacl.data.views import one_a_view
-from intnacl.errors import Settings, check_count, check_number, must, one_of, setting
+from intnacl.errors import InputError, Settings, check_count, check_number, must, one_of, setting
 from intnacl.models.batchnorm import stacked
 from intnacl.models.encoders import Encoder
 from intnacl.training.objectives import START, Objective, Parts
@@ -40,6 +40,17 @@ class FinetuneConfig(Settings):
     start: str = setting("zero", one_of("zero", "probe"))
     """Start of the linear layer: "zero"; "probe": a linear probe of the encoder on the same images, so that
     fine-tuning need not find the layer as well (LP-FT, Kumar et al. 2022)."""
+    clusters: int = setting(0, must(lambda v: v == 0 or v >= 2, "2 or more, or 0"))
+    """Train on pseudo-labels, as DynACL++ (Luo et al. 2023) does: this many clusters that k-means finds in
+    features of the training images, whose labels are not used; 0: train on the labels."""
+    clustered: str | None = None
+    """The run's folder, or the encoder's .safetensors file, whose features are clustered, such as the
+    teacher's; None: those of the encoder that it begins with."""
+    head_epochs: int = setting(10, check_count)
+    """Epochs in which the linear layer first learns the pseudo-labels on the frozen encoder; DynACL++ has
+    10."""
+    head_lr: float = setting(0.01, check_number)
+    """Learning rate of SGD in these epochs."""
     beta: float = setting(6.0, check_number)
     """Weight of the robust term; 0: cross-entropy of clean images alone, and no attack."""
     eps: float = setting(8 / 255, must(lambda v: 0 < v <= 1, "above 0 and at most 1: it counts in pixels"))
@@ -48,6 +59,14 @@ class FinetuneConfig(Settings):
     """Steps of the attack."""
     step_size: float = setting(2 / 255, check_number)
     """Size of each step in pixels."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.clusters and self.labels != 1:
+            raise InputError(
+                f"finetune.labels={self.labels:g} is a share of the labels, and finetune.clusters="
+                f"{self.clusters} uses none: leave one of them out."
+            )
 
 
 @dataclass
