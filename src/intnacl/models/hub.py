@@ -29,7 +29,8 @@ def save_pretrained(encoder: Encoder, folder: str | Path, *, place: str = ".") -
     """
     out = as_path("folder", folder)
     config, readme = out / "config.json", out / "README.md"
-    if config.exists() and not _is_ours(config):
+    saved_before = config.exists()
+    if saved_before and not _is_ours(config):
         raise InputError(f"{out} has a config.json of another kind, as runs have: take a folder of its own.")
     header = encoder_header(encoder.config, encoder.image_size, encoder.trained_on)
     content = encoder_file(clean_state(encoder), header)
@@ -41,8 +42,8 @@ def save_pretrained(encoder: Encoder, folder: str | Path, *, place: str = ".") -
     write_json(config, facts if result is None else {**facts, "run": result["config"]})
     if result is not None:
         write_json(out / "result.json", result)
-    else:
-        (out / "result.json").unlink(missing_ok=True)  # of what was saved here before
+    elif saved_before:
+        (out / "result.json").unlink(missing_ok=True)  # of another encoder
     if not readme.exists() or CARD_MARK.encode() in read_file(readme):
         write_text(readme, card)
 
