@@ -11,11 +11,10 @@ from pieces import StopAfter
 from intnacl.data import load
 from intnacl.errors import InputError
 from intnacl.evaluation.features import extract
-from intnacl.models.weights import from_pretrained
 from intnacl.runs.card import model_card
 from intnacl.runs.config import RunConfig, from_dict, loss_name, to_dict
 from intnacl.runs.folder import RunFolder
-from intnacl.runs.opened import Run
+from intnacl.runs.opened import Run, from_pretrained
 from intnacl.runs.pseudo_labels import cluster, pseudo_labels
 from intnacl.runs.resolve import resolve
 from intnacl.runs.stages import train_and_measure
