@@ -150,22 +150,33 @@ def _filter(key: str, sign: str, text: str) -> Callable[[RunSummary], bool]:
     return passes
 
 
-def print_runs(runs: Sequence[RunSummary], place: Path) -> None:
-    """Print a row for each run; columns without any value are left out, and what all share is said once."""
-    used = [name for name in COLUMNS if any(COLUMNS[name].value(run) is not None for run in runs)]
-    shared = {
-        COLUMNS[name].head: text
-        for name in used
-        if COLUMNS[name].is_text and name != "run" and len(runs) > 1
-        if len({text := cell_text(run, name) for run in runs}) == 1
-    }
-    used = [name for name in used if COLUMNS[name].head not in shared]
+def columns_of(runs: Sequence[RunSummary]) -> tuple[list[str], str]:
+    """Return the columns that a list of runs needs, and a text of what all of them share.
+
+    A column without a value is left out, and so is one of text where all runs have the same.
+    """
+    used, shared = [], []
+    for name, column in COLUMNS.items():
+        texts = {cell_text(run, name) for run in runs}
+        if name != "run" and column.is_text and len(texts) == 1 and len(runs) > 1:
+            shared += [f"{column.head}: {text}" for text in texts - {"–"}]
+        elif texts != {"–"}:
+            used.append(name)
+    return used, ", ".join(shared)
+
+
+def heading(runs: Sequence[RunSummary]) -> str:
+    """Return how many runs there are, and how many of them unfinished."""
     unfinished = sum(run.progress != "finished" for run in runs)
-    title = f"{len(runs)} run{'s' * (len(runs) != 1)} in {place}"
-    title += f", {unfinished} of them unfinished" if unfinished and len(runs) > 1 else ""
-    title += "".join(f"; {head}: {text}" for head, text in shared.items())
+    count = f"{len(runs)} run{'s' * (len(runs) != 1)}"
+    return count + (f" ({unfinished} unfinished)" if unfinished else "")
+
+
+def print_runs(runs: Sequence[RunSummary], place: Path) -> None:
+    """Print a row for each run."""
+    used, shared = columns_of(runs)
     print_table(
-        f"{title}; accuracies in percent",
+        "; ".join([f"{heading(runs)} in {place}", *filter(None, [shared]), "accuracies in percent"]),
         [COLUMNS[name].head for name in used],
         [[cell_text(run, name) for name in used] for run in runs],
         text=sum(COLUMNS[name].is_text for name in used),
@@ -194,7 +205,7 @@ def best_runs(runs: Sequence[RunSummary], figure: str) -> list[str]:
         on = f"{holdout:,} held-out training images" if holdout else "test images"
         line = f"best of {len(some)} on {data} by {by} on {on}: {best.name}, {getattr(best, figure):.2f} %"
         if not holdout:
-            line += " (chosen on the images that it is measured on, which flatters it: hold images out to avoid that)"
+            line += " (chosen on the images that it is measured on, which flatters it: hold some out instead)"
         lines.append(line)
     return lines
 

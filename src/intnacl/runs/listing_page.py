@@ -11,7 +11,7 @@ from intnacl.errors import printable
 from intnacl.files import write_text
 from intnacl.plots.curves import LABELS, learning_panels
 from intnacl.plots.style import COLORS
-from intnacl.runs.listing import COLUMNS, best_runs, cell_text
+from intnacl.runs.listing import COLUMNS, best_runs, cell_text, columns_of, heading
 from intnacl.runs.page import template_environment
 from intnacl.runs.summary import RunSummary
 from intnacl.training.journal import SPENT, records
@@ -38,13 +38,14 @@ def render_listing(runs: Sequence[RunSummary], place: Path, out: Path) -> str:
     # First the figure that most runs have, accuracies before losses: those have one scale.
     order = sorted(names, key=lambda name: (name not in LABELS, -sum(name in one for one in curves)))
     with_first = [i for i, one in enumerate(curves) if order and order[0] in one]
+    used, shared = columns_of(runs)
     rows, lines = [], []
     for i, run in enumerate(runs):
         look = {"color": COLORS[i % len(COLORS)], "dash": DASHES[i // len(COLORS) % len(DASHES)]}
         page = quote(os.path.relpath(run.folder.page, out.parent)) if run.folder.page.exists() else None
-        cells = [printable(cell_text(run, name)) for name in COLUMNS]
+        cells = [printable(cell_text(run, name)) for name in used]
         rows.append({"name": cells[0], "cells": cells[1:], "page": page, **look})
-        values = [column.value(run) for column in COLUMNS.values()]
+        values = [COLUMNS[name].value(run) for name in used]
         lines.append({
             "name": cells[0],
             "facts": printable(f"{run.loss}, {run.data}, seed {run.config.seed}, {run.progress}"),
@@ -52,8 +53,6 @@ def render_listing(runs: Sequence[RunSummary], place: Path, out: Path) -> str:
             "curves": curves[i],
             **look,
         })  # fmt: skip
-    unfinished = sum(run.progress != "finished" for run in runs)
-    count = f"{len(runs)} run{'s' * (len(runs) != 1)}" + (f", {unfinished} unfinished" if unfinished else "")
     thinned = any(run.epochs_done > MOST_POINTS for run in runs)
     data = {
         "figures": [(name, LABELS.get(name, name)) for name in order],
@@ -63,10 +62,9 @@ def render_listing(runs: Sequence[RunSummary], place: Path, out: Path) -> str:
         "first": with_first[:FIRST],
     }
     return template_environment("intnacl.runs").get_template("runs.html").render(
-        title=f"Runs in {printable(place.name or str(place))}",
-        lead=f"{count}. Accuracies are in percent, on each run's own data set; eps is that of FGSM and PGD.",
+        lead=printable(f"{heading(runs)} in {place}{f'; {shared}' if shared else ''}."),
         best=[printable(line) for line in best_runs(runs, "clean")],
-        columns=list(COLUMNS.values()),
+        columns=[COLUMNS[name] for name in used],
         rows=rows,
         data=data,
     )  # fmt: skip

@@ -105,7 +105,8 @@ function show(next) {
   const [left, top] = [place.left - box.left + px, place.top - box.top + py];
   const beside = left + 16 + hint.offsetWidth < box.width ? left + 16 : left - 16 - hint.offsetWidth;
   hint.style.left = `${Math.max(4, Math.min(beside, box.width - hint.offsetWidth - 4))}px`;
-  hint.style.top = `${Math.max(4, Math.min(top - hint.offsetHeight - 12, box.height - hint.offsetHeight))}px`;
+  const above = py > hint.offsetHeight + 12 ? top - hint.offsetHeight - 12 : top + 16;
+  hint.style.top = `${Math.min(above, box.height - hint.offsetHeight)}px`;
 }
 
 function nearest(px, py, reach) {
