@@ -19,7 +19,6 @@ from intnacl.plots.gallery import (
     adversarial_columns,
     draw_examples,
     draw_gallery,
-    nearest,
     save_gallery,
     tile,
     view_columns,

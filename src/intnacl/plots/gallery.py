@@ -17,6 +17,7 @@ from intnacl.data.dataset import Dataset
 from intnacl.data.draws import check_seed
 from intnacl.data.views import make_views
 from intnacl.errors import InputError, check_count
+from intnacl.evaluation.projection import nearest_neighbours
 from intnacl.models.batchnorm import stacked
 from intnacl.plots.style import RIGHT, WRONG, font_families, save_figure
 
@@ -102,18 +103,10 @@ def adversarial_columns(network: nn.Module, anchors: Tensor, eps: float) -> dict
 def draw_neighbours(features_NF: Tensor, images: Dataset) -> "Figure":
     """Draw some images, each beside its nearest neighbours by the cosine of their features."""
     rows_R = images.spread(SHOWN)
-    near_RK = nearest(features_NF, rows_R.to(features_NF.device), NEIGHBOURS).cpu()
+    near_RK = nearest_neighbours(features_NF, NEIGHBOURS, rows_R).index_NK.cpu()
     columns = {"image": images.images[rows_R]}
     columns |= {f"nearest {k}": images.images[near_R] for k, near_R in enumerate(near_RK.T, start=1)}
     return draw_gallery(columns, images.captions(rows_R))
-
-
-def nearest(features_NF: Tensor, rows_R: Tensor, count: int) -> Tensor:
-    """Return the `count` other images nearest by cosine to each of `rows_R`, nearest first: (R, count)."""
-    unit_NF = functional.normalize(features_NF, dim=1)
-    cosine_RN = unit_NF[rows_R] @ unit_NF.T
-    cosine_RN[torch.arange(len(rows_R)), rows_R] = -torch.inf  # an image is no neighbour of itself
-    return cosine_RN.topk(min(count, len(features_NF) - 1), dim=1).indices
 
 
 def draw_examples(

@@ -158,9 +158,8 @@ def _measured_so_far(folder: RunFolder, config: RunConfig) -> Iterator[tuple[str
         return
     words = read_file(noted).decode(errors="replace").split()
     measurements, wanted = Measurements(folder, words[0] if words else "", config), config.evaluation
-    if (folder.head.exists() or config.objective != "finetune") and (
-        found := measurements.find("probe", measurements.classifier_settings(config.dataset))
-    ):
+    probe = measurements.classifier_settings(config.dataset)
+    if found := measurements.find("probe", probe):
         yield "clean", found
     knn = measurements.knn_settings(config.dataset, wanted.knn_k, wanted.knn_weights)
     if found := measurements.find("knn", knn):
