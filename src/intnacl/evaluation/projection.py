@@ -35,7 +35,7 @@ def nearest_neighbours(features_NF: Tensor, count: int, rows: Tensor | None = No
     unit_NF, count = functional.normalize(features_NF, dim=1), min(count, len(features_NF) - 1)
     rows = torch.arange(len(unit_NF)) if rows is None else rows
     found = []
-    for rows_R in rows.to(unit_NF.device).split(TILE):
+    for rows_R in torch.split(rows.to(unit_NF.device), TILE):
         cosine_RN = unit_NF[rows_R] @ unit_NF.T
         cosine_RN.scatter_(1, rows_R[:, None], -torch.inf)  # an image is no neighbour of itself
         found.append(cosine_RN.topk(count, dim=1))

@@ -14,6 +14,7 @@ const context = plane.getContext("2d", { alpha: false });
 const hint = element("hint");
 const LEAST_PICTURE = 11; // pixels: below that, images are drawn as dots
 const LARGEST_PICTURE = 128;
+const SHARE = 0.85; // of its room that a picture takes, were all spread evenly
 const PALETTE = {{ palette|tojson }};
 const view = { x: 0.5, y: 0.5, scale: 1 }; // the place in the middle of the canvas, and pixels per unit
 const state = { width: 0, height: 0, hover: null, selected: null, only: new Set(), waiting: false };
@@ -78,7 +79,7 @@ let version = 0; // of what the layers show: counts selections and changes of co
 
 const screenX = (i) => (places[2 * i] - view.x) * view.scale + state.width / 2;
 const screenY = (i) => (places[2 * i + 1] - view.y) * view.scale + state.height / 2;
-const pictureSize = (scale = view.scale) => Math.max(3, Math.min(LARGEST_PICTURE, (0.95 * scale) / Math.sqrt(data.count)));
+const pictureSize = (scale = view.scale) => Math.max(3, Math.min(LARGEST_PICTURE, (SHARE * scale) / Math.sqrt(data.count)));
 
 function redraw() {
   if (state.waiting) return;
@@ -226,7 +227,7 @@ function neighbours(i) {
 // ---- moving ----------------------------------------------------------------------------------------------------
 function zoom(factor, px = state.width / 2, py = state.height / 2) {
   const least = 0.4 * Math.min(state.width, state.height);
-  const most = (LARGEST_PICTURE * 2 * Math.sqrt(data.count)) / 0.95;
+  const most = (LARGEST_PICTURE * 2 * Math.sqrt(data.count)) / SHARE;
   const scale = Math.max(least, Math.min(Math.max(most, least), view.scale * factor));
   view.x += (px - state.width / 2) * (1 / view.scale - 1 / scale);
   view.y += (py - state.height / 2) * (1 / view.scale - 1 / scale);
@@ -412,7 +413,7 @@ element("find").addEventListener("keydown", (event) => {
     const i = (start + k) % data.count;
     if (!spoken(i).toLowerCase().includes(text)) continue;
     select(i);
-    return show(i, Math.max(view.scale, (32 * Math.sqrt(data.count)) / 0.95));
+    return show(i, Math.max(view.scale, (32 * Math.sqrt(data.count)) / SHARE));
   }
   element("status").textContent = `no image has ${text} in its name`;
 });
