@@ -97,12 +97,6 @@ def test_the_change_of_an_adversarial_view_is_shown_around_grey():
     must_refuse(adversarial_columns, trained_model(), images[:1], 0.1, "one image has no adversarial view")
 
 
-def test_neighbours_are_those_of_the_largest_cosine_and_never_the_image_itself():
-    features = torch.tensor([[1.0, 0.0], [9.0, 1.0], [0.0, 1.0], [1.0, 1.0]])
-    assert nearest(features, torch.tensor([0, 2]), 2).tolist() == [[1, 3], [3, 1]]
-    assert nearest(features, torch.tensor([0]), 9).shape == (1, 3)
-
-
 def test_examples_show_images_perturbations_and_predictions(monkeypatch):
     monkeypatch.setattr("intnacl.plots.gallery.font_families", lambda texts: [f"font of {texts[0]}"])
     images, labels = held_out(5)
