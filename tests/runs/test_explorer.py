@@ -102,9 +102,9 @@ def smooth(count: int, side: int) -> torch.Tensor:
 
 
 def test_large_pictures_are_shrunk_and_stay_apart_in_a_jpeg(tmp_path):
-    images = smooth(900, 210)
+    images = smooth(64, 540)
     dataset = Dataset(name="made up", split="train", images=images, labels=None, classes=(), names=())
-    data = data_of(render_explorer(trained(tmp_path), dataset, torch.randn(900, 5), torch.arange(900)))
+    data = data_of(render_explorer(trained(tmp_path), dataset, torch.randn(64, 5), torch.arange(64)))
     assert data["atlas"].startswith("data:image/jpeg")
     assert data["side"] % 8 == 0
     assert data["side"] * data["columns"] <= 4096
@@ -256,11 +256,12 @@ def test_pictures_are_framed_in_the_colours_of_the_legend_on_light_and_dark_page
     browser.js(
         "globalThis.probe = document.createElement('canvas').getContext('2d');"
         f"probe.fillStyle = getComputedStyle({swatch}).backgroundColor; probe.fillRect(0, 0, 1, 1);"
-        "globalThis.all = context.getImageData(0, 0, plane.width, plane.height).data;"
-        "globalThis.at = (x, y) => [...all.slice(4 * (Math.round(y) * plane.width + Math.round(x))).slice(0, 3)]"
+        "globalThis.painted = context.getImageData(0, 0, plane.width, plane.height).data;"
+        "globalThis.start = (x, y) => 4 * (Math.round(y) * plane.width + Math.round(x));"
+        "globalThis.pixel = (x, y) => [...painted.slice(start(x, y), start(x, y) + 3)]"
     )
-    background = browser.js("at(1, 1)")
-    frame = browser.js(f"at(screenX({last}) - pictureSize() / 2 - 1, screenY({last}))")
+    background = browser.js("pixel(1, 1)")
+    frame = browser.js(f"pixel(screenX({last}) - pictureSize() / 2 - 1, screenY({last}))")
     legend = browser.js("[...probe.getImageData(0, 0, 1, 1).data.slice(0, 3)]")
     assert background == ([29, 35, 41] if dark else [245, 247, 249])
     assert frame == pytest.approx(legend, abs=2)
