@@ -19,6 +19,7 @@ from intnacl.errors import check_count, printable
 from intnacl.evaluation.projection import nearest_neighbours, neighbours_kept, project
 from intnacl.files import write_text
 from intnacl.plots.style import COLORS
+from intnacl.runs.card import shown
 from intnacl.runs.config import loss_name
 from intnacl.runs.measure import fitted_classifier
 from intnacl.runs.opened import Run
@@ -89,7 +90,7 @@ def render_explorer(run: Run, images: Dataset, features_NF: Tensor, chosen_N: Te
     facts = [f"{n:,} of {len(images):,} images" if n < len(images) else f"{n:,} images"]
     facts += [f"{images.split} split", f"{loss_name(run.config)}, {run.config.encoder.name}"]
     return template_environment("intnacl.runs").get_template("explorer.html").render(
-        title=printable(images.name),
+        title=shown(images.name),
         facts=printable(", ".join(facts)),
         kept=None if kept is None else f"{100 * kept:.0f}",
         neighbours=near.index_NK.shape[1] if near else 0,

@@ -49,7 +49,7 @@ class RunSummary:
 
     @property
     def data(self) -> str:
-        """The data set, without the folders above one's own."""
+        """The data set; a path below the current folder is relative to it."""
         return local_name(self.config.dataset)
 
     @property
