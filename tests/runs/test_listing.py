@@ -43,7 +43,8 @@ def test_every_record_of_ours_is_listed_with_the_figures_of_its_result():
         result = json.loads(run.folder.result.read_text())
         row = result["accuracy"][result["config"]["dataset"]]
         assert (run.clean, run.fgsm, run.pgd) == (row["clean"], row["fgsm"], row["pgd"])
-        assert (run.split, run.epochs) == ("test", str(result["protocol"]["epochs"]))
+        split = "holdout" if result["config"].get("holdout") else "test"
+        assert (run.split, run.epochs) == (split, str(result["protocol"]["epochs"]))
         assert run.minutes == pytest.approx(result["time_s"]["total"] / 60)
     losses = {run.loss for run in runs}
     assert {"simclr", "intnacl", "supervised", "mixnca-g2 M=2 λ=0.6"} <= losses
