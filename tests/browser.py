@@ -60,6 +60,27 @@ class Browser:
         loaded = "document.readyState === 'complete'"
         self.js(f"new Promise((done) => {{ if ({loaded}) done(); else onload = done; }})")
 
+    def mouse(self, kind: str, x: float, y: float, **more: Any) -> None:
+        """An event of the mouse: moved, pressed, released or wheel."""
+        name = "mouseWheel" if kind == "wheel" else f"mouse{kind.capitalize()}"
+        self("Input.dispatchMouseEvent", type=name, x=x, y=y, **more)
+
+    def click(self, x: float, y: float) -> None:
+        """A click with the left button."""
+        for kind in ("moved", "pressed", "released"):
+            self.mouse(kind, x, y, button="none" if kind == "moved" else "left", clickCount=1)
+
+    def press(self, *keys: str) -> None:
+        """Keys, one after the other, as their names or letters."""
+        for key in keys:
+            text = {"text": {"Enter": "\r"}.get(key, key)} if len(key) == 1 or key == "Enter" else {}
+            self("Input.dispatchKeyEvent", type="keyDown", key=key, **text)
+            self("Input.dispatchKeyEvent", type="keyUp", key=key)
+
+    def settle(self) -> None:
+        """Wait until two frames have been drawn."""
+        self.js("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+
     def shot(self, path: Path) -> None:
         """Save an image."""
         path.write_bytes(base64.b64decode(self("Page.captureScreenshot", format="png")["data"]))

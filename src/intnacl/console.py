@@ -11,6 +11,8 @@ from intnacl.errors import InputWarning, printable
 if TYPE_CHECKING:
     from torch import nn
 
+UNLIMITED = 10_000  # columns of a table that is written to a file or a pipe
+
 
 def show(text: str) -> None:
     """Print a line for the user at once, with whatever a terminal would act on escaped."""
@@ -50,10 +52,13 @@ def watched(module: "nn.Module", description: str, total: int | None) -> Iterato
             hook.remove()
 
 
-def print_table(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]], *, text: int = 1) -> None:
+def print_table(
+    title: str, heads: Sequence[str], rows: Iterable[Sequence[str]], *, text: int = 1, whole: bool = False
+) -> None:
     """Print a table whose first `text` columns are text and whose others are numbers, aligned right.
 
-    Names beside other text are kept on one line; beside numbers they may be long, and are folded.
+    Names beside other text are kept on one line; beside numbers they may be long, and are folded. In a table
+    of many columns, `whole` folds text alone, never numbers, and nothing where no terminal limits the width.
     """
     from rich.console import Console
     from rich.table import Table
@@ -61,13 +66,14 @@ def print_table(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]],
     table = Table(box=None, pad_edge=False)
     for i, head in enumerate(heads):
         # Long names are folded, not cut: those of folders differ in their ends.
-        one_line = i == 0 and text > 1
+        one_line = i >= text if whole else i == 0 and text > 1
         table.add_column(head, justify="left" if i < text else "right", overflow="fold", no_wrap=one_line)
     for row in rows:
         table.add_row(*map(printable, row))
     if title:
         print(f"\n{printable(title)}")
-    Console(markup=False).print(table)  # a path may hold brackets
+    unlimited = whole and not sys.stdout.isatty()
+    Console(markup=False, width=UNLIMITED if unlimited else None).print(table)  # a path may hold brackets
 
 
 def two_decimals(value: float | None) -> str:

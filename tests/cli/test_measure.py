@@ -30,8 +30,12 @@ def test_one_run_from_the_command_line_to_an_export(tmp_path):
     assert "eps" in done("attack", out, *radii, "--attacks", "fgsm", "pgd", "--images", "16")
     rows = json.loads((out / "result.json").read_text())["attacks"]
     assert {(0.05, 16), (8 / 255, 16)} <= {(row["eps"], row["images"]) for row in rows}
-    done("embed", out, "--split", "test")
-    assert {"features-digits-test.npz", "features-digits-test.png"} <= {path.name for path in out.iterdir()}
+    done("embed", out, "--split", "test", "--html", "--images", 20)
+    written = {f"features-digits-test{suffix}" for suffix in (".npz", ".png", ".html")}
+    assert written <= {path.name for path in out.iterdir()}
+    printed = done("runs", tmp_path, "--filter", "clean>0", "--html")
+    assert any({"run", "simclr", *line} <= set(text.split()) for text in printed.splitlines())
+    assert (tmp_path / "runs.html").exists()
     exported = tmp_path / "exported"
     assert done("export", out, "--out", exported) == f"written: {exported / 'encoder.safetensors'}\n"
 

@@ -27,7 +27,7 @@ def python(code: str) -> None:
 def test_help_names_the_program_and_every_command():
     text = intnacl("--help").stdout
     assert "Usage: intnacl COMMAND" in text
-    assert len(COMMANDS) == 17
+    assert len(COMMANDS) == 18
     assert all(f"│ {command} " in text for command in COMMANDS)
 
 

@@ -19,7 +19,6 @@ from intnacl.plots.gallery import (
     adversarial_columns,
     draw_examples,
     draw_gallery,
-    nearest,
     save_gallery,
     tile,
     view_columns,
@@ -96,13 +95,6 @@ def test_the_change_of_an_adversarial_view_is_shown_around_grey():
     assert (views - images).abs().amax() == pytest.approx(0.1, abs=1e-6)
     torch.testing.assert_close(change, 0.5 + 5 * (views - images))
     must_refuse(adversarial_columns, trained_model(), images[:1], 0.1, "one image has no adversarial view")
-
-
-def test_neighbours_are_those_of_the_largest_cosine_and_never_the_image_itself():
-    features = torch.tensor([[1.0, 0.0], [9.0, 1.0], [0.0, 1.0], [1.0, 1.0]])
-    for pieces in ([features], features.split(3), features.split(1)):
-        assert nearest(pieces, torch.tensor([0, 2]), 2).tolist() == [[1, 3], [3, 1]]
-        assert nearest(pieces, torch.tensor([0]), 9).shape == (1, 3)
 
 
 def test_examples_show_images_perturbations_and_predictions(monkeypatch):

@@ -234,6 +234,8 @@ def embed(
     dataset: str | None = None,
     split: str = "train",
     out: Path | None = None,
+    html: Annotated[bool, Parameter(negative=())] = False,
+    images: int = 10_000,
     root: Path | None = None,
     device: str = "auto",
 ) -> None:
@@ -241,7 +243,8 @@ def embed(
 
     The images need no labels. `numpy.load(FILE)` holds `features` (images × features) and, where the data
     set has them, `names` (paths below the folder), `labels` and `classes`; a parquet file has a row an image.
-    A PNG of the same name shows some images, each with its nearest neighbours by cosine. Features are stored
+    A PNG of the same name shows some images, each with its nearest neighbours by cosine; with --html, a page
+    lays images out by their features, to move about in with mouse, fingers and keyboard. Features are stored
     in pieces as they are computed: memory does not grow with the images, and a stopped command goes on.
 
     **Examples**
@@ -250,6 +253,7 @@ def embed(
     intnacl embed runs/mine   # its own training images
     intnacl embed runs/mine --dataset folder:~/new --out new.npz
     intnacl embed runs/c100 --dataset cifar10 --split test
+    intnacl embed runs/c100 --split test --html
     ```
 
     Parameters
@@ -263,6 +267,10 @@ def embed(
         train or test; a folder without such folders is all train.
     out
         A file .npz or .parquet; by default RUN/features-DATASET-SPLIT.npz. A name needs one.
+    html
+        Write a page beside it, whole in itself.
+    images
+        The most images on the page; of more, as many are taken at even distances.
     root
         Data folder; by default the run's own.
     device
@@ -270,7 +278,7 @@ def embed(
     """
     from intnacl.runs.commands import embed_command
 
-    embed_command(run, dataset, split, out, device, root)
+    embed_command(run, dataset, split, out, device, root, html, images)
 
 
 def export(run: Path, *, format: str = "safetensors", out: Path | None = None) -> None:

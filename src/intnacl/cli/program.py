@@ -14,7 +14,7 @@ from typing import NoReturn
 
 from cyclopts import App, CycloptsError, UnknownOptionError, UnusedCliTokensError
 
-from intnacl.cli import classifier, datasets, measure, paper, theory, train
+from intnacl.cli import classifier, datasets, listing, measure, paper, theory, train
 from intnacl.cli.flags import USUAL
 from intnacl.console import show_warnings_once
 
@@ -31,7 +31,7 @@ for command in (
     theory.nca, theory.bounds, train.pretrain, train.run, train.supervised, train.bench,
     measure.probe, measure.knn, measure.attack, measure.corruptions, measure.embed, measure.export,
     classifier.finetune, classifier.predict,
-    paper.reproduce, paper.report,
+    listing.runs, paper.reproduce, paper.report,
 ):  # fmt: skip
     app.command(command)
 

@@ -5,7 +5,7 @@ maps float pixels in [0, 1] (B, 3, H, W) to features (B, F) and normalises insid
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -39,6 +39,18 @@ def extract(
     if features_NF.ndim != 2:
         raise InputError(f"the encoder returned {tuple(features_NF.shape)}; a probe needs features (N, F).")
     return features_NF
+
+
+def rows_of(pieces: Iterable[Tensor], rows_R: Tensor) -> Tensor:
+    """Return some rows (R, F), on the CPU, of features that come in pieces (n, F)."""
+    found_RF, start = torch.empty(0), 0
+    for piece_nF in pieces:
+        if not start:
+            found_RF = torch.empty(len(rows_R), piece_nF.shape[1], dtype=piece_nF.dtype)
+        inside_R = (start <= rows_R) & (rows_R < start + len(piece_nF))
+        found_RF[inside_R] = piece_nF[(rows_R[inside_R] - start).to(piece_nF.device)].cpu()
+        start += len(piece_nF)
+    return found_RF
 
 
 def extract_pair(

@@ -87,7 +87,11 @@ class Classifier(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the logits of a batch of pixels."""
-        features = self.encoder(x).to(self.linear.weight.dtype)
+        return self.classify(self.encoder(x))
+
+    def classify(self, features: Tensor) -> Tensor:
+        """Return the logits of features (B, F) that the encoder has made already."""
+        features = features.to(self.linear.weight.dtype)
         logits: Tensor = self.linear(F.normalize(features, dim=1) if self.normalize else features)
         return logits
 

@@ -17,6 +17,7 @@ from intnacl.data.dataset import Dataset
 from intnacl.data.draws import check_seed
 from intnacl.data.views import make_views
 from intnacl.errors import InputError, check_count
+from intnacl.evaluation.projection import nearest_to
 from intnacl.models.batchnorm import stacked
 from intnacl.plots.style import RIGHT, WRONG, font_families, save_figure
 
@@ -100,36 +101,15 @@ def adversarial_columns(network: nn.Module, anchors: Tensor, eps: float) -> dict
 
 
 def draw_neighbours(features: Iterable[Tensor], images: Dataset) -> "Figure":
-    """Draw some images, each beside its nearest neighbours by the cosine of their features, as `nearest`."""
+    """Draw some images, each beside its nearest neighbours by the cosine of their features.
+
+    The features come in pieces (n, F).
+    """
     rows_R = images.spread(SHOWN)
-    near_RK = nearest(features, rows_R, NEIGHBOURS)
+    near_RK = nearest_to(rows_R, features, NEIGHBOURS)
     columns = {"image": images.images[rows_R]}
     columns |= {f"nearest {k}": images.images[near_R] for k, near_R in enumerate(near_RK.T, start=1)}
     return draw_gallery(columns, images.captions(rows_R))
-
-
-def nearest(features: Iterable[Tensor], rows_R: Tensor, count: int) -> Tensor:
-    """Return the `count` other images nearest by cosine to each of `rows_R`, nearest first: (R, count).
-
-    Features come in pieces (n, F), which are gone through twice; one is in memory at a time.
-    """
-    query_RF, start = torch.empty(0), 0
-    for unit_nF in (functional.normalize(piece, dim=1).cpu() for piece in features):
-        if not start:
-            query_RF = unit_nF.new_empty(len(rows_R), unit_nF.shape[1])
-        inside_R = (start <= rows_R) & (rows_R < start + len(unit_nF))
-        query_RF[inside_R] = unit_nF[rows_R[inside_R] - start]
-        start += len(unit_nF)
-    best_RK, near_RK, count = query_RF[:, :0], rows_R.new_empty(len(rows_R), 0), min(count, start - 1)
-    start = 0
-    for unit_nF in (functional.normalize(piece, dim=1).cpu() for piece in features):
-        here_n = torch.arange(start, start := start + len(unit_nF))
-        cosine_Rn = query_RF @ unit_nF.T
-        cosine_Rn[rows_R[:, None] == here_n] = -torch.inf  # an image is no neighbour of itself
-        best_RK, order_RK = torch.cat([best_RK, cosine_Rn], 1).sort(dim=1, descending=True, stable=True)
-        near_RK = torch.cat([near_RK, here_n.expand(len(rows_R), -1)], 1).gather(1, order_RK)
-        best_RK, near_RK = best_RK[:, :count], near_RK[:, :count]
-    return near_RK
 
 
 def draw_examples(

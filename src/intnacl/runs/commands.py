@@ -26,6 +26,7 @@ from intnacl.runs.attack import (
 from intnacl.runs.config import SETTINGS, EvaluationConfig, override, typed
 from intnacl.runs.embed import check_output, features_in_pieces, write_features
 from intnacl.runs.examples import load_examples
+from intnacl.runs.explorer import MOST, check_most, write_explorer
 from intnacl.runs.folder import RunFolder, file_name
 from intnacl.runs.heads import PROTOCOLS, ProbeProtocol
 from intnacl.runs.measure import (
@@ -195,9 +196,20 @@ def _usual_radii(path: Path) -> Sequence[float]:
 
 
 def embed_command(
-    path: Path, dataset: str | None, split: str, out: Path | None, device: str, root: Path | None = None
+    path: Path,
+    dataset: str | None,
+    split: str,
+    out: Path | None,
+    device: str,
+    root: Path | None = None,
+    html: bool = False,
+    most: int = MOST,
 ) -> None:
-    """Write the features of a split, by default of the run's own training images, and draw neighbours."""
+    """Write the features of a split, by default of the run's own training images, and draw neighbours.
+
+    With `html`, also write a page of at most `most` images laid out by their features.
+    """
+    check_most(most)
     if out is not None:
         check_output(out)
     run = open_run(path, device=device, root=root)
@@ -214,6 +226,11 @@ def embed_command(
             picture = out.with_suffix(".png")
             save_gallery(draw_neighbours(features, images), picture)
             show(f"written: {picture}")
+        if html:
+            page = out.with_suffix(".html")
+            _announce(f"laying out {min(most, len(images)):,} images")
+            write_explorer(run, images, features, page, most=most)
+            show(f"written: {page}")
         if features.broken:
             listed = ", ".join(f"{image} ({reason})" for image, reason in features.broken.items())
             text = (

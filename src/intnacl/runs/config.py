@@ -151,8 +151,8 @@ def from_dict(values: Mapping[str, Any]) -> RunConfig:
     return override(RunConfig(), {"train.decay_vectors": True} | written if decayed else written)
 
 
-def differences(old: RunConfig, new: RunConfig) -> list[str]:
-    """List the settings that make two runs different, as lines `key: old -> new`."""
+def changed_settings(old: RunConfig, new: RunConfig) -> dict[str, tuple[Any, Any]]:
+    """Return the settings that make two runs different, by dotted name, with the values of both."""
     a, b = (
         flat
         | {"dataset": absolute_name(flat["dataset"])}
@@ -162,7 +162,12 @@ def differences(old: RunConfig, new: RunConfig) -> list[str]:
     same = set(FREE)
     if "auto" in (a["stream"], b["stream"]) or not is_at_path(a["dataset"]):
         same.add("stream")  # not decided yet, or without consequence
-    return [f"{key}: {a[key]!r} -> {b[key]!r}" for key in sorted(a.keys() - same) if a[key] != b[key]]
+    return {key: (a[key], b[key]) for key in sorted(a.keys() - same) if a[key] != b[key]}
+
+
+def differences(old: RunConfig, new: RunConfig) -> list[str]:
+    """List the settings that make two runs different, as lines `key: old -> new`."""
+    return [f"{key}: {a!r} -> {b!r}" for key, (a, b) in changed_settings(old, new).items()]
 
 
 def flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
