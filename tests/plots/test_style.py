@@ -122,7 +122,7 @@ def test_equal_figures_give_equal_svg_and_others_share_no_ids():
 def test_figures_are_saved_with_the_folders_above_them(tmp_path):
     save_figure(draw(), tmp_path / "new" / "grid.png")
     assert (tmp_path / "new" / "grid.png").read_bytes().startswith(b"\x89PNG")
-    with pytest.raises(InputError, match=r"grid\.txt' is no image: end its name in one of \.png"):
+    with pytest.raises(InputError, match=r"grid\.txt' is not an image: end its name in one of \.png"):
         save_figure(draw(), tmp_path / "grid.txt")
     (tmp_path / "folder.png").mkdir()
     with pytest.raises(InputError, match=r"folder\.png could not be written: Is a directory"):
