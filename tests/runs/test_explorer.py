@@ -248,11 +248,11 @@ def test_pictures_are_framed_in_the_colours_of_the_legend_on_light_and_dark_page
     opened(browser, page, 1300, dark)
     by = "document.getElementById('by')"
     browser.js(f"{by}.value = 2; {by}.dispatchEvent(new Event('change'))")
-    assert browser.js("way.title") == "right or wrong"
+    assert browser.js("coloring.title") == "right or wrong"
     for _ in range(20):
         browser.settle()
     last = data_of(page.read_text())["count"] - 1  # painted over all others
-    swatch = f"document.querySelectorAll('.legend i')[way.of[{last}]]"
+    swatch = f"document.querySelectorAll('.legend i')[coloring.of[{last}]]"
     browser.js(
         "globalThis.probe = document.createElement('canvas').getContext('2d');"
         f"probe.fillStyle = getComputedStyle({swatch}).backgroundColor; probe.fillRect(0, 0, 1, 1);"

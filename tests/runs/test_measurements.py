@@ -89,7 +89,7 @@ def test_two_processes_that_want_the_same_measurement_make_it_once(store, tmp_pa
     )
     waits = pytest.warns(InputWarning, match="another process measures the same")
     with waits, ThreadPoolExecutor() as pool:
-        with store.stored.alone([store.path.stem]):
+        with store.stored.locked([store.path.stem]):
             waiting = pool.submit(other.measure)
             with pytest.raises(TimeoutError):
                 waiting.result(timeout=0.5)

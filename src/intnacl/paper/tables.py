@@ -26,7 +26,7 @@ from intnacl.data.datasets import absolute_name
 from intnacl.errors import InputError, check_choice
 from intnacl.losses.config import PRESETS
 from intnacl.runs.config import flatten, typed
-from intnacl.runs.resolve import DECIDED, read_toml
+from intnacl.runs.resolve import PRESET_SETTINGS, read_toml
 
 Settings = Mapping[str, Any]
 METRICS = ("clean", "knn", "fgsm", "pgd", "pgd_tuned", "autoattack", "minutes")
@@ -132,7 +132,9 @@ class Table:
                 settings = self.settings
                 for over in (row, column):
                     if over.preset is not None:  # a whole loss, so nothing of the one below it stays
-                        settings = {key: value for key, value in settings.items() if key not in DECIDED}
+                        settings = {
+                            key: value for key, value in settings.items() if key not in PRESET_SETTINGS
+                        }
                     settings = {**settings, **over.settings}
                 yield i, j, dict(settings)
 

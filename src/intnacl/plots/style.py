@@ -115,7 +115,7 @@ def end_labels(
 ) -> None:
     """Write labels (x, y, text, colour) beside the points where curves end, with a line to each point.
 
-    The labels stand to the right of the rightmost point, or of x = `right`, and are moved apart if they overlap.
+    The labels stand right of the rightmost point, or of x = `right`, and are moved apart if they overlap.
     """
     from matplotlib.transforms import offset_copy
 

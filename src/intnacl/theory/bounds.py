@@ -49,8 +49,8 @@ def debiasing_gap(*, n: int, m: int, tau_plus: float) -> float:
 def proved_debiasing_gap(*, n: int, m: int, tau_plus: float, temperature: float = 1.0) -> float:
     """E Δ ≤ (e^{2/t} − 1)/2 · √(1/n + τ⁺²/m) / τ⁻: smaller than Theorem B.1 for every n, m and τ⁺.
 
-    Δ ≤ e^{1/t}|G − E h⁻|; clamping G from below takes it no further from E h⁻ ≥ e^{−1/t}; and a variable between
-    e^{−1/t} and e^{1/t} has a standard deviation of at most half that range.
+    Δ ≤ e^{1/t}|G − E h⁻|; clamping G from below takes it no further from E h⁻ ≥ e^{−1/t}; and a variable
+    between e^{−1/t} and e^{1/t} has a standard deviation of at most half that range.
     """
     _check(tau_plus=tau_plus, temperature=temperature, n=n, m=m)
     return math.expm1(2 / temperature) / 2 * _spread(n, m, tau_plus)
@@ -83,9 +83,9 @@ def _spread(n: int, m: int, tau_plus: float) -> float:
 def negatives_for_supervision(classes: int, positives: int = 1, temperature: float = 1.0) -> float:
     """The smallest N for which L_Sup ≤ L_Sup^μ ≤ L_Unbiased is proved, with M·N in the denominator.
 
-    It is K − 1 for M = 1 (Lemma B.3). For M ≥ 2 the lemma's use of Jensen's inequality fails, and e^{1/(2t²)}(K − 1)
-    suffices: the loss is convex in the mean of the positives, and Hoeffding's lemma gives
-    E e^s ≤ e^{E s + 1/(2t²)} for |s| ≤ 1/t. With N·G in place of M·N·G, take M times as many.
+    It is K − 1 for M = 1 (Lemma B.3). For M ≥ 2 the lemma's use of Jensen's inequality fails, and
+    e^{1/(2t²)}(K − 1) suffices: the loss is convex in the mean of the positives, and Hoeffding's lemma gives
+    E e^s ≤ e^{E s + 1/(2t²)} for |s| ≤ 1/t. With N·G instead of M·N·G, M times as many are needed.
     """
     _check(temperature=temperature, positives=positives)
     if classes < 2:
@@ -169,8 +169,8 @@ def largest_loss(*, N: int, tau_plus: float, temperature: float = 1.0) -> float:
 def uniform_deviation(*, rademacher: float, largest: float, T: int, delta: float) -> float:
     """2R/T + 3B √(log(4/δ)/2T): E g exceeds its sample mean by at most this for all g (proof of B.4).
 
-    The bound fails with probability at most δ/2. R is the complexity of the losses g (`simulation.complexity`)
-    and B, `largest`, their largest value.
+    The bound fails with probability at most δ/2. R is the complexity of the losses g
+    (`simulation.complexity`) and B, `largest`, their largest value.
     """
     _check(delta=delta, rademacher=rademacher, largest=largest, T=T)
     return 2 * rademacher / T + 3 * largest * math.sqrt(math.log(4 / delta) / (2 * T))

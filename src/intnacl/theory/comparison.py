@@ -95,7 +95,7 @@ def learn_spaces(X_BF: Array, y_B: Array, config: ComparisonConfig) -> dict[str,
 
 
 def measure(spaces: dict[str, Space], y_B: Array) -> dict[str, dict[str, float]]:
-    """Return, for each space, the leave-one-out accuracy of 1 and 5 neighbours in percent, and the seconds."""
+    """Return each space's leave-one-out accuracy of 1 and 5 neighbours, in percent, and its seconds."""
     labels_B = torch.as_tensor(y_B)
     return {
         name: {
