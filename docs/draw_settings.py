@@ -1,6 +1,6 @@
 """Write docs/settings.md, every setting with its default and meaning: `python docs/draw_settings.py`.
 
-Names and defaults come from the configuration, meanings from the text below each field.
+Names and defaults come from the configuration, meanings from the docstring below each field.
 """
 
 import ast
@@ -20,8 +20,9 @@ OPENING = """# Settings
 
 This page lists everything that a run depends on, by dotted name. Change a setting on the command line of
 `run`, `pretrain`, `supervised` or `reproduce`, such as `--set loss.temperature=0.2 encoder.name=resnet34`.
-`probe` takes those of `probe` and, by its protocol, those of `alf`, or of `finetune` and `train`; the
-command `finetune` takes the latter. The first three commands also take a TOML file as `--config`:
+The command `probe` takes the settings of `probe`, with `--protocol alf` those of `alf`, and with `--protocol
+aff` those of `finetune` and `train`, which the command `finetune` takes as well. The commands `run`,
+`pretrain` and `supervised` also take a TOML file as `--config`:
 
 ```toml
 dataset = "folder:~/images"
@@ -34,19 +35,19 @@ epochs = 200
 batch_size = 128
 ```
 
-Write lists with commas: `--set evaluation.eps=0.002,8/255`. Later values override earlier ones, in this
-order: the default, the recipe of the data set, the file, `--preset`, flags and `--set`. A preset changes
-settings of `loss` ([losses.md](losses.md#special-cases) lists them), a recipe those in the last column. CIFAR
-has the recipe `paper`. One's own images ([data.md](data.md)) have `own`, which trains as the paper
-does and attacks at 8/255. `--recipe strong` and `--recipe knn90` are described in [strong.md](strong.md).
-`--recipe robust` ([robust.md](robust.md)) lies over the recipe of the data set; on digits its values are
-those of `robust_digits`. A recipe's learning rate is for its own optimiser (adam's also for adamw). The run's
-`config.json` holds the final values.
+Separate the items of a list by commas: `--set evaluation.eps=0.002,8/255`. Later values override earlier
+ones, in this order: the default, the recipe of the data set, the file, `--preset`, flags and `--set`. A
+preset changes settings of `loss` ([losses.md](losses.md#special-cases) lists them), a recipe those in the
+last column. CIFAR has the recipe `paper`. Your own images ([data.md](data.md)) have the recipe `own`, which
+trains as the paper does and attacks at 8/255. `--recipe strong` and `--recipe knn90` are described in
+[strong.md](strong.md). `--recipe robust` ([robust.md](robust.md)) overrides the recipe of the data set; on
+digits it has the values of `robust_digits`. A recipe's learning rate only applies to its own optimiser
+(adam's also to adamw). The run's `config.json` holds the final values.
 """
 
 
 def meanings(owner: type) -> dict[str, str]:
-    """Field -> the text below it, base classes first."""
+    """Return field -> the docstring below it, base classes first."""
     found: dict[str, str] = {}
     for cls in reversed([c for c in owner.__mro__ if is_dataclass(c)]):
         body = ast.parse(inspect.getsource(cls)).body[0].body
@@ -56,38 +57,38 @@ def meanings(owner: type) -> dict[str, str]:
     return found
 
 
-def shown(value: Any) -> str:
-    """As `--set` takes it."""
+def as_text(value: Any) -> str:
+    """Return a value in the form that `--set` accepts."""
     if isinstance(value, tuple):
         return ",".join(f"{v:.4g}" if isinstance(v, float) else str(v) for v in value) or "(none)"
     return str(value).lower() if isinstance(value, bool | None) else str(value)
 
 
 def in_recipes(name: str) -> str:
-    """The values of a setting in the recipes that change it."""
+    """Return the values of a setting in the recipes that change it."""
     values: dict[str, list[str]] = {}
     for recipe, changes in RECIPES.items():
         if name in changes:
-            values.setdefault(shown(changes[name]), []).append(recipe)
+            values.setdefault(as_text(changes[name]), []).append(recipe)
     return "; ".join(f"{value} ({', '.join(recipes)})" for value, recipes in values.items())
 
 
 def rows(owner: Any, prefix: str) -> Iterator[str]:
-    """A line of the table for each setting that has a value of its own."""
+    """Yield a line of the table for each setting, without nested parts."""
     texts = meanings(type(owner))
     for field in fields(owner):
         value = getattr(owner, field.name)
         if not is_dataclass(value):
             name = f"{prefix}{field.name}"
-            yield f"| `{name}` | {shown(value)} | {texts[field.name]} | {in_recipes(name)} |"
+            yield f"| `{name}` | {as_text(value)} | {texts[field.name]} | {in_recipes(name)} |"
 
 
 def page() -> str:
-    """The whole page: the run's own settings, then those of each part."""
+    """Return the whole page: the run's own settings, then those of each part."""
     config = RunConfig()
     parts = {f.name: getattr(config, f.name) for f in fields(config) if is_dataclass(getattr(config, f.name))}
     names = ", ".join(f"`--{name.replace('_', '-')}`" for name in (*FLAGS.values(), "augment"))
-    flags = f"Everyday settings have flags of their own, the same on every command that takes them: {names}."
+    flags = f"Everyday settings have their own flags, which are the same for every command: {names}."
     lines = [OPENING, *textwrap.wrap(flags, 110, break_on_hyphens=False), ""]
     for name, owner in {"": config, **parts}.items():
         heading = f"## `{name}`\n\n{inspect.getdoc(type(owner))}" if name else "## The run"

@@ -86,7 +86,7 @@ def test_a_share_of_labels_and_pictures_from_the_command_line(tmp_path):
     assert [row.split(",")[0] for row in rows] == [f"{number}.png" for number in range(6)]
     refused = intnacl("finetune", run, "--labels", "0.1")
     assert refused.returncode == 2
-    assert "labels='0.1' is no share of the labels" in refused.stderr
+    assert "labels='0.1' is not a share of the labels" in refused.stderr
 
 
 def test_flags_of_probe_are_settings_of_the_probe(monkeypatch):

@@ -14,7 +14,7 @@ from intnacl.cli import app, main, program
 from intnacl.errors import InputError, LostRankError
 from tiny_run import write_images
 
-FULL = "out of memory: ask for less, or take a machine with more."
+FULL = "out of memory: lower the batch size, or use a machine with more memory."
 COMMANDS = [name for name in app if not name.startswith("-")]
 
 

@@ -81,7 +81,7 @@ def test_sigterm_saves_prints_the_command_and_exits_75(tmp_path, whole):
     code, text = finish(process)
     assert code == 75, text
     assert "stopped (terminate)" in text
-    assert "go on with: python -m intnacl pretrain --preset intnacl" in text
+    assert "resume with: python -m intnacl pretrain --preset intnacl" in text
     assert text.rstrip().endswith(f"--max-minutes 60 --out {out}")
     assert not (out / "encoder.safetensors").exists()
     code, text = finish(start(out))
@@ -129,7 +129,7 @@ def test_a_run_goes_on_with_as_many_ranks_as_it_was_begun_with(tmp_path, whole_o
     code, text = finish(start(out))
     assert code == 2
     assert f"{out} was trained on 2 ranks, and this command has 1. " in text
-    assert "go on with 2 (torchrun --nproc-per-node), or take another --out" in text
+    assert "resume with 2 (torchrun --nproc-per-node), or choose another --out" in text
     with offline(tmp_path) as environment:
         finish_well(start(out, *tracked, ranks=2, **environment))
     assert encoder(out) == encoder(whole_on_two)
@@ -160,7 +160,7 @@ def test_sigterm_to_torchrun_saves_and_the_same_command_goes_on(tmp_path, whole_
     code, text = finish(process)
     assert code != 0
     assert "stopped (terminate)" in text
-    assert "go on with: torchrun --nproc-per-node 2 -m intnacl pretrain" in text
+    assert "resume with: torchrun --nproc-per-node 2 -m intnacl pretrain" in text
     code, text = finish(start(out, ranks=2))
     assert code == 0, text
     assert encoder(out) == encoder(whole_on_two)

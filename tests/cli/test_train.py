@@ -41,13 +41,13 @@ def test_pretrain_takes_flags_a_file_and_settings(tmp_path):
         ("run --preset simclr --compare adv", "--preset simclr and --compare exclude each other"),
         ("run --seed 1 --seeds 1 2", "--seed 1 and --seeds exclude each other"),
         ("run --preset simclr --set evaluation.eps=-1", r"eps=-1\.0 is out of range"),
-        ("supervised --preset intnacl", "--preset belongs to other objectives"),
-        ("supervised --alpha 1", "--alpha belongs to other objectives"),
-        ("supervised --num-positives 2", "--num-positives belongs to other objectives"),
-        ("supervised --set train.lr=1 loss.alpha=1", "--set loss.alpha belongs to other objectives"),
-        ("supervised --set adversary.eps=0.1", "--set adversary.eps belongs to other objectives"),
+        ("supervised --preset intnacl", "--preset does not apply to supervised training"),
+        ("supervised --alpha 1", "--alpha does not apply to supervised training"),
+        ("supervised --num-positives 2", "--num-positives does not apply to supervised training"),
+        ("supervised --set train.lr=1 loss.alpha=1", "--set loss.alpha does not apply to supervised"),
+        ("supervised --set adversary.eps=0.1", "--set adversary.eps does not apply to supervised training"),
         ("bench --device cpu --steps 0", "steps=0 times nothing"),
-        ("bench --device cpu --only simclr moco", "--only 'moco' is in no row's name; there are 'SimCLR, "),
+        ("bench --device cpu --only simclr moco", "--only 'moco' matches no row; the rows are 'SimCLR, "),
         ("bench --device cpu --out .", "is a folder: give a JSON file"),
     ],
 )
@@ -114,7 +114,7 @@ def test_transfer_comes_under_the_other_settings(words, asked):
 
 
 def test_a_flag_without_effect_is_named_unless_one_of_several_runs_uses_it(asked):
-    with pytest.warns(InputWarning, match=r"loss\.lam=0\.3 changes nothing here: it is used with loss.nacl="):
+    with pytest.warns(InputWarning, match=r"loss\.lam=0\.3 has no effect here: it is used with loss.nacl="):
         assert exit_code("run", "--preset", "simclr", "--num-positives", 3, "--lam", 0.3) == 0
     assert exit_code("run", "--compare", "simclr", "intnacl", "--lam", 0.3) == 0
 
@@ -165,7 +165,7 @@ def test_exit_codes(monkeypatch, tmp_path, capsys, reason, code):
     assert exit_code("pretrain", "--device", "cpu", "--out", tmp_path) == code
     shown = capsys.readouterr().out
     assert ("done:" in shown) == (reason is None)
-    assert (f"stopped ({reason})\ngo on with: " in shown) == (reason is not None)
+    assert (f"stopped ({reason})\nresume with: " in shown) == (reason is not None)
 
 
 def test_the_resume_command_is_the_one_that_was_given(monkeypatch):

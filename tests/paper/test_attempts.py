@@ -161,7 +161,7 @@ def test_what_goes_on_from_a_failed_run_fails_with_it(tmp_path, try_once, broken
     first, second = jobs(epochs=(1, 2))
     broken += [InputError("bad")]
     assert [try_once(job) for job in (first, second)] == ["failed", "failed"]
-    assert noted(tmp_path, second)["error"] == f"it goes on from {first.name}, which failed"
+    assert noted(tmp_path, second)["error"] == f"it continues {first.name}, which failed"
 
 
 @pytest.mark.parametrize(
@@ -224,7 +224,7 @@ def test_a_real_gpu_has_a_number_of_its_own():
     assert device_name("cuda") == device_name("cuda:0") != "cuda:0"
 
 
-TAKES = "takes the encoder of"
+TAKES = "reuses the encoder of"
 
 
 def done(job: Job, results: Path) -> tuple[dict[str, Any], str]:

@@ -124,7 +124,7 @@ def test_an_edited_measurement_leaves_no_old_figure(tmp_path, key):
         ("config.json", b"{}", r"it is one run, whose own page is .*/report\.html"),
         ("plan.json", b"{", "is damaged"),
         ("plan.json", b"\xff", "is damaged"),
-        ("plan.json", json.dumps({"version": 7}).encode(), r"version 7.*take another results folder"),
+        ("plan.json", json.dumps({"version": 7}).encode(), r"version 7.*choose another results folder"),
         ("plan.json", b"[]", "version None"),
     ],
 )

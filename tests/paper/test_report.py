@@ -25,12 +25,12 @@ from intnacl.paper.report import (
     TEX_SPECIAL,
     TEX_WIDTH,
     as_script,
+    column_groups,
     distinct,
     escape_latex,
     file_names,
     markdown_code,
     minutes_note,
-    side_by_side,
     write_report,
 )
 from intnacl.paper.run_names import canonical
@@ -298,9 +298,9 @@ def test_latex_prints_text_as_it_is(text, escaped):
     assert escape_latex(text) == escaped
 
 
-def test_as_many_columns_stand_side_by_side_as_a_page_has_room_for(tmp_path):
+def test_as_many_columns_stand_column_groups_as_a_page_has_room_for(tmp_path):
     record.write(tmp_path, make_plan(PAPER, [0], universe=PAPER), scale="paper", overrides={})
-    parts = {filled.key: (filled, side_by_side(filled)) for filled in read_cells(tmp_path)[0]}
+    parts = {filled.key: (filled, column_groups(filled)) for filled in read_cells(tmp_path)[0]}
     for filled, found in parts.values():
         columns = [pair for part in found for pair in part]
         assert [place for place, _ in columns] == list(range(len(filled.columns)))

@@ -96,7 +96,7 @@ def test_chosen_columns_count_and_cost_what_they_train(capsys, tmp_path):
         text = listed(
             capsys, "--table", "more_epochs", "--seeds", "0", "--out", str(tmp_path / "out"), *words
         )
-        (line,) = (line for line in text.splitlines() if "shared runs once" in line)
+        (line,) = (line for line in text.splitlines() if "counting shared runs once" in line)
         return line.split()[-3:]
 
     assert total("--column", "100 epochs", "200 epochs")[0] == "12"  # six losses, two lengths
@@ -158,7 +158,7 @@ def test_failures_end_in_a_list_and_exit_code_1(capsys, tmp_path):
 def test_a_grid_of_ones_own_is_marked_and_a_time_limit_says_how_to_go_on(capsys, tmp_path, name, key):
     words = ("--config", str(grid_file(tmp_path / f"{name}.toml")), *HERE, "--max-minutes", "0")
     assert intnacl("reproduce", *words, "--out", str(tmp_path / "out")) == 0
-    assert "stopped (time); the same command goes on." in capsys.readouterr().out
+    assert "stopped (time); the same command resumes." in capsys.readouterr().out
     assert list(record.read(tmp_path / "out")["tables"]) == [key]
 
 
@@ -199,12 +199,12 @@ def test_runs_that_are_left_fail_the_command_unless_it_was_stopped(capsys, tmp_p
     stop = Stop()
     stop.reason = reason
     assert print_summary(new_session(tmp_path, (job,), None), stop) == (reason is None)
-    assert f"stopped ({told}); the same command goes on." in capsys.readouterr().out
+    assert f"stopped ({told}); the same command resumes." in capsys.readouterr().out
 
 
 test_no_tables_and_some_beside_all_are_refused = refused(
     lambda asked: selected(Path("none"), **asked).chosen(),
-    ({}, "name a --table, or take --all"),
+    ({}, "give a --table or --all"),
     ({"tables": ("2", "figure1"), "everything": True}, "--table 2 figure1 and --all exclude each other"),
 )
 

@@ -118,7 +118,7 @@ def test_a_run_waits_while_another_command_trains_its_encoder(tmp_path):
         assert not run_folder(tmp_path, twin.name).path.exists()
     run_here(session)
     assert session.open_jobs() == []
-    assert "takes the encoder of" in run_folder(tmp_path, twin.name).output.read_text()
+    assert "reuses the encoder of" in run_folder(tmp_path, twin.name).output.read_text()
 
 
 @pytest.mark.parametrize("how", ["trained", "given up"])
@@ -291,7 +291,7 @@ def test_sigterm_saves_and_stops(tmp_path, workers):
     process.terminate()
     said, _ = process.communicate(timeout=60)
     assert process.returncode == 75
-    assert "stopped (terminate); the same command goes on." in said
+    assert "stopped (terminate); the same command resumes." in said
     assert list(runs.glob("*400epochs*/checkpoints/step-*"))
 
 

@@ -34,7 +34,7 @@ def test_rows_are_printed_and_written(tmp_path, capsys):
     assert f"torch {torch.__version__}" in written["hardware"]
     printed = capsys.readouterr()
     assert [name in printed.out for name in bench.ROWS] == [True] * 4
-    assert [f"  {row['ms']:.2f} ms a step" in printed.err for row in written["rows"]] == [True] * 4
+    assert [f"  {row['ms']:.2f} ms per step" in printed.err for row in written["rows"]] == [True] * 4
 
 
 def test_rows_are_chosen_by_a_part_of_their_names_and_none_is_lost_where_a_later_one_fails(

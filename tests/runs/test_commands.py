@@ -39,7 +39,7 @@ def test_probe_takes_several_data_sets_and_protocols(tmp_path):
     assert [other.settings["probe"][name] for name in ("solver", "max_iter", "l2")] == ["lbfgs", 7, 0.01]
     for protocol, changes, told in (
         ("hcl", {"probe.epochs": 0}, "epochs=0 must be a whole number from 1 to"),
-        ("quick", {"probe.epochs": 3}, r"probe\.epochs=3 is Adam's, and this probe takes L-BFGS"),
+        ("quick", {"probe.epochs": 3}, r"probe\.epochs=3 is a setting of Adam, but this probe uses L-BFGS"),
         ("hcl", {"probe.lr": 1.0}, r"probe\.lr is fixed by --protocol hcl"),
         ("run", {"train.lr": 1.0}, r"setting of the probe='train\.lr' is unknown\. Choose"),
         ("slow", {}, "protocol='slow' is unknown"),
@@ -64,11 +64,11 @@ def test_a_measurement_on_other_images_says_what_the_result_leaves_out(tmp_path,
     (tmp_path / "images" / "test" / "cat" / "0.png").unlink()
     capsys.readouterr()
     knn_command(tmp_path / "run", [], 3, "exp", "cpu")
-    assert f"warning: {name}: what was measured on other images" in capsys.readouterr().out
+    assert f"warning: {name}: measurements on other images" in capsys.readouterr().out
     before = json.loads((tmp_path / "run" / "result.json").read_text())
     assert any("other images" in warning for warning in before["warnings"])
     probe_command(tmp_path / "run", [], "run", {}, "cpu")
-    assert "warning: result.json stays as it was" in capsys.readouterr().out
+    assert "warning: result.json was not updated" in capsys.readouterr().out
     assert json.loads((tmp_path / "run" / "result.json").read_text()) == before
     assert train_and_measure(config(**settings), RunFolder(tmp_path / "run"), HERE, Stop()) is None
     after = json.loads((tmp_path / "run" / "result.json").read_text())

@@ -89,7 +89,7 @@ def test_the_card_is_written_for_people_and_keeps_the_rest_in_files(tmp_path):
     row = result["accuracy"]["digits"]
     assert f"| digits | {row['clean']:.2f} | {row['fgsm']:.2f} | {row['pgd']:.2f} |" in card
     assert "Adam, 20 epochs of batches of 256 at rate 0.01" in card
-    assert "judged in float32 without TF32; those of many steps search in TF32" in card
+    assert "scored in float32 without TF32; attacks of many steps search in TF32" in card
     assert "PGD takes 10 steps from 2 starts." in card
     assert "| learning rate | 0.001, constant |" in card
     assert '"evaluation"' not in card
@@ -197,12 +197,12 @@ def test_mistakes(tmp_path, monkeypatch):
     folder = measured(tmp_path).folder
     must_refuse(export_run, folder, "onx", "format='onx' is unknown; did you mean 'onnx'")
     for format in ("torchvision", "timm"):
-        must_refuse(export_run, folder, format, f"encoder 'small' has no twin in {format}")
+        must_refuse(export_run, folder, format, f"encoder 'small' has no counterpart in {format}")
     card, file = tmp_path / "project" / "README.md", tmp_path / "file"
     card.parent.mkdir()
     card.write_text("# Mine")
     file.touch()
-    told = r"README\.md is no model card and would be lost"
+    told = r"README\.md is not a model card and would be lost"
     must_refuse(export_run, folder, "safetensors", card.parent, told)
     assert card.read_text() == "# Mine"
     must_refuse(export_run, folder, "safetensors", file, "is a file: give a folder")

@@ -117,7 +117,7 @@ def test_fine_tuning_begins_with_the_runs_encoder_and_takes_a_share_of_each_clas
     assert counts.max() - counts.min() <= 2
     assert finetuned_folder(run, config).path == Path(f"{run.folder}-aff")
     other = replace(config, finetune=replace(config.finetune, encoder_sha256="0" * 64))
-    with pytest.raises(InputError, match="another encoder than fine-tuning began with"):
+    with pytest.raises(InputError, match="another encoder than fine-tuning started from"):
         train_and_measure(other, RunFolder(tmp_path / "other"), HERE, Stop())
     assert not (tmp_path / "other").exists()
 
@@ -185,7 +185,7 @@ def test_labels_are_chosen_by_seed_the_same_share_of_every_class(tmp_path):
 def test_a_share_of_the_labels_is_a_percentage_or_all(tmp_path):
     assert [share_of_labels(text) for text in ("1%", "10%", "0.5%", "all")] == [0.01, 0.1, 0.005, 1.0]
     for text in ("1", "0.1", "0%", "101%", "few", "nan%", ""):
-        must_refuse(share_of_labels, text, f"labels='{text}' is no share of the labels: give a percentage")
+        must_refuse(share_of_labels, text, f"labels='{text}' is not a share of the labels: give a percentage")
     run = trained(tmp_path)
     for labels, epochs, name in ((0.01, 60, "labels-1percent"), (1.0, 30, "labels-all")):
         config = clean_finetuning_of(run, "digits", labels)

@@ -171,7 +171,7 @@ def test_states_of_a_run(tmp_path):
     must_refuse(folder.require_encoder, r"has no encoder\.safetensors: train it first")
     checkpoint.mkdir(parents=True)
     assert folder.state() == "begun"
-    must_refuse(folder.require_encoder, "not trained to its end yet: run its `intnacl pretrain`")
+    must_refuse(folder.require_encoder, "not fully trained yet: repeat its `intnacl pretrain`")
     folder.encoder.touch()
     assert folder.state() == "trained"
     folder.result.write_text(json.dumps(WHOLE))

@@ -77,11 +77,11 @@ def test_folders_are_resized_to_the_encoder_and_their_broken_images_named_once(t
 @pytest.mark.parametrize(
     ("train", "test", "side", "told"),
     [
-        ((16, 16), (8, 8), 8, "has 16×16 train images, but the encoder is trained on 8×8: choose a data"),
-        ((4, 4), (8, 8), 8, "has 4×4 train images, but the encoder is trained on 8×8: choose a data"),
-        ((8, 16), (8, 8), 8, "has 8×16 train images, but the encoder is trained on 8×8: choose a data"),
-        ((8, 8), (12, 12), None, "has 12×12 test images, but the encoder is trained on 8×8"),
-        ((8, 10), (8, 10), None, "has 8×10 images, but encoders are for square ones"),
+        ((16, 16), (8, 8), 8, "has 16×16 train images, but the encoder was trained on 8×8: choose a data"),
+        ((4, 4), (8, 8), 8, "has 4×4 train images, but the encoder was trained on 8×8: choose a data"),
+        ((8, 16), (8, 8), 8, "has 8×16 train images, but the encoder was trained on 8×8: choose a data"),
+        ((8, 8), (12, 12), None, "has 12×12 test images, but the encoder was trained on 8×8"),
+        ((8, 10), (8, 10), None, "has 8×10 images, but encoders take square ones"),
     ],
 )
 def test_images_that_the_encoder_does_not_fit(tmp_path, train, test, side, told):

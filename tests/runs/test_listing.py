@@ -129,7 +129,7 @@ def test_a_filter_is_a_column_a_setting_or_a_part_of_the_name(run, text, kept):
         ("clean>99.9", "leaves none of 1 runs"),
         ("claen>1", "did you mean 'clean'"),
         ("train.epoch=1", "did you mean 'train.epochs'"),
-        ("loss>a", "loss is a text, which only = and != compare"),
+        ("loss>a", "loss is a text, so that only = and != apply"),
     ],
 )
 def test_a_filter_that_cannot_be_meant_is_refused(run, text, message):

@@ -77,7 +77,7 @@ def test_a_damaged_file_is_measured_again_with_one_warning(store, old, new, chec
     damaged = re.sub(old, new, text, count=1, flags=re.DOTALL)
     assert damaged != text
     store.path.write_text(damaged)
-    with pytest.warns(InputWarning, match="is damaged: it is left out, and measured again"):
+    with pytest.warns(InputWarning, match="is damaged: it is ignored and measured again"):
         assert list(store.stored.all("knn")) == []
     assert store.measure().figures == {"accuracy": 2.0}  # another warning would be an error here
 
@@ -87,7 +87,7 @@ def test_two_processes_that_want_the_same_measurement_make_it_once(store, tmp_pa
     made = Measurement(
         kind="knn", settings=settings, figures={"accuracy": 7.0}, time_s=1.0, environment=environment(CPU)
     )
-    waits = pytest.warns(InputWarning, match="another process measures the same")
+    waits = pytest.warns(InputWarning, match="another process is measuring the same")
     with waits, ThreadPoolExecutor() as pool:
         with store.stored.locked([store.path.stem]):
             waiting = pool.submit(other.measure)

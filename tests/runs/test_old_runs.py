@@ -110,7 +110,7 @@ def test_a_half_attacked_run_goes_on_with_the_attacks_that_are_left(tmp_path, at
 
 def test_a_half_trained_run_goes_on_from_its_checkpoint(tmp_path, capsys):
     folder = copy("half_trained", tmp_path / "run")
-    must_refuse(open_run, folder, "is not trained to its end yet")
+    must_refuse(open_run, folder, "is not fully trained yet")
     result = resume(folder)
     assert "going on from step 12 of 33" in capsys.readouterr().out
     assert result["accuracy"]["digits"]["clean"] > 50

@@ -47,7 +47,7 @@ def test_a_run_from_python_is_that_of_the_command(tmp_path):
     said: list[str] = []
     settings = SETTINGS | {"train.epochs": 1, "evaluation.eps": (0.02,), "loss.lam": 0.3}
     arguments = {"preset": "simclr", "device": "cpu", "say": said.append}
-    with pytest.warns(InputWarning, match=r"loss\.lam=0\.3 changes nothing here"):
+    with pytest.warns(InputWarning, match=r"loss\.lam=0\.3 has no effect here"):
         run = intnacl.runs.run(settings, out=tmp_path / "run", **arguments)
     stages = ["probe digits", "knn digits", "fgsm, pgd digits at eps 0.02"]
     assert [line.split(":")[0] for line in said] == stages
@@ -60,7 +60,7 @@ def test_a_run_from_python_is_that_of_the_command(tmp_path):
 
 
 def test_a_folder_without_a_trained_encoder_or_whose_data_sets_have_moved(tmp_path):
-    must_refuse(open_run, tmp_path, r"is no run folder: it has no config\.json")
+    must_refuse(open_run, tmp_path, r"is not a run folder: it has no config\.json")
     folder, moved = trained(tmp_path).folder, tmp_path / "moved"
     run = open_run(folder, device=CPU, root=moved)
     must_refuse(run.images.labelled, "tinyimagenet", str(moved))
@@ -90,8 +90,8 @@ def test_features_of_a_data_set_are_computed_once(tmp_path, monkeypatch):
     ("file", "noted", "message"),
     [
         ("encoder", True, "encoder.safetensors is damaged: .* Bring it back from a copy, or delete"),
-        ("encoder", False, "is not the encoder of .*result.json.*delete the result to measure anew"),
-        ("probe-digits", True, "probe-digits.safetensors is damaged: .* delete it, and the probe"),
+        ("encoder", False, "is not the encoder of .*result.json.*delete the result to measure again"),
+        ("probe-digits", True, "probe-digits.safetensors is damaged: .* or delete it to fit the probe again"),
     ],
 )
 def test_flipped_weights_never_replace_a_result(tmp_path, file, noted, message):

@@ -56,7 +56,7 @@ def test_it_needs_no_other_file_and_shows_figures_and_drawings(tmp_path):
     assert f"<td>digits</td>{cells}" in text
     assert "simclr on digits" in text
     assert "PGD at eps 0.1." in text  # the images at the largest, where most is to be seen
-    assert "PGD leaves an image alone that is misclassified already" in text
+    assert "PGD does not change an image that is already misclassified" in text
 
 
 def test_a_page_is_drawn_from_what_is_stored(tmp_path, monkeypatch):
@@ -190,7 +190,7 @@ def test_classes_are_shown_and_of_many_the_worst_and_the_most_confused(tmp_path)
     text = render(found, result | {"classes": {"digits": figures | many | {"images": [*map(sum, counts)]}}})
     assert '<td>n5</td><td class="words">n9</td><td>40</td><td>40.00</td>' in text
     assert "<tr><td>n5</td><td>50.00</td>" in text
-    assert "The accuracy of the other 190 classes" in text
+    assert "Accuracy of the other 190 classes" in text
     assert "<span>n7 –</span>" in text
     assert len(text) < 300_000
 

@@ -150,7 +150,7 @@ def test_memory_does_not_grow_with_the_number_of_pictures(tmp_path, pictures, mo
 def test_mistakes_are_named_before_any_work(tmp_path, pictures):
     run = measured(tmp_path)
     must_refuse(predict, run, tmp_path / "nowhere", "is neither a folder nor a picture")
-    must_refuse(predict, run, pictures / ".hidden" / "..", r"out='a.json' is no table", out="a.json")
+    must_refuse(predict, run, pictures / ".hidden" / "..", r"out='a.json' is not a table", out="a.json")
     (tmp_path / "none").mkdir()
     must_refuse(predict, run, tmp_path / "none", "holds no pictures .*give another folder")
     (tmp_path / "none" / "a.png").touch()

@@ -95,7 +95,7 @@ def test_a_finished_run_stays_as_it_is_and_another_configuration_is_refused(fini
     assert str(caught.value) == (
         f"{finished} holds a run with another configuration:\n"
         "  seed: 0 -> 3\n  train.lr: 0.001 -> 0.5\n"
-        f"Take another --out, such as {finished}-2, or the settings it has."
+        f"Choose another --out, such as {finished}-2, or use the settings of the run."
     )
     to_measure = rf"eps.*\n.*`intnacl attack {finished} …`.*another --out"
     must_refuse(run, finished, to_measure, evaluation__eps=(0.3,))
@@ -116,7 +116,7 @@ def test_a_run_of_an_earlier_version_keeps_its_optimisers_former_rate(tmp_path):
     must_refuse(run, tmp_path / "run", r"train\.lr: 0\.001 -> 0\.078125", **sgd)
     begun_by_an_earlier_version(tmp_path / "run")
     must_refuse(run, tmp_path / "run", r"train\.lr: 0\.001 -> 0\.1", **sgd, train__lr=0.1)
-    with pytest.warns(InputWarning, match=r"keeps defaults .* began it, train\.lr=0\.001: another --out has"):
+    with pytest.warns(InputWarning, match=r"keeps defaults .* it, train\.lr=0\.001: another --out gets"):
         assert run(tmp_path / "run", **sgd) is None
     assert weights(tmp_path / "run") == weights(tmp_path / "whole")
 
@@ -212,7 +212,7 @@ def test_a_mistake_before_the_first_epoch_leaves_the_folder_to_the_corrected_com
     for wrong, told in (
         (tiny, r"tiny-imagenet-200\.zip is not the official archive"),
         ({"dataset": f"folder:{tmp_path / 'nowhere'}"}, "nowhere is not a folder"),
-        ({"dataset": f"npz:{tmp_path / 'wide.npz'}"}, "8×10 images, but encoders are for square ones"),
+        ({"dataset": f"npz:{tmp_path / 'wide.npz'}"}, "8×10 images, but encoders take square ones"),
         (
             {"dataset": f"npz:{tmp_path / 'plain.npz'}", "objective": "supervised"},
             "has no labels: supervised training needs them",
@@ -235,7 +235,7 @@ def test_a_changed_image_is_not_taken_for_the_one_a_run_began_with(tmp_path):
     before = image.read_bytes()
     for _ in range(2):  # neither while it is trained nor when it is finished
         Image.new("RGB", (8, 8), "red").save(image)
-        must_refuse(run, tmp_path / "run", "was begun with other images", **settings)
+        must_refuse(run, tmp_path / "run", "was started with other images", **settings)
         image.write_bytes(before)
         assert run(tmp_path / "run", **settings) is None
     shutil.rmtree(tmp_path / "images")

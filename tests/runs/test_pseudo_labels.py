@@ -47,7 +47,7 @@ def test_clusters_are_of_directions_and_a_function_of_the_seed():
     noise = torch.randn(200, 20)
     assert torch.equal(cluster(noise, 9, seed=3), cluster(noise, 9, seed=3))
     assert not torch.equal(cluster(noise, 9, seed=3), cluster(noise, 9, seed=4))
-    with pytest.raises(InputError, match=r"finetune.clusters=201 is more than the 200 training images"):
+    with pytest.raises(InputError, match=r"finetune.clusters=201 exceeds the 200 training images"):
         cluster(noise, 201, seed=0)
 
 
@@ -131,7 +131,7 @@ def test_lost_damaged_or_foreign_pseudo_labels_are_refused(tmp_path):
     with pytest.raises(InputError, match=r"pseudo-labels.safetensors is damaged: its SHA-256 is not the one"):
         train_and_measure(asked, folder, HERE, Stop())
     folder.pseudo_labels.unlink()
-    with pytest.raises(InputError, match=r"pseudo-labels.safetensors is gone, with which .* was begun"):
+    with pytest.raises(InputError, match=r"pseudo-labels.safetensors, with which .* was started, is missing"):
         train_and_measure(asked, folder, HERE, Stop())
     folder.pseudo_labels.write_bytes(whole)
     half = load("digits", "train").hold_out(700)[1]
@@ -166,11 +166,11 @@ def test_what_is_missing_or_contradicts_itself_is_named(tmp_path):
     begun = trained(tmp_path)
     with pytest.raises(InputError, match=r"finetune.encoder is not given: name the run"):
         resolve({"finetune.clusters": 10}, recipe="robust_clusters")
-    with pytest.raises(InputError, match=r"finetune.clusters is not given: say how many clusters"):
+    with pytest.raises(InputError, match=r"finetune.clusters is not given: give the number of clusters"):
         resolve({"finetune.encoder": str(begun.folder)}, recipe="robust_clusters")
     with pytest.raises(InputError, match="preset='intcl' is a contrastive loss, and fine-tuning"):
         resolve(SHORT | {"finetune.encoder": str(begun.folder)}, recipe="robust_clusters", preset="intcl")
-    with pytest.raises(InputError, match="is no run folder"):
+    with pytest.raises(InputError, match="is not a run folder"):
         resolve({"finetune.encoder": str(tmp_path / "no"), "finetune.clusters": 10}, recipe="robust_clusters")
     with pytest.raises(InputError, match=r"finetune.labels=0.1 is a share .*clusters=7 uses none"):
         config(begun, **{"finetune.labels": 0.1})

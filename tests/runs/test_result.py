@@ -186,7 +186,7 @@ def test_measurements_on_other_images_than_the_probes_do_not_count(tmp_path, kin
     for other in {"attacks", "knn", "probes"} - {key}:
         assert after[other] == before[other]
     (warning,) = set(after["warnings"]) - set(before["warnings"])
-    assert warning.startswith("digits: what was measured on other images or labels")
+    assert warning.startswith("digits: measurements on other images or labels")
 
 
 def test_the_machine_is_that_of_the_runs_own_probe(tmp_path):

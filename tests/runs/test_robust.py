@@ -118,7 +118,7 @@ def test_an_encoders_file_may_be_the_teacher_but_no_other_after_a_stop(tmp_path,
     changed = from_pretrained(file)
     save_encoder(changed, replace(named.encoder, norm="per_view"), 8, file)
     file.with_suffix(".sha256").unlink()
-    with pytest.raises(InputError, match=r"begun with another teacher than .*safetensors is now"):
+    with pytest.raises(InputError, match=r"started with another teacher than the present .*safetensors"):
         train_and_measure(named, folder, HERE, Stop())
     shutil.copyfile(whole / "teacher" / "encoder.safetensors", file)
     assert train_and_measure(named, folder, HERE, Stop()) is None
@@ -129,7 +129,7 @@ def test_an_encoders_file_may_be_the_teacher_but_no_other_after_a_stop(tmp_path,
 
 def test_without_a_teacher_pretraining_alone_says_what_to_do(tmp_path):
     with pytest.raises(
-        InputError, match=r"distill\.teacher is not given.*--teacher RUN, or take `intnacl run`"
+        InputError, match=r"distill\.teacher is not given.*--teacher RUN, or use `intnacl run`"
     ):
         pretrain(config(), RunFolder(tmp_path / "run"), HERE, Stop())
     assert not (tmp_path / "run").exists()
@@ -203,5 +203,5 @@ def test_settings_of_the_teacher_and_unused_ones_are_checked():
     with pytest.raises(InputError, match=r"setting='train\.epoch' is unknown"):
         teacher_of(config(**{"distill.teacher_settings": ("train.epoch=1",)}))
     for given, objective in (({"distill.steps": 3}, "contrastive"), ({"loss.alpha": 1.0}, "distill")):
-        with pytest.warns(InputWarning, match="changes nothing here"):
+        with pytest.warns(InputWarning, match="has no effect here"):
             warn_of_unused(given, [resolve({"objective": objective} | given)])

@@ -112,7 +112,7 @@ def test_torch_hub_needs_no_installation():
 def test_measuring_goes_to_a_copy(tmp_path):
     run = intnacl.open_run(DIGITS, device="cpu")
     fgsm = named_attack("fgsm", 0.03, images=8)
-    told = rf"{DIGITS} comes with the package, where nothing is written: give --out FOLDER"
+    told = rf"{DIGITS} ships with the package, where nothing is written: give --out FOLDER"
     must_refuse(run.measure, fgsm, told)
     must_refuse(run.measure, told)
     must_refuse(run.classifier, told, protocol="alf")
@@ -146,7 +146,7 @@ def test_commands_take_a_name_and_write_to_out(words, out, tmp_path):
     word, *flags = words
     given = [*flags, *(() if word == "export" else ("--device", "cpu"))]
     run_command = partial(app, result_action="return_value")
-    told = f"{DIGITS} comes with the package, where nothing is written: give --out"
+    told = f"{DIGITS} ships with the package, where nothing is written: give --out"
     must_refuse(run_command, [word, DIGITS, *given], told)
     run_command([word, DIGITS, *given, "--out", str(tmp_path / out)])
     if out == "run":
@@ -181,7 +181,7 @@ def test_a_path_that_exists_goes_before_a_name(tmp_path):
         (tmp_path / "run").rename(DIGITS)
         assert intnacl.open_run(DIGITS, device="cpu").encoder_sha256 == other.encoder_sha256
     must_refuse(intnacl.from_pretrained, "digits-intncl", f"come with the package: .*{DIGITS}")
-    must_refuse(intnacl.open_run, "digits-intncl", f"is no run folder: .* with the package come {DIGITS}")
+    must_refuse(intnacl.open_run, "digits-intncl", f"is not a run folder: .* the package ships with {DIGITS}")
 
 
 def test_a_run_is_rounded_and_packed_in_pieces_that_are_joined(tmp_path, monkeypatch):

@@ -136,7 +136,7 @@ def test_a_run_keeps_its_decoder_and_whether_it_streams(tmp_path, monkeypatch):
     monkeypatch.setattr("PIL.__version__", "1.0")
     must_refuse(
         lambda: train(tmp_path / "run", name, stream="always"),
-        r"decoded by Pillow .*, and here is Pillow 1\.0",
+        r"decoded by Pillow .*, but Pillow 1\.0",
     )
 
 

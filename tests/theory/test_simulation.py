@@ -150,5 +150,5 @@ test_bad_settings_are_named = refused(
     (Setting, {"estimator": "g2"}, "'g2'.*g0, g1"),
     (complexity, {"values_FT": torch.zeros(3)}, r"\(3,\)"),
     # Fewer positives would be summed than the factor counts.
-    (simulation.loss_class, {"setting": Setting(M=65), "encoders": 2, "T": 4}, "M=65: .* has 64 positives"),
+    (simulation.loss_class, {"setting": Setting(M=65), "encoders": 2, "T": 4}, "M=65: .* at most 64"),
 )
