@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from pieces import contrastive, labelled_images
+from pieces import contrastive, distill, labelled_images
 
 from intnacl.attacks.training_view import AdversaryConfig, adversarial_view
 from intnacl.data.augment import augment
@@ -168,6 +168,16 @@ def test_a_model_with_kernels_of_its_own_is_not_compiled(monkeypatch):
         assert objective.parts.attack.model is objective.model
     assert isinstance(alone.parts.embed, HalfWeights)
     assert ranks.parts.embed is wrapped
+
+
+def test_passes_in_eval_mode_are_compiled_also_where_training_has_kernels(monkeypatch):
+    monkeypatch.setattr(objectives, "fuse", lambda model, on: on)
+    objective = distill()
+    objective.compile_parts(compiled)
+    assert objective.parts.attack == ("compiled", objective.model)
+    assert objective.parts.teach == ("compiled", objective.teacher)
+    assert isinstance(objective.parts.embed, HalfWeights)
+    assert isinstance(objective.parts.climb, HalfWeights)
 
 
 @pytest.mark.parametrize(("dtype", "eps"), [(torch.bfloat16, 0.0019), (torch.float16, 0.0002)])

@@ -118,6 +118,8 @@ class DistillParts(Parts):
     climb: nn.Module
     """The student whose weights are perturbed."""
 
+    in_eval = frozenset({"teach", "attack"})
+
 
 class Distill(Objective):
     """The loss of clean and attacked images, which share one batch and its statistics of batch norm:

@@ -54,6 +54,8 @@ class FinetuneParts(Parts):
     attack: nn.Module
     """The classifier as the attack sees it, which gives gradients to images alone: never under DDP."""
 
+    in_eval = frozenset({"attack"})
+
 
 class Finetune(Objective):
     """TRADES: L = cross-entropy(z(x), y) + β · mean KL(softmax z(x) ‖ softmax z(x_adv)).

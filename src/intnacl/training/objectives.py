@@ -6,7 +6,7 @@ Shapes: B images of this rank's batch (after h halo rows, see `data.views`), C×
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -37,6 +37,9 @@ class Parts:
     """From images, rows of the batch and the step to what the model sees."""
     embed: Callable[..., Any]
     """The model whose parameters get gradients: the one that DDP wraps."""
+
+    in_eval: ClassVar[frozenset[str]] = frozenset()
+    """Those that run a model in eval mode, for which there are no kernels: the compiler fuses its layers."""
 
 
 @dataclass
@@ -99,7 +102,7 @@ class Objective(nn.Module):
         """Replace all parts but `eager` by compiled ones; without a compiler, bring all the eager ones back.
 
         A model that has kernels of its own trains with those instead, on half-precision copies of its weights
-        that one kernel makes; under DDP it has its kernels but not these copies.
+        that one kernel makes; under DDP it has its kernels but not these copies. In eval mode it is compiled.
         """
         self._eager_parts = self._eager_parts or self.parts
         fused = fuse(self.model, on=compiler is not None and eager != "model")
@@ -108,7 +111,7 @@ class Objective(nn.Module):
             is_model = isinstance(part, nn.Module)
             if compiler is None or eager == ("model" if is_model else name):
                 continue
-            if not (fused and is_model):
+            if not (fused and is_model) or name in self.parts.in_eval:
                 replaced[name] = compiler(part)
             elif part is self.model:
                 replaced[name] = HalfWeights(part)
