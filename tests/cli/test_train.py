@@ -1,4 +1,4 @@
-"""The commands that train and time: their flags, what they print, and how they end."""
+"""The commands that train and time: their flags, their output and their exit codes."""
 
 import json
 import sys
@@ -60,7 +60,7 @@ Runs = dict[str, tuple[RunConfig, list[int]]]
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Runs:
-    """The configurations and seeds that a command starts, by label; "" where it is no comparison."""
+    """The configurations and seeds that a command starts, by label; "" if it is not a comparison."""
     runs: Runs = {}
 
     def compare(configs: dict[str, RunConfig], seeds: tuple[int, ...], *_: object) -> str:
@@ -105,7 +105,7 @@ def test_a_command_means_these_runs(words, alphas, seeds, asked):
 
 
 @pytest.mark.parametrize("words", ["run --preset adv", "run --compare adv"])
-def test_transfer_comes_under_the_other_settings(words, asked):
+def test_set_overrides_transfer(words, asked):
     exit_code(*words.split(), "--transfer", "cifar10", "cifar100")
     (config, _) = asked.popitem()[1]
     assert config.evaluation.transfer == ("cifar10", "cifar100")
@@ -119,7 +119,7 @@ def test_a_flag_without_effect_is_named_unless_one_of_several_runs_uses_it(asked
     assert exit_code("run", "--compare", "simclr", "intnacl", "--lam", 0.3) == 0
 
 
-def test_weights_of_the_hub_without_a_network_are_one_line(tmp_path, monkeypatch):
+def test_weights_of_the_hub_without_a_network_give_one_line(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")  # otherwise it tries for a minute
     monkeypatch.setenv("HF_HOME", str(tmp_path))
     timms = ("encoder.name=timm:resnet10t", "encoder.pretrained=true")
@@ -168,7 +168,7 @@ def test_exit_codes(monkeypatch, tmp_path, capsys, reason, code):
     assert (f"stopped ({reason})\nresume with: " in shown) == (reason is not None)
 
 
-def test_the_resume_command_is_the_one_that_was_given(monkeypatch):
+def test_the_resume_command_repeats_the_command_line(monkeypatch):
     monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
     monkeypatch.setattr(sys, "argv", ["/usr/bin/intnacl", "pretrain", "--out", "my run"])
     assert resume_command() == "intnacl pretrain --out 'my run'"

@@ -1,4 +1,4 @@
-"""The images show what was measured."""
+"""The figures show the measured values."""
 
 import pytest
 from matplotlib.figure import Figure
