@@ -22,6 +22,7 @@ from intnacl.runs.finetune import (
     share_of_labels,
 )
 from intnacl.runs.folder import RunFolder
+from intnacl.runs.measure import fitted_classifier
 from intnacl.runs.objective import training_images
 from intnacl.runs.opened import open_run
 from intnacl.runs.overview import Overview
@@ -144,6 +145,8 @@ def test_clean_fine_tuning_is_reported_with_the_probe_on_the_same_labels_and_res
     with torch.no_grad():
         right = (run.classifier()(queries.images / 255).argmax(1) == queries.labels).float().mean()
     assert result["accuracy"]["digits"]["protocol"] == "sff"
+    fitted, _ = fitted_classifier(run, "digits")  # for the predictions of the explorer page
+    assert torch.equal(fitted.linear.weight, run.classifier().linear.weight)
     assert result["accuracy"]["digits"]["clean"] == pytest.approx(100 * float(right), abs=0.3)
     assert result["classes"]["digits"]["protocol"] == "sff"
     wanted = (some.images, some.labels), (queries.images, queries.labels)

@@ -279,16 +279,14 @@ def _classifier(run: "Run", path: Path, found: Measurement) -> Classifier:
 def fitted_classifier(run: "Run", dataset: str) -> tuple[Classifier, tuple[str, ...]] | None:
     """Return the run's own classifier on a data set with the names of its classes, if it has been fitted."""
     settings = run.measurements.classifier_settings(dataset)
-    found, path = run.measurements.find("probe", settings), run.folder.head
-    finetuned = run.measurements.own_protocol(dataset) == "aff"
-    if not finetuned:
-        path = _classifier_path(run, dataset, run.config.probe)
-    if found is None or not (finetuned or is_stored(path, plain(settings))):
+    found = run.measurements.find("probe", settings)
+    is_finetuned = run.measurements.own_protocol(dataset) in FINETUNED
+    path = run.folder.head if is_finetuned else _classifier_path(run, dataset, run.config.probe)
+    if found is None or not (is_finetuned or is_stored(path, plain(settings))):
         return None
-    linear = load_head(path, found.figures.get("classifier_sha256")).to(run.device)
-    names = found.figures.get("class_names") or map(str, range(linear.out_features))
-    normalize = run.config.probe.normalize and not finetuned
-    return Classifier(run.encoder, linear, normalize=normalize).eval(), tuple(names)
+    classifier = _classifier(run, path, found)
+    names = found.figures.get("class_names") or map(str, range(classifier.linear.out_features))
+    return classifier, tuple(names)
 
 
 def _classifier_path(run: "Run", dataset: str, config: ProbeConfig) -> Path:
