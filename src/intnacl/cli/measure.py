@@ -63,8 +63,8 @@ def probe(
         Any setting of the probe in docs/settings.md by its dotted name: probe.solver=lbfgs probe.l2=1e-3 …;
         for alf, the settings of alf; for aff, those of finetune and train.
     out
-        Folder for a copy of the run, to which measurements are written; by default RUN itself. Required for
-        a name. For aff, the folder of the new run; by default RUN-aff.
+        Folder for a copy of the run, to which measurements are written; by default RUN itself. Required if
+        RUN is a name. For aff, the folder of the new run; by default RUN-aff.
     root
         Data folder; by default the run's own.
     device
@@ -119,7 +119,8 @@ def knn(
     weights
         exp (each neighbour's vote counts exp(cosine / 0.1)) or uniform (all votes count the same).
     out
-        Folder to measure in, which gets a copy of the run; by default RUN itself. A name needs one.
+        Folder for a copy of the run, to which measurements are written; by default RUN itself. Required if
+        RUN is a name.
     root
         Data folder; by default the run's own.
     device
@@ -176,7 +177,8 @@ def attack(
         images); by default the run's own, which for a run of `probe --protocol aff` is the layer trained with
         the encoder.
     out
-        Folder to measure in, which gets a copy of the run; by default RUN itself. A name needs one.
+        Folder for a copy of the run, to which measurements are written; by default RUN itself. Required if
+        RUN is a name.
     root
         Data folder; by default the run's own.
     device
@@ -222,7 +224,8 @@ def corruptions(
     protocol
         The classifier: slf, alf or aff, as for `attack`; by default the run's own.
     out
-        Folder to measure in, which gets a copy of the run; by default RUN itself. A name needs one.
+        Folder for a copy of the run, to which measurements are written; by default RUN itself. Required if
+        RUN is a name.
     root
         Data folder; by default the run's own.
     device
@@ -271,7 +274,7 @@ def embed(
     split
         train or test; a folder without train/ and test/ counts as train.
     out
-        A .npz or .parquet file; by default RUN/features-DATASET-SPLIT.npz. Required for a name.
+        A .npz or .parquet file; by default RUN/features-DATASET-SPLIT.npz. Required if RUN is a name.
     html
         Also write a self-contained page beside the file.
     images
@@ -304,7 +307,7 @@ def export(run: Path, *, format: str = "safetensors", out: Path | None = None) -
     format
         safetensors, torchvision, timm or onnx.
     out
-        Folder to write to; by default RUN/export-FORMAT. Required for a name.
+        Folder to write to; by default RUN/export-FORMAT. Required if RUN is a name.
     """
     from intnacl.console import show
     from intnacl.runs.export import export_run
