@@ -161,7 +161,7 @@ def test_every_run_is_in_the_setting_of_the_paper_and_shared_runs_are_one(plan):
     shared = ("main", "table2", "nacl_simclr", "more_epochs", "figure1", "figure_eps")
     assert len({plan.cells[name][0][0][0] for name in shared}) == 1  # SimCLR
     alone = make_plan(pick(PAPER, ("2",)), [0], universe=PAPER)
-    assert alone.cells["table2"] == plan.cells["table2"]  # whatever is asked for beside it
+    assert alone.cells["table2"] == plan.cells["table2"]  # whichever tables are selected with it
 
 
 def test_strong_attacks_are_run_at_one_radius_and_autoattack_only_when_asked(plan):

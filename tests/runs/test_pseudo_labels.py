@@ -135,7 +135,7 @@ def test_lost_damaged_or_foreign_pseudo_labels_are_refused(tmp_path):
         train_and_measure(asked, folder, HERE, Stop())
     folder.pseudo_labels.write_bytes(whole)
     half = load("digits", "train").hold_out(700)[1]
-    with pytest.raises(InputError, match="begun with other images than the data set has now"):
+    with pytest.raises(InputError, match="started with other images than the data set has now"):
         pseudo_labels(asked, replace(half, whole_checksum=None), folder, HERE)
 
 

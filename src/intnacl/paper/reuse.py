@@ -23,27 +23,27 @@ def take_training(config: RunConfig, folder: RunFolder) -> None:
     """
     if folder.encoder.exists() or saved(folder.checkpoints):
         return
-    alike: dict[RunFolder, RunConfig] = {}
+    candidates: dict[RunFolder, RunConfig] = {}
     readable = folder.path.name.rpartition("-")[0]  # the part of the name before the hash
     for path in sorted(folder.path.parent.glob(f"{escape(readable)}-*")):
         with suppress(InputError):  # without a configuration, the origin of an encoder is unknown
             other = RunFolder(path)
             found = other.read_config()
             if path != folder.path and encoder_key(found) == encoder_key(config):
-                alike[other] = found
-    trained = [other for other in alike if other.encoder.exists()]
+                candidates[other] = found
+    trained = [other for other in candidates if other.encoder.exists()]
     if trained:
         folder.begin(config)
         first = max(trained, key=lambda other: len(list(other.measurements.glob("*.json"))))
         print(f"reuses the encoder of {first.path.name}, which was trained in the same way")
         for other in trained:
-            if alike[other].probe == config.probe and cmp(other.encoder, first.encoder, shallow=False):
+            if candidates[other].probe == config.probe and cmp(other.encoder, first.encoder, shallow=False):
                 for file in other.measured_files():
                     _link(file, folder.path / file.relative_to(other.path))
         _copy_mark(first, folder)
         for file in first.trained_files():
             _link(file, folder.path / file.name)
-    for other in alike:
+    for other in candidates:
         inherit(other, folder)
 
 

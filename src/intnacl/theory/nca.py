@@ -62,7 +62,7 @@ class NCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
         n_components: Rows of A; None keeps the number of features.
         objective: "tv" minimises mean 1 − p_i, as scikit-learn does; "kl" minimises mean −log p_i.
         init: Start of A: "auto", "lda", "pca", "identity" or "random".
-        encoder: A torch module used in place of A, (B, F) -> (B, D), lazy layers too; it is copied, and the
+        encoder: A torch module used in place of A, (B, F) -> (B, D), possibly lazy; it is copied, and the
             fitted copy is `encoder_`.
         batch_size: None for the whole set with L-BFGS; else Adam on shuffled batches, where a point's
             neighbours are the other points of the batch.
