@@ -7,7 +7,9 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-READ = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "benchmarks/README.md", "results/README.md")
+READ = (
+    "README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "benchmarks/README.md", "results/README.md",
+)  # fmt: skip
 PAGES = [*sorted(DOCS.glob("*.md")), *(ROOT / name for name in READ)]
 
 
