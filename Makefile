@@ -3,7 +3,7 @@ SHELL := /bin/bash
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help demo test test-all check format bench clean
+.PHONY: help demo test test-slow test-all campaign check format bench clean
 .DEFAULT_GOAL := help
 
 help: ## print this list
@@ -13,10 +13,15 @@ demo: .venv/installed ## install, then run the main job on the embedded digits
 	$(BIN)/intnacl run
 
 test: .venv/installed-dev ## install, then run the tests (minutes)
-	$(BIN)/python -m pytest -n auto -m "not slow"
+	$(BIN)/python -m pytest -n auto -m "not slow and not campaign"
 
-test-all: .venv/installed-all ## run every test, the slow ones too (Ray, ONNX, the wheel; a browser where chromium is installed)
-	$(BIN)/python -m pytest -n auto
+test-slow: .venv/installed-all ## run the slow tests (Ray, ONNX, the wheel, kills; a browser where chromium is installed)
+	$(BIN)/python -m pytest -n auto -m "slow and not campaign"
+
+test-all: test test-slow ## run both
+
+campaign: .venv/installed-all ## try thousands of malformed inputs and a hundred kills (an hour)
+	$(BIN)/python -m pytest -n auto -m campaign
 
 check: .venv/installed-dev ## format, lint, strict types, fast tests
 	$(BIN)/ruff format --check .

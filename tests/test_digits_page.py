@@ -3,6 +3,7 @@
 import json
 import re
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any
 
 import pytest
@@ -29,10 +30,23 @@ def row(record: dict[str, Any], key: str) -> str:
 def test_every_row_is_the_records_and_none_is_missing(page, name, labels):
     record = json.loads((ROOT / "results" / "digits" / f"{name}.json").read_text())
     text = (ROOT / "docs" / f"{page}.md").read_text()
-    rows = [line for line in text.splitlines() if line.startswith("| ") and "±" in line]
+    rows = [
+        line for line in text.splitlines() if line.startswith("| ") and line.count("±") == len(labels) + 1
+    ]
+    cells = len(labels) + 2
+    rows = [line for line in text.splitlines() if "±" in line and line.count("|") == cells + 1]
     assert list(record["losses"]) == labels
     assert rows == [row(record, key) for key in record["losses"][labels[0]]]
     assert len(record["seeds"]) == 5
+
+
+def test_the_table_of_clusters_is_the_record():
+    record = json.loads((ROOT / "results" / "digits" / "robust-clusters.json").read_text())
+    text = (ROOT / "docs" / "robust.md").read_text()
+    for label, figures in record["encoders"].items():
+        cells = [f"{fmean(values):.1f} ± {stdev(values):.1f}" for values in figures.values()]
+        seeds = ", ".join(f"{value:.1f}" for value in figures["pgd_tuned 0.1"])
+        assert f"| {label} | {' | '.join(cells)} | {seeds} |" in text
 
 
 def test_each_student_withstands_tuned_pgd_better_than_its_teacher():

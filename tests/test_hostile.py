@@ -1,6 +1,6 @@
 """Malformed inputs end in success or in clear words; a run that is killed ends in the same bytes.
 
-The sample is fast; `make test-all` makes the whole campaigns. `-s` prints how many inputs ended how.
+The sample is fast; `make campaign` makes the whole campaigns. `-s` prints how many inputs ended how.
 """
 
 import multiprocessing
@@ -36,7 +36,7 @@ CAMPAIGNS = {
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)], ids=["sample", "whole"])
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.campaign)], ids=["sample", "whole"])
 @pytest.mark.parametrize("kind", CAMPAIGNS, ids=lambda kind: kind.__name__)
 def test_malformed_input_is_refused_in_clear_words_or_does_no_harm(kind, seed, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -47,7 +47,7 @@ def test_malformed_input_is_refused_in_clear_words_or_does_no_harm(kind, seed, t
 
 
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("kills", [2, pytest.param(100, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [2, pytest.param(100, marks=pytest.mark.campaign)])
 def test_a_run_that_is_killed_at_any_moment_ends_in_the_same_bytes(kills, tmp_path):
     processes = multiprocessing.get_context("forkserver")
     processes.set_forkserver_preload(["hostile", "sklearn.datasets", "matplotlib.backends.backend_agg"])

@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from intnacl import runs as runs
     from intnacl.losses.integrated import IntNaClLoss
     from intnacl.models.shipped import pretrained
     from intnacl.runs.opened import from_pretrained, open_run
@@ -20,6 +21,8 @@ HOMES = {
 
 def __getattr__(name: str) -> Any:
     """A public name, loaded when it is first asked for: the losses need torch alone, and `--help` nothing."""
+    if name == "runs":  # for `intnacl.runs.run`
+        return import_module("intnacl.runs")
     if name not in HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(HOMES[name]), name)

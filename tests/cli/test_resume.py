@@ -41,7 +41,7 @@ def finish_well(process: subprocess.Popen[str]) -> str:
 def test_a_run_folder_is_the_whole_record(whole):
     assert {path.name for path in whole.iterdir()} == {
         "config.json", "log.jsonl", "checkpoints", "encoder.safetensors", "encoder.sha256", "curves.png",
-        "lock",
+        "lock", "projection.safetensors",
     }  # fmt: skip
     rows = log(whole)
     assert [row["epoch"] for row in rows] == [1, 2]

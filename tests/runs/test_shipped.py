@@ -10,16 +10,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import load_file
 
 import intnacl
 from intnacl.attacks.named import named_attack
 from intnacl.cli import app
+from intnacl.data import load
 from intnacl.models import shipped
 from intnacl.models.weights import checksum_file, has_encoder, pieces, read_encoder
 from intnacl.runs.export import export_run
 from intnacl.runs.finetune import finetuned_folder, finetuning_of
 from intnacl.runs.folder import RunFolder
+from intnacl.runs.predict import predict
 from mistakes import must_refuse
 from ship import LARGEST, REFERENCES, pack, photographs, round_run
 from tiny_run import measured
@@ -163,8 +166,16 @@ def test_commands_take_a_name_and_write_to_out(words, out, tmp_path):
 
 def test_it_can_be_fine_tuned_by_name_in_a_folder_of_ones_own():
     run = intnacl.open_run(DIGITS, device="cpu")
-    assert finetuning_of(run, "digits").finetune.encoder == DIGITS
-    must_refuse(finetuned_folder, run, "digits", "give --out FOLDER")
+    config = finetuning_of(run, "digits")
+    assert config.finetune.encoder == DIGITS
+    must_refuse(finetuned_folder, run, config, "give --out FOLDER")
+
+
+def test_it_classifies_pictures_by_name(tmp_path):
+    run, image = intnacl.open_run(DIGITS, device="cpu"), load("digits", "test").images[0]
+    Image.fromarray(image.permute(1, 2, 0).numpy()).save(tmp_path / "one.png")
+    must_refuse(predict, run, tmp_path, "give --out FILE.csv")
+    assert predict(run, tmp_path, out=tmp_path / "found.csv").images == 1
 
 
 def test_it_can_teach_by_name(tmp_path):

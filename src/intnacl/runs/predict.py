@@ -57,6 +57,8 @@ def predict(
         out: a .csv file, which appears when all are classified; by default one in the run's folder.
     """
     folder = as_path("folder", pictures)
+    if out is None:
+        run.folder.check_writable("give --out FILE.csv.")
     path = run.folder.predictions(folder) if out is None else as_path("out", out)
     if path.suffix != ".csv":
         raise InputError(f"out={str(path)!r} is no table: end its name in .csv.")
