@@ -20,9 +20,9 @@ OPENING = """# Settings
 
 This page lists everything that a run depends on, by dotted name. Change settings on the command line of
 `run`, `pretrain`, `supervised` or `reproduce`, for example with
-`--set loss.temperature=0.2 encoder.name=resnet34`. The command `probe` takes the settings of `probe` and, with
-`--protocol alf`, those of `alf`; with `--protocol aff` those of `finetune` and `train`, which are also the
-settings of the command `finetune`. `run`, `pretrain` and `supervised` also take a TOML file as `--config`:
+`--set loss.temperature=0.2 encoder.name=resnet34`. The command `probe` takes the settings of `probe`, with
+`--protocol alf` also those of `alf`, and with `--protocol aff` those of `finetune` and `train`, which are the
+settings of the command `finetune`, too. `run`, `pretrain` and `supervised` take a TOML file as `--config`:
 
 ```toml
 dataset = "folder:~/images"
@@ -41,9 +41,9 @@ settings of `loss` ([losses.md](losses.md#special-cases) lists them), and a reci
 Recipes set `loss.weight=relative`, so `--preset intnacl` differs in one setting from
 `IntNaClLoss.preset("intnacl")` ([why](losses.md#one-preset-in-python-and-on-the-command-line)).
 
-CIFAR has the recipe `paper`. Your own images ([data.md](data.md)) have `own`, which trains in the same way and
-attacks at 8/255. `--recipe strong` and `--recipe knn90` are described in [strong.md](strong.md).
-`--recipe robust` ([robust.md](robust.md)) overrides parts of the data set's recipe, and on digits its values are
+CIFAR has the recipe `paper`. Your own images ([data.md](data.md)) have `own`, which trains in the same way
+and attacks at 8/255. `--recipe strong` and `--recipe knn90` are described in [strong.md](strong.md).
+`--recipe robust` ([robust.md](robust.md)) overrides parts of the data set's recipe; on digits its values are
 those of `robust_digits`. A recipe's learning rate is for its own optimiser (adam's also for adamw). The run's
 `config.json` holds the final values.
 """
