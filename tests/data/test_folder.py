@@ -107,7 +107,7 @@ def test_mistakes_in_folders_are_named(pets, tmp_path, image):
     (tmp_path / "empty").mkdir()
     must_refuse(get, tmp_path / "empty", r"empty holds no images \(\.bmp, .*\) and no class folders")
     put(tmp_path / "set" / "train" / "cat" / "1.png", image())
-    alone = r"set has no test split: put images into \S+test\. `intnacl pretrain` .* train split alone"
+    alone = r"set has no test split: put images into \S+test\. `intnacl pretrain` .* only a train split"
     must_refuse(get, tmp_path / "set", "test", alone)
     put(tmp_path / "set" / "test" / "bird" / "1.png", image())
     must_refuse(get, tmp_path / "set", "test", r"bird is not a class of the training folder, which has cat")
