@@ -130,12 +130,12 @@ UNNEEDED, DAMAGED = "which no CIFAR file needs: refused, no code ran", "x is dam
         (b"cnumpy\nndarray\n((I1\ntS'O'\nC\x08AAAAAAAAt\x81.", DAMAGED),  # the same by __new__
     ],
 )
-def test_a_file_neither_asks_for_other_code_nor_forges_pointers(tmp_path, stream, message):
+def test_a_file_can_neither_run_other_code_nor_forge_pointers(tmp_path, stream, message):
     (tmp_path / "x").write_bytes(stream)
     must_refuse(unpickle, tmp_path / "x", message)
 
 
-def test_an_array_holds_bytes_whatever_type_its_file_claims(tmp_path):
+def test_arrays_are_uint8_whatever_type_the_file_claims(tmp_path):
     (tmp_path / "x").write_bytes(b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\n(I3\ntS'O'\ntR.")
     assert unpickle(tmp_path / "x").dtype == np.uint8
 

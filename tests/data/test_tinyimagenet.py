@@ -1,4 +1,4 @@
-"""TinyImageNet's official layout, in small."""
+"""TinyImageNet's official layout, on a small scale."""
 
 import hashlib
 import os
@@ -79,7 +79,7 @@ def test_broken_and_wrong_sized_images_are_skipped_and_named(folder, image):
     assert "is 32×64, not 64×64" in list(train.skipped.values())[1]
 
 
-def test_missing_files_say_what_to_put_where(folder):
+def test_errors_for_missing_files_say_which_file_to_put_where(folder):
     (folder / "wnids.txt").write_text("n01\nn99\n")
     must_refuse(get, folder, r"n99.images is missing or holds no image")
     (folder / "wnids.txt").unlink()

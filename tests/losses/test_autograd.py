@@ -1,4 +1,4 @@
-"""A gradient in closed form is no constant: differentiating it again is an error."""
+"""Differentiating a closed-form gradient again is an error, rather than treating it as a constant."""
 
 from collections.abc import Callable
 from typing import Any

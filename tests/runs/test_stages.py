@@ -172,4 +172,4 @@ def test_where_autoattack_cannot_be_done_is_told_before_training(tmp_path):
     name = write_images(tmp_path / "images", classes=("cat", "cow", "dog"))
     for where in ({"dataset": name}, {"evaluation.transfer": (name,)}):
         asked = config(root=str(tmp_path), **where, **{"evaluation.attacks": ("pgd", "autoattack")})
-        must_refuse(check, asked, RunImages(asked), "needs at least 4 classes, these are 3: use pgd")
+        must_refuse(check, asked, RunImages(asked), "needs at least 4 classes, not 3: use pgd")
