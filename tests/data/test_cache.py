@@ -121,7 +121,7 @@ def test_a_damaged_entry_is_rebuilt_with_a_warning(root, file, name, content):
         shutil.rmtree(entry)
     (entry / name).write_bytes(content)
     fill = Filler()
-    with pytest.warns(InputWarning, match=r"the cache .* is damaged and is made again from"):
+    with pytest.warns(InputWarning, match=r"the cache .* is damaged and is rebuilt from"):
         got = cached(root, source(file), fill)
     assert (got.images == 7).all()
     assert got.labels.tolist() == [0, 1]

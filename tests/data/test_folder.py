@@ -110,7 +110,7 @@ def test_what_is_wrong_is_named(pets, tmp_path, image):
     alone = r"set has no test split: put images into \S+test\. `intnacl pretrain` .* train split alone"
     must_refuse(get, tmp_path / "set", "test", alone)
     put(tmp_path / "set" / "test" / "bird" / "1.png", image())
-    must_refuse(get, tmp_path / "set", "test", r"bird is no class of the training folder, which has cat")
+    must_refuse(get, tmp_path / "set", "test", r"bird is not a class of the training folder, which has cat")
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="links")

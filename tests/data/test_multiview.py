@@ -97,8 +97,8 @@ def test_mistakes_are_named(pairs):
     )
     must_refuse(transform, np.zeros((8, 8, 3)), "of type ndarray: expected PIL's or a tensor")
     data = MultiViewDataset([{"img": pairs[0][0], "label": 1}], image="image")
-    must_refuse(data.__getitem__, 0, "image='image' is no key of an item, which has img, label")
+    must_refuse(data.__getitem__, 0, "image='image' is not a key of an item, which has img, label")
     for place in ("img", 2, -3):
         data = MultiViewDataset(pairs, image=place)
-        must_refuse(data.__getitem__, 0, f"image={place!r} is no place in an item, which has 2 entries")
+        must_refuse(data.__getitem__, 0, f"image={place!r} is not a place in an item, which has 2 entries")
     must_refuse(MultiViewDataset(pairs).set_epoch, -1, "epoch=-1 must be a whole number from 0")

@@ -100,7 +100,7 @@ def test_class_names(file, form):
         ({"images": pixels(2, 5, 5, 4)}, r"images have shape \(2, 5, 5, 4\); wanted"),
         ({"images": pixels(2, 75)}, r"images have shape \(2, 75\)"),
         ({"images": pixels(0, 5, 5, 3)}, r"images have shape \(0, 5, 5, 3\)"),
-        ({"images": pixels(2, 5, 5, 3), "labels": np.array([0])}, r"labels are int64 \(1,\); wanted 2"),
+        ({"images": pixels(2, 5, 5, 3), "labels": np.array([0])}, r"labels are int64 \(1,\); expected 2"),
         ({"images": pixels(2, 5, 5, 3), "labels": np.array([0, -1])}, "a label is -1; classes count from 0"),
         ({"images": pixels(2, 5, 5, 3), "labels": np.array([0.0, 1.0])}, "labels are float64"),
         ({"images": pixels(2, 5, 5, 3), "labels": np.array([0, 20261115])}, "label 20261115 is no class"),
@@ -124,7 +124,7 @@ def test_a_truncated_file_is_named(file, keep):
 def test_what_is_no_npz_is_named(file, tmp_path):
     must_refuse(get, file, r"set\.npz does not exist")
     os.mkfifo(tmp_path / "pipe")
-    must_refuse(get, tmp_path / "pipe", r"pipe is no regular file")
+    must_refuse(get, tmp_path / "pipe", r"pipe is not a regular file")
     file.symlink_to("nowhere")
     must_refuse(get, file, r"set\.npz is a broken link")
     np.save(tmp_path / "x.npy", pixels(2, 5, 5, 3))
@@ -140,8 +140,8 @@ def npy(header: str) -> bytes:
 @pytest.mark.parametrize(
     ("members", "message"),
     [
-        ({"images": b"plain bytes"}, "'images' is no array"),
-        ({"images.npy": b"plain bytes"}, "'images' is no array"),
+        ({"images": b"plain bytes"}, "'images' is not an array"),
+        ({"images.npy": b"plain bytes"}, "'images' is not an array"),
         ({"images.npy": npy(f"{{'descr': '|u1', 'fortran_order': False, 'shape': ({2**70},)}}")}, "memory"),
         ({"images.npy": npy(f"{{'descr': '|u1', 'fortran_order': False, 'shape': ({2**60},)}}")}, "memory"),
         ({"images.npy": npy("{'descr': '|u1', 'fortran_order': False, 'shape': (2,")}, ""),

@@ -98,7 +98,7 @@ def test_broken_images_are_skipped_and_named(tmp_path, image):
         ([0, 2], ["cat", "dog"], "row 1: label 2 is not one of 0…1"),
         ([0, -1], ["cat", "dog"], "row 1: label -1 is not one of 0…1"),
         (["cat", "dog"], None, "column 'label' does not hold integers"),
-        ([0, 20261115], None, "label 20261115 is no class: number them 0, 1, 2"),
+        ([0, 20261115], None, "label 20261115 is not a class: number them 0, 1, 2"),
     ],
 )
 def test_files_without_images_or_mislabelled_are_named(tmp_path, image, labels, names, message):
@@ -130,7 +130,7 @@ def test_a_damaged_page_is_named(tmp_path, image, column, message):
 @pytest.mark.skipif(sys.platform == "win32", reason="pipes")
 def test_a_pipe_is_refused_instead_of_read_for_ever(tmp_path):
     os.mkfifo(tmp_path / "train.parquet")
-    must_refuse(get, tmp_path, r"train\.parquet is no regular file, but a pipe or a device")
+    must_refuse(get, tmp_path, r"train\.parquet is not a regular file but a pipe or a device")
 
 
 def test_deeply_nested_metadata_is_passed_over(tmp_path, image):

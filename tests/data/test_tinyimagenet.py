@@ -105,7 +105,7 @@ def test_the_archive_is_checked_and_unpacked(folder, monkeypatch):
     [
         ("val/val_annotations.txt", "val_0.JPEG\tn01\nval_1.JPEG\tn77\n", r"line 2: 'n77' is not in wnids"),
         ("val/val_annotations.txt", "val_0.JPEG\n", r"line 1: '' is not in wnids"),
-        ("val/val_annotations.txt", "val_0.JPEG\tn01\n", r"differ in 1 files, as val_1\.JPEG"),
+        ("val/val_annotations.txt", "val_0.JPEG\tn01\n", r"differ in 1 files, such as val_1\.JPEG"),
         *((file, "", rf"{Path(file).name} is empty: delete the folder and unpack")
           for file in ("val/val_annotations.txt", "wnids.txt")),
     ],
@@ -117,7 +117,7 @@ def test_mislabelled_lists_are_named(folder, file, text, message):
 
 @pytest.mark.skipif(sys.platform == "win32", reason="pipes and links")
 @pytest.mark.parametrize("place", ["train/n01/images/n01_9.JPEG", "words.txt", "val/val_annotations.txt"])
-@pytest.mark.parametrize(("kind", "message"), [("link", "a broken link"), ("pipe", "no regular file")])
+@pytest.mark.parametrize(("kind", "message"), [("link", "a broken link"), ("pipe", "not a regular file")])
 def test_pipes_and_broken_links_are_named(folder, place, kind, message):
     (folder / place).unlink(missing_ok=True)
     if kind == "pipe":

@@ -32,8 +32,8 @@ test_mix_refuses_a_row_with_itself_and_bytes = refused(
         *((torch.zeros(3, 2), shift, f"shift={shift} .*from 1 to 2, or a larger batch.*drop_last=True")
           for shift in (0, 3, -6)),
         (torch.zeros(3, 2, dtype=torch.uint8), 1, r"x is torch.uint8: .*images.float\(\) / 255"),
-        (torch.zeros(0, 2), 1, r"x has shape \(0, 2\): mixing takes a batch"),
-        (torch.zeros(1, 2), 1, r"x has shape \(1, 2\): mixing takes a batch"),
+        (torch.zeros(0, 2), 1, r"x has shape \(0, 2\): mixing needs a batch"),
+        (torch.zeros(1, 2), 1, r"x has shape \(1, 2\): mixing needs a batch"),
 )  # fmt: skip
 
 

@@ -165,7 +165,7 @@ def test_a_shard_that_vanishes_or_changes_is_named(tmp_path):
     name = write_shards(tmp_path, 6, shards=1)
     images = load(name, room=0).images
     (tmp_path / "train-000.tar").rename(tmp_path / "away")
-    must_refuse(lambda: images[0], r"shard .*train-000.tar cannot be read any more \(No such file")
+    must_refuse(lambda: images[0], r"shard .*train-000.tar can no longer be read \(No such file")
     (tmp_path / "train-000.tar").write_bytes(b"short")
     must_refuse(lambda: images[0], "has changed since its images were indexed")
     open_shard.cache_clear()

@@ -223,8 +223,8 @@ test_a_model_that_cannot_be_attacked_is_told_why = refused(
     ({"after": lambda z: (z, None)}, "returned tuple for 2 images"),
     ({"after": lambda z: z[:1]}, r"returned \(1, 10\) for 2 images"),
     ({"after": lambda z: z[:, :4]}, r"label 9 is beyond the classifier's 4 classes"),
-    ({"after": lambda z: z.detach()}, "logits have no gradient by its pixels: leave detach"),
-    ({"before": lambda x: (255 * x).byte() / 255}, "no gradient by its pixels"),
+    ({"after": lambda z: z.detach()}, "logits have no gradient with respect to x: leave detach"),
+    ({"before": lambda x: (255 * x).byte() / 255}, "no gradient with respect to x"),
 )
 
 

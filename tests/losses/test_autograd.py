@@ -14,7 +14,7 @@ from intnacl.theory.neighbours import neighbour_loss
 
 
 class Cube(torch.autograd.Function):
-    """a x³, whose gradient by x is computed in closed form."""
+    """a x³, whose gradient with respect to x is computed in closed form."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, a: Tensor) -> Tensor:

@@ -186,7 +186,7 @@ def test_one_value_a_group_and_channel_is_refused_with_the_remedy(compiled):
     x = torch.rand(2, C, 1, 1, dtype=torch.float64)
     for groups, views in (((CLEAN, CLEAN), x), ((CLEAN,), x[:1]), ((CLEAN, CLEAN), x[:, :, 0, 0])):
         norm.groups = groups
-        must_refuse(forward, views, r"one value a channel.*batch-size")
+        must_refuse(forward, views, r"one value per channel.*batch-size")
     norm.groups = ((2, False),)
     assert forward(x).isfinite().all(), "one group of two views has a variance"
     assert norm.eval()(x[:1]).isfinite().all()

@@ -197,7 +197,7 @@ test_bad_settings_are_named = refused(
     ({"init": "xavier"}, "default, he"),
     ({"norm": "batch"}, "joint, none, per_view"),
     ({"pretrained": True}, "is for encoders of timm, not for 'resnet18'"),
-    ({"name": "timm:resnet18", "pretrained": True, "init": "he"}, "would draw anew what"),
+    ({"name": "timm:resnet18", "pretrained": True, "init": "he"}, "would overwrite what"),
     ({"std": (0.5, 0.0, 0.5)}, "must be three numbers above 0"),
     ({"std": (0.5, math.nan, 0.5)}, "must be three numbers above 0"),
     ({"adversarial_momentum": 10.0}, "adversarial_momentum=10.0 must be from 0 to 1"),

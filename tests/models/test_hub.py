@@ -197,7 +197,7 @@ def test_names_of_repositories_are_told_from_paths(tmp_path, monkeypatch):
         assert not is_repository("runs/mine")
         must_refuse(intnacl.from_pretrained, "runs/mine", "runs/mine does not exist: give a finished run's")
     encoder, _ = made("small")
-    must_refuse(encoder.push_to_hub, "digits", "repo='digits' names no repository")
+    must_refuse(encoder.push_to_hub, "digits", "repo='digits' is not the name of a repository")
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     assert type(intnacl.from_pretrained("digits-intnacl")) is Encoder
     for call in (lambda: intnacl.from_pretrained("team/digits"), lambda: encoder.push_to_hub("team/digits")):

@@ -83,7 +83,7 @@ def test_a_file_that_is_no_encoder_is_refused_by_name(tmp_path, name):
     must_refuse(from_pretrained, tmp_path, "does not exist: give a finished run")
     saved(tmp_path / "whole")
     (tmp_path / name).write_bytes(DAMAGED[name]((tmp_path / "whole").read_bytes()))
-    must_refuse(from_pretrained, tmp_path / name, f"{name} is no encoder of intnacl, or damaged")
+    must_refuse(from_pretrained, tmp_path / name, f"{name} is not an encoder of intnacl, or damaged")
 
 
 def test_flipped_bits_are_found_by_the_checksum_beside_the_file(tmp_path):
@@ -102,7 +102,7 @@ def test_any_name_of_a_file_is_read_and_a_pipe_is_not_waited_for(tmp_path):
     loaded = from_pretrained(tmp_path / "\udcff\n.safetensors")
     assert all(a.equal(b) for a, b in zip(encoder.parameters(), loaded.parameters(), strict=False))
     os.mkfifo(tmp_path / "encoder.safetensors")
-    must_refuse(from_pretrained, tmp_path, r"encoder\.safetensors is no regular file, but a pipe")
+    must_refuse(from_pretrained, tmp_path, r"encoder\.safetensors is not a regular file but a pipe")
 
 
 @pytest.mark.parametrize(
@@ -116,4 +116,6 @@ def test_headers_of_wrong_types_are_named(tmp_path, change):
     }
     (tmp_path / "x.safetensors").write_bytes(save(clean_state(net.encoder), {KEY: json.dumps(header)}))
     for read in (from_pretrained, read_header):
-        must_refuse(read, tmp_path / "x.safetensors", r"x\.safetensors is no encoder of intnacl, or damaged")
+        must_refuse(
+            read, tmp_path / "x.safetensors", r"x\.safetensors is not an encoder of intnacl, or damaged"
+        )

@@ -89,7 +89,7 @@ def test_features_of_a_data_set_are_computed_once(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("file", "noted", "message"),
     [
-        ("encoder", True, "encoder.safetensors is damaged: .* Bring it back from a copy, or delete"),
+        ("encoder", True, "encoder.safetensors is damaged: .* Restore it from a copy, or delete"),
         ("encoder", False, "is not the encoder of .*result.json.*delete the result to measure anew"),
         ("probe-digits", True, "probe-digits.safetensors is damaged: .* delete it, and the probe"),
     ],
@@ -109,7 +109,7 @@ def test_flipped_weights_never_replace_a_result(tmp_path, file, noted, message):
 
 def test_wrong_arguments_are_named(tmp_path):
     (tmp_path / "file").touch()
-    for path, told in ((3, "path=3 is no path"), (tmp_path / "file", "is a file: give the folder")):
+    for path, told in ((3, "path=3 is not a path"), (tmp_path / "file", "is a file: give the folder")):
         must_refuse(open_run, path, told)  # type: ignore[arg-type]
     run = trained(tmp_path / "run")
     for name, told in ((3, "dataset=3 is of type int"), ("digit", "is unknown; did you mean 'digits'")):

@@ -151,7 +151,7 @@ def test_transfer_sets_get_the_same_figures(tmp_path):
 @pytest.mark.parametrize(
     ("setting", "value", "message"),
     [
-        ("eps", (0.02, 2.0), r"eps=2\.0 is out of range; it counts in pixels in \[0, 1\]"),
+        ("eps", (0.02, 2.0), r"eps=2\.0 is out of range: give a radius in pixel values from 0 to 1"),
         ("eps", (float("nan"),), "eps=nan is out of range"),
         ("eps", (), r"evaluation\.eps is empty"),
         ("attacks", ("fgms",), "did you mean 'fgsm'"),

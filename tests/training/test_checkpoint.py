@@ -221,7 +221,7 @@ def test_a_failed_write_is_raised_at_the_next_look_or_save_or_at_the_end(tmp_pat
     writer.save(example(5), best=None)
     with pytest.raises(KeyError) as raised, writer:
         raise KeyError  # the error of training is not hidden by that of the disk
-    assert raised.value.__notes__ == ["Besides, no space left"]
+    assert raised.value.__notes__ == ["In addition, no space left"]
 
 
 @pytest.mark.timeout(30)

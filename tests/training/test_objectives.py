@@ -177,7 +177,7 @@ def test_passes_in_eval_mode_are_compiled_also_where_training_has_kernels(monkey
     assert objective.parts.attack == ("compiled", objective.model)
     assert objective.parts.teach == ("compiled", objective.teacher)
     assert isinstance(objective.parts.embed, HalfWeights)
-    assert isinstance(objective.parts.climb, HalfWeights)
+    assert isinstance(objective.parts.perturb, HalfWeights)
 
 
 @pytest.mark.parametrize(("dtype", "eps"), [(torch.bfloat16, 0.0019), (torch.float16, 0.0002)])

@@ -314,7 +314,7 @@ FULL = [
 
 @pytest.mark.parametrize("error", FULL, ids=repr)
 def test_out_of_memory_says_which_setting_to_lower_and_is_not_the_compilers_fault(error):
-    remedy = r"lower --batch-size .* --num-positives.*Nothing is lost"
+    remedy = r"lower --batch-size .* --num-positives.*The last checkpoint is intact"
     with pytest.raises(InputError, match=remedy), memory_errors():
         first_that_works(step_modes(PARTS, captured=True), raising(error), pytest.fail)
 

@@ -92,10 +92,10 @@ def test_a_tracker_that_cannot_begin_ends_the_command_one_that_fails_later_is_le
 
 test_what_is_no_tracker = refused(
     check_trackers,
-        ("wandb", r"trackers='wandb' is no list: give \[TRACKER\]"),
-        (["wandb"], r"'wandb' is no tracker: a name goes into the settings, as {'train.trackers': \["),
-        ([object()], "is no tracker: give an object with the methods begin, epoch, result and end"),
-        ([Noted], "is no tracker: give an object"),
+        ("wandb", r"trackers='wandb' is not a list: give \[TRACKER\]"),
+        (["wandb"], r"'wandb' is not a tracker: a name goes into the settings, as {'train.trackers': \["),
+        ([object()], "is not a tracker: give an object with the methods begin, epoch, result and end"),
+        ([Noted], "is not a tracker: give an object"),
 )  # fmt: skip
 
 
