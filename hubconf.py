@@ -1,6 +1,6 @@
 """Entry points of torch.hub: `torch.hub.load(PATH, "digits_intnacl", source="local")`; PATH is this folder.
 
-Each returns an encoder in eval mode: pixels in [0, 1] of shape (N, 3, H, W) to features (N, F).
+Each entry point returns an encoder in eval mode: pixels in [0, 1] of shape (N, 3, H, W) to features (N, F).
 """
 
 import sys

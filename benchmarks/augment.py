@@ -1,12 +1,12 @@
-"""Augmented views a second: ours against torchvision per image, torchvision v2 per batch, and kornia.
+"""Augmented views per second: ours against torchvision per image, torchvision v2 per batch, and kornia.
 
     python benchmarks/augment.py                            # CPU, all cores
     python benchmarks/augment.py --device cuda --batch-sizes 512 4096 --dtype bfloat16
 
-All rows of one run see the same images and recipe. Bursts of all rows take turns and the best burst of each
-counts, so that other work on the machine spoils the ratios least. torchvision per image is what published
-contrastive code does: PIL images in the workers of a DataLoader, one worker a core. torchvision v2 per
-batch draws one set of parameters for the whole batch: a bound, not an alternative.
+All rows of one run see the same images and recipe. The rows run in short bursts, in turns, and the best burst
+of each counts, which keeps the ratios as independent as possible of other work on the machine. Published
+contrastive code uses torchvision per image: PIL images in the workers of a DataLoader, one worker per core.
+torchvision v2 per batch draws one set of parameters for the whole batch: it is a bound, not an alternative.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from intnacl.data.augment import augment
 from intnacl.data.augmentations import AUGMENTATIONS, AugmentConfig
 
 View = Callable[[], object]  # makes a batch of views
-Burst = Callable[[], float]  # makes batches for a while; returns views a second
+Burst = Callable[[], float]  # makes batches for a while and returns views per second
 
 
 class PerImage(Dataset[Tensor]):
@@ -63,7 +63,7 @@ def torchvision_per_image(images: Tensor, config: AugmentConfig, workers: int) -
 
     def burst() -> float:
         batches = iter(loader)
-        for _ in range(4 * workers):  # the workers' start, and what they made ready meanwhile
+        for _ in range(4 * workers):  # skips the workers' start and the batches that they prefetched
             next(batches)
         start = time.perf_counter()
         return sum(len(views) for views in batches) / (time.perf_counter() - start)
@@ -115,7 +115,7 @@ def ours(images: Tensor, config: AugmentConfig, dtype: torch.dtype, compiled: bo
 
 
 def replayed(view: View) -> View:
-    """The same work captured as one CUDA graph, as in a captured training step."""
+    """Capture the same work as one CUDA graph, as in a captured training step."""
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
         for _ in range(3):
@@ -128,7 +128,7 @@ def replayed(view: View) -> View:
 
 
 def bursts_of(view: View, batch: int, device: str) -> Burst:
-    """Bursts of calls, after a warm-up that compiles."""
+    """Return a burst of calls, after a warm-up that compiles."""
     wait = torch.cuda.synchronize if device == "cuda" else lambda: None
     calls = 100 if device == "cuda" else 2
     for _ in range(3):
@@ -157,7 +157,7 @@ def contenders(
         f"torchvision per image (PIL, {args.threads} workers)": lambda: torchvision_per_image(
             images, config, args.threads
         ),
-        "torchvision v2 per batch (one draw a batch)": batched(lambda: torchvision_per_batch(images, config)),
+        "torchvision v2 per batch (one draw each)": batched(lambda: torchvision_per_batch(images, config)),
         "kornia per batch": batched(lambda: kornia_per_batch(images, config)),
         f"intnacl, eager, {args.dtype}": batched(lambda: ours(images, config, dtype, compiled=False)),
         f"intnacl, compiled, {args.dtype}": batched(lambda: ours(images, config, dtype, compiled=True)),
@@ -220,7 +220,7 @@ def main() -> None:
     args = parse()
     torch.set_num_threads(args.threads)
     config = AUGMENTATIONS[args.recipe]
-    print(f"views a second, {args.size}x{args.size}, recipe {args.recipe}\n{hardware(args)}\n{versions()}")
+    print(f"views per second, {args.size}x{args.size}, recipe {args.recipe}\n{hardware(args)}\n{versions()}")
     for batch in args.batch_sizes:
         images = torch.randint(
             0, 256, (batch, 3, args.size, args.size), dtype=torch.uint8, device=args.device

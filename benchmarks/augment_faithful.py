@@ -1,10 +1,10 @@
-"""Does a whole recipe draw from torchvision's distribution? Real images, several runs of each.
+"""Test that a whole recipe draws from torchvision's distribution, on real images, over several runs of each.
 
     python benchmarks/augment_faithful.py --root DIR                  # 20,000 CIFAR-100 images
 
 Each run augments every image once. For each statistic the table gives the distance between two torchvision
-runs, between two of ours, and between one of ours and one of torchvision's, mean and largest over all pairs
-of runs. Where the last is no larger than the first, the two cannot be told apart by that statistic.
+runs, between two of ours, and between one of ours and one of torchvision's, as mean and maximum over all
+pairs of runs. If the third distance is no larger than the first, the statistic cannot tell the two apart.
 """
 
 import argparse
@@ -22,7 +22,7 @@ Summary = dict[str, Tensor]
 
 
 def torchvision_run(images: Tensor, config: AugmentConfig, seed: int, pil: bool) -> Tensor:
-    """Every image once through torchvision, one by one: on float tensors, or on PIL images."""
+    """Pass every image once through torchvision, one by one, as float tensors or as PIL images."""
     from torchvision.transforms import v2
 
     steps = [
@@ -45,7 +45,7 @@ def our_run(images: Tensor, config: AugmentConfig, seed: int) -> Tensor:
 
 
 def summary(views: Tensor) -> Summary:
-    """Of a channel's pixels: mean, variance, histogram; of the images: their means and contrasts."""
+    """Return mean, variance and histogram of each channel's pixels, and the images' means and contrasts."""
     pixels = views.transpose(0, 1).flatten(1)
     # torchvision's blur leaves some whites at 1 + 1e-7, which histc would not count.
     bins = torch.stack([torch.histc(channel.clamp(0, 1), 64, 0, 1) / channel.numel() for channel in pixels])
@@ -60,7 +60,7 @@ def summary(views: Tensor) -> Summary:
 
 
 def distance(a: Tensor, b: Tensor) -> float:
-    """Largest difference over the channels; for histograms the mean total variation."""
+    """Return the largest difference over the channels; for histograms the mean total variation."""
     return float((a - b).abs().sum(1).mean() / 2) if a.dim() == 2 else float((a - b).abs().max())
 
 
@@ -85,7 +85,7 @@ def main() -> None:
     config = AUGMENTATIONS[args.recipe]
     theirs = [summary(torchvision_run(images, config, seed, args.pil)) for seed in range(args.runs)]
     ours = [summary(our_run(images, config, seed)) for seed in range(args.runs)]
-    print(f"{len(images)} images of {args.dataset}, recipe {args.recipe}, {args.runs} runs; mean, largest")
+    print(f"{len(images)} images of {args.dataset}, recipe {args.recipe}, {args.runs} runs; mean, maximum")
     print(f"{'':34s} {'torchvision twice':>19s}  {'ours twice':>19s}  {'ours - torchvision':>19s}")
     for name in theirs[0]:
         pairs = (combinations(theirs, 2), combinations(ours, 2), product(ours, theirs))

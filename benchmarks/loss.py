@@ -1,10 +1,10 @@
-"""Time and kept memory of the loss against the plain full-matrix form, lightly and pytorch-metric-learning.
+"""Time and saved memory of the loss against its plain full-matrix form, lightly and pytorch-metric-learning.
 
     python benchmarks/loss.py                 # CPU, 256, 1,024 and 4,096 pairs
     python benchmarks/loss.py --device cuda
 
-Times are forward + backward, median of alternating runs, as ratios to the plain form of the same loss in the
-same run. Kept memory is what autograd holds between forward and backward.
+Times are of forward + backward, the median of alternating runs, as ratios to the plain form of the same loss
+in the same run. Kept memory is the memory that autograd saves between forward and backward.
 """
 
 import argparse
@@ -25,7 +25,7 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 def plain(negatives: str, temperature: float = 0.5, tau_plus: float = 0.01) -> Loss:
-    """The pair criterion as it is usually written, with the full similarity matrix."""
+    """Return the pair loss as it is usually written, with the full similarity matrix."""
 
     def loss(z0: Tensor, z1: Tensor) -> Tensor:
         z = F.normalize(torch.cat([z0, z1]))
@@ -44,8 +44,8 @@ def plain(negatives: str, temperature: float = 0.5, tau_plus: float = 0.01) -> L
     return loss
 
 
-def rivals(pairs: int) -> dict[str, Loss]:
-    """NT-Xent of other libraries, where installed."""
+def other_libraries(pairs: int) -> dict[str, Loss]:
+    """Return NT-Xent of the other libraries that are installed."""
     found: dict[str, Loss] = {}
     try:
         from lightly.loss import NTXentLoss as Lightly
@@ -56,7 +56,7 @@ def rivals(pairs: int) -> dict[str, Loss]:
     try:
         from pytorch_metric_learning.losses import NTXentLoss as MetricLearning
 
-        if pairs <= 256:  # its memory grows with the cube: 1 GiB is kept already at 256 pairs
+        if pairs <= 256:  # its memory grows with the cube of the pairs: 1 GiB at 256 pairs
             metric = MetricLearning(temperature=0.5)
             found["pytorch-metric-learning NTXentLoss"] = lambda a, b: metric(
                 torch.cat([a, b]), torch.arange(len(a), device=a.device).repeat(2)
@@ -67,7 +67,7 @@ def rivals(pairs: int) -> dict[str, Loss]:
 
 
 def step(loss: Loss, views: list[Tensor]) -> float:
-    """Seconds of one forward and backward pass."""
+    """Return the seconds of one forward and backward pass."""
     on_gpu = views[0].is_cuda
     torch.cuda.synchronize() if on_gpu else None
     start = time.perf_counter()
@@ -77,7 +77,7 @@ def step(loss: Loss, views: list[Tensor]) -> float:
 
 
 def kept_mib(loss: Loss, views: list[Tensor]) -> float:
-    """MiB that autograd saves between forward and backward, each storage counted once."""
+    """Return the MiB that autograd saves between forward and backward, each storage counted once."""
     storages: dict[int, int] = {}
 
     def pack(tensor: Tensor) -> Tensor:
@@ -122,7 +122,14 @@ def main() -> None:
     for pairs in arguments.pairs:
         runs = arguments.runs if pairs <= 1024 else max(3, arguments.runs // 5)
         ours_g0, ours_g2 = IntNaClLoss.preset("simclr"), IntNaClLoss.preset("debiased_hardneg")
-        compare("g0", plain("g0"), {"intnacl g0": ours_g0, **rivals(pairs)}, pairs, runs, arguments.device)
+        compare(
+            "g0",
+            plain("g0"),
+            {"intnacl g0": ours_g0, **other_libraries(pairs)},
+            pairs,
+            runs,
+            arguments.device,
+        )
         compare("g2", plain("g2"), {"intnacl g2": ours_g2}, pairs, runs, arguments.device)
 
 

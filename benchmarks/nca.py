@@ -1,10 +1,10 @@
-"""NCA of this package against scikit-learn's, in one run: accuracy on small tables, seconds at n = 10,000.
+"""This package's NCA against scikit-learn's, in one run: accuracy on small tables, seconds at n = 10,000.
 
     python benchmarks/nca.py [--points 10000] [--iterations 3] [--rounds 2] [--device cpu]
 
-Both get the same standardised points, start, iterations and tolerance. Accuracy is that of nearest neighbours
-in percent: leave-one-out on the points learned from, and on held-out points (a random half, five splits).
-Memory is the peak of a process that does nothing else, imports and data included.
+Both get the same standardised points, start, iterations and tolerance. Accuracy is that of nearest
+neighbours, in percent: leave-one-out on the training points, and on held-out points (a random half, five
+splits). Memory is the peak of a process that does nothing else, including imports and data.
 """
 
 import argparse
@@ -62,12 +62,12 @@ def accuracy(device):
 
 
 def fit_once(label, points, iterations, device):
-    """One fit in this process: seconds and the peak of its resident size."""
+    """Print the seconds of one fit in this process, and the process's peak resident memory in MiB."""
     import resource
 
     X, y = make_classification(points, 64, n_informative=20, n_classes=10, random_state=0)
     method = methods(16, iterations, device)[label]
-    method.fit(X[:200], y[:200])  # imports and warms up
+    method.fit(X[:200], y[:200])  # a warm-up, which also imports
     start = time.perf_counter()
     method.fit(X, y)
     seconds = time.perf_counter() - start
@@ -75,7 +75,7 @@ def fit_once(label, points, iterations, device):
 
 
 def speed(points, iterations, device, rounds):
-    """The fastest of a few fits each, taken in turns: on a shared machine a busy moment would decide."""
+    """Print the fastest of a few fits of each method, which take turns on a possibly busy machine."""
     print(f"\n{points} points, 64 features, 16 components, 10 classes, float64, {iterations} iterations")
     print(f"{'method':14} {'seconds':>8} {'times faster':>12} {'peak MiB':>9}")
     labels = list(methods(1, 1, device))
@@ -87,7 +87,7 @@ def speed(points, iterations, device, rounds):
 
 
 def fit_alone(label, points, iterations, device):
-    """`fit_once` in a process of its own: seconds, and MiB of its peak."""
+    """Run `fit_once` in a new process, and return its seconds and peak MiB."""
     arguments = {"--only": label, "--points": points, "--iterations": iterations, "--device": device}
     flags = [str(part) for pair in arguments.items() for part in pair]
     done = subprocess.run([sys.executable, __file__, *flags], capture_output=True, text=True, check=True)

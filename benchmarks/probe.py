@@ -1,7 +1,8 @@
 """Time of the linear probe on random features: python benchmarks/probe.py --device cuda
 
-Times are of training alone, per 1000 epochs, the median over repeats; the first run, which also starts the
-device's libraries, is shown apart. The written-out step stands beside nn.Linear, autograd and fused Adam.
+Times are of training alone, per 1000 epochs, the median over repeats; the first run, which also initialises
+the device's libraries, is shown separately. Our hand-written step is compared with nn.Linear, autograd and
+fused Adam.
 """
 
 import argparse
@@ -30,7 +31,7 @@ def random_problem(n: int, test: int, features: int, classes: int, device: str) 
 
 
 def usual_training(problem: Problem, epochs: int, batch: int) -> None:
-    """What everyone writes: a loop over batches, autograd, an optimiser."""
+    """Train in the usual way: a loop over batches, autograd, an optimiser."""
     layer = nn.Linear(problem.features, problem.classes, device=problem.x.device)
     optimizer = torch.optim.Adam(layer.parameters(), lr=3e-4, fused=problem.x.is_cuda)
     x = problem.x[:, : problem.features].contiguous()
@@ -54,7 +55,7 @@ def seconds(run, device: str) -> float:
 
 
 def profile(problem: Problem, batch: int, rows: int = 12) -> str:
-    """Where one epoch's time on the GPU goes, kernel by kernel."""
+    """Return a table of the GPU time of one epoch by kernel."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
         adam(problem, epochs=5, batch_size=batch, lr=3e-4, l2=0.0, seed=0)
         torch.cuda.synchronize()
@@ -84,13 +85,13 @@ def main() -> None:
         second, spread = statistics.median(times), max(times) - min(times)
         total = f"{second * 1000 / epochs:8.2f} s per 1000 epochs"
         spread_of_n = f"range {spread * 1000 / epochs:.2f}, n = {len(times)}"
-        print(f"{what:<24} {total} ({spread_of_n}), {second / epochs / steps * 1e6:7.1f} us a step")
+        print(f"{what:<24} {total} ({spread_of_n}), {second / epochs / steps * 1e6:7.1f} us per step")
 
     def ours() -> tuple[Tensor, list[int]]:
         return adam(problem, epochs=args.epochs, batch_size=args.batch_size, lr=3e-4, l2=0.0, seed=0)
 
-    show("written out, first run", [seconds(ours, args.device)], args.epochs)
-    show("written out", [seconds(ours, args.device) for _ in range(args.repeats)], args.epochs)
+    show("hand-written, first run", [seconds(ours, args.device)], args.epochs)
+    show("hand-written", [seconds(ours, args.device) for _ in range(args.repeats)], args.epochs)
     if args.usual_epochs:
         usual_training(problem, 1, args.batch_size)
         times = [

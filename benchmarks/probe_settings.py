@@ -1,10 +1,10 @@
-"""How far the training of the linear layer decides the figures of one encoder.
+"""Measure how much the training of the linear layer affects the figures of one encoder.
 
     python benchmarks/probe_settings.py RUN --device cuda --out settings.json
 
-Clean accuracy hangs little on how the probe is trained; accuracy under attack hangs on the margin that it
-leaves, and so on every setting. One row a setting: test accuracy after the last epoch, the best epoch's, and
-accuracy under FGSM with the last epoch's layer, on a run's own data set and those of its transfer.
+Clean accuracy hardly depends on the training of the probe. Accuracy under attack depends on the margin of the
+classifier, and thereby on every setting. Each row is a setting, with test accuracy after the last and after
+the best epoch, and accuracy under FGSM with the layer of the last epoch, on the data sets of the run.
 """
 
 import argparse
@@ -42,12 +42,12 @@ SETTINGS = {
     "1000 epochs, decay 1e-3": ProbeConfig(l2=1e-3),
     "L-BFGS, decay 1e-4": ProbeConfig(solver="lbfgs", l2=1e-4),
 }
-PASSES = 20  # over the images, augmented anew, that a probe on augmented images takes in turn
+PASSES = 20  # over the images, each with new augmentations, for probes on augmented images
 EPS = 0.002
 
 
 def augmented_features(run: Run, images: Tensor, config: AugmentConfig) -> Tensor:
-    """Features (PASSES·N, F) of augmented images, the encoder in eval mode."""
+    """Return the features (PASSES·N, F) of augmented images, with the encoder in eval mode."""
     images = images.to(run.device)
     encoder = run.encoder.eval()
     rows = torch.arange(len(images), device=run.device)
@@ -62,7 +62,7 @@ def augmented_features(run: Run, images: Tensor, config: AugmentConfig) -> Tenso
 
 
 def problems(run: Run, train: Any, test: Any, epochs: int | None) -> Iterator[tuple[str, ProbeConfig, Any]]:
-    """Names, settings, and trained layers with their figures."""
+    """Yield the names, the settings, and the trained layers with their figures."""
     features, test_features = extract_pair(
         run.encoder, pair(train), pair(test), batch_size=512, device=run.device
     )
@@ -108,7 +108,7 @@ def main() -> None:
     )
     parser.add_argument("run", type=Path, help="a run folder with a trained encoder")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--epochs", type=int, help="of every probe, for a quick trial")
+    parser.add_argument("--epochs", type=int, help="epochs of every probe, for a quick trial")
     parser.add_argument("--out", type=Path, help="a JSON file for the rows")
     args = parser.parse_args()
     run = open_run(args.run, device=args.device)

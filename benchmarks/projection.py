@@ -1,10 +1,11 @@
-"""Compare layouts of features on a plane: neighbourhoods kept, classes told apart, and time.
+"""Compare two-dimensional layouts of features: preserved neighbourhoods, separated classes, and time.
 
     intnacl embed RUN --split test --out features.npz
     python benchmarks/projection.py features.npz
 
-Features have length 1, so that Euclidean neighbours are those by cosine. Trustworthiness and neighbours kept
-are over 15 neighbours; accuracy is that of 10 neighbours on the plane, each image judged by the others.
+Features are scaled to length 1, so that Euclidean neighbours are also the neighbours by cosine.
+Trustworthiness and neighbours kept are over 15 neighbours; accuracy is leave-one-out, of 10 neighbours on the
+plane.
 """
 
 import sys
@@ -27,7 +28,7 @@ Layout = Callable[[np.ndarray], np.ndarray]
 def infonce(x: np.ndarray, epochs: int = 300, noise: int = 5) -> np.ndarray:
     """Contrastive neighbour embedding (Damrich et al. 2023): InfoNCE over the edges of the kNN graph.
 
-    The similarity is t-SNE's, 1 / (1 + distance²); all edges are one batch.
+    The similarity is that of t-SNE, 1 / (1 + distance²); all edges form one batch.
     """
     torch.manual_seed(0)
     near_NK = nearest_neighbours(torch.from_numpy(x), NEIGHBOURS).index_NK
@@ -81,8 +82,8 @@ def main(file: str, *names: str) -> None:
         seconds = time.monotonic() - begun
         trust = trustworthiness(x, plane, n_neighbors=NEIGHBOURS)
         kept = 100 * neighbours_kept(near_NK, torch.from_numpy(plane))
-        told = 100 * leave_one_out_accuracy(torch.from_numpy(plane), torch.from_numpy(labels), 10)
-        print(f"| {name} | {trust:.3f} | {kept:.1f} | {told:.1f} | {seconds:.1f} |", flush=True)
+        accuracy = 100 * leave_one_out_accuracy(torch.from_numpy(plane), torch.from_numpy(labels), 10)
+        print(f"| {name} | {trust:.3f} | {kept:.1f} | {accuracy:.1f} | {seconds:.1f} |", flush=True)
 
 
 if __name__ == "__main__":

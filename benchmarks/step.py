@@ -1,12 +1,12 @@
-"""A SimCLR step on CIFAR's size: ours against the way of published scripts, on the same machine.
+"""A SimCLR step at CIFAR's image size: ours against that of published scripts, on the same machine.
 
     python benchmarks/step.py --device cuda --workers 4 16
-    python benchmarks/step.py --steps 2 --batch 32          # CPU, to see it work
+    python benchmarks/step.py --steps 2 --batch 32          # on a CPU, to try the script
 
-The scripts' way: torchvision on PIL images in the workers of a DataLoader, torchvision's ResNet-18 with
-CIFAR's stem, two forward passes, the loss with its full matrix, Adam, all eager, in float32 (torch's
-defaults) and under bfloat16 autocast in channels_last. Ours is `intnacl bench`'s row of the same loss with
-the same batch norm.
+Published scripts use torchvision on PIL images in the workers of a DataLoader, torchvision's ResNet-18 with
+CIFAR's stem, two forward passes, the loss with its full matrix, and Adam, all eager, in float32 (torch's
+defaults) or under bfloat16 autocast in channels_last. Ours is the row of `intnacl bench` with the same loss
+and the same batch norm.
 """
 
 import argparse
@@ -30,7 +30,7 @@ class Pairs(PerImage):
 
 
 def batches(workers: int, batch: int, steps: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Pairs of views, as many batches as are timed and those before them."""
+    """Return an iterator of batches of view pairs: those that are timed, and those of the warm-up."""
     generator = torch.Generator().manual_seed(0)
     images = torch.randint(
         0, 256, (batch * (warm_up(workers) + bench.WARM_UP + steps), 3, 32, 32), generator=generator
@@ -40,12 +40,12 @@ def batches(workers: int, batch: int, steps: int) -> Iterator[tuple[Tensor, Tens
 
 
 def warm_up(workers: int) -> int:
-    """Batches that do not count: the workers' start, and what they made ready meanwhile."""
+    """Return the number of untimed batches: the workers' start, and the batches that they prefetched."""
     return 2 * workers
 
 
 def resnet18() -> nn.Module:
-    """torchvision's, with CIFAR's stem and a head of two layers."""
+    """Return torchvision's ResNet-18 with CIFAR's stem and a head of two layers."""
     from torchvision.models import resnet18
 
     model = resnet18()
@@ -54,8 +54,8 @@ def resnet18() -> nn.Module:
     return model
 
 
-def scripts_way(device: torch.device, workers: int, batch: int, steps: int, *, half: bool) -> float:
-    """Milliseconds a step."""
+def published_step(device: torch.device, workers: int, batch: int, steps: int, *, half: bool) -> float:
+    """Return the milliseconds per step of a published script."""
     layout = torch.channels_last if half else torch.contiguous_format
     model = resnet18().to(device, memory_format=layout)
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-4)
@@ -85,17 +85,17 @@ def main() -> None:
     )
     parser.add_argument("--device", default="cpu", type=torch.device)
     parser.add_argument("--workers", nargs="+", type=int, default=[2])
-    parser.add_argument("--batch", type=int, default=256, help="pairs a step, of the scripts' way")
+    parser.add_argument("--batch", type=int, default=256, help="pairs per step of the published scripts")
     parser.add_argument("--steps", type=int, default=50)
     args = parser.parse_args()
     row = "SimCLR, per-view BN"
     ours = bench.measure(row, args.device, steps=args.steps)
-    print(f"{bench.hardware(args.device)}\n{'':48} {'a step':>11} {'100 epochs':>12} {'ratio':>7}")
+    print(f"{bench.hardware(args.device)}\n{'':48} {'per step':>11} {'100 epochs':>12} {'ratio':>7}")
     show(f"intnacl, {ours['precision']}, {ours['way']}", ours["ms"], ours["ms"])
     for workers in args.workers:
         for half in (False, True):
-            name = f"scripts' way, {workers} workers, {'bf16, channels_last' if half else 'float32'}"
-            show(name, scripts_way(args.device, workers, args.batch, args.steps, half=half), ours["ms"])
+            name = f"published, {workers} workers, {'bf16, channels_last' if half else 'float32'}"
+            show(name, published_step(args.device, workers, args.batch, args.steps, half=half), ours["ms"])
 
 
 if __name__ == "__main__":

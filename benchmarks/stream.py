@@ -1,15 +1,16 @@
-"""Random crops of JPEGs a second and core: ours against torchvision's ImageFolder and v2 transforms.
+"""Random crops of JPEGs per second and core: ours against torchvision's ImageFolder and v2 transforms.
 
     python benchmarks/stream.py                       # two workers, 500×375 photographs to 224-pixel views
     python benchmarks/stream.py --folder PICTURES     # a folder of class folders instead
     python benchmarks/stream.py --decoders            # single decoders and resizers, one thread
-    python benchmarks/stream.py --gpu --dataset webdataset:SHARDS   # the share of a ResNet-50 step that waits
+    python benchmarks/stream.py --gpu --dataset webdataset:SHARDS   # share of a ResNet-50 step spent waiting
 
-All rows of one run see the same files. Bursts of all rows take turns and the best burst of each counts. Every
-file is decoded once for both views; torchvision's rows have two persistent workers of a DataLoader. In the
-first, images stay PIL's, as ImageFolder gives them; in the second they become tensors before the crops.
-Without a folder, the files are parts of the two photographs that scikit-learn ships. `--gpu` times the recipe
-`imagenet` with batches from the workers, and with one batch again and again: the difference is the wait.
+All rows of one run see the same files. The rows run in short bursts, in turns, and the best burst of each
+counts. Every file is decoded once for both views; torchvision's rows use a DataLoader with two persistent
+workers. In the first, images stay PIL images, as ImageFolder gives them; in the second they become tensors
+before the crops. Without a folder, the files are parts of the two photographs that ship with scikit-learn.
+`--gpu` times the recipe `imagenet` with batches from the workers, and with one batch repeated: the difference
+is the time spent waiting.
 """
 
 import argparse
@@ -36,11 +37,11 @@ from intnacl.training.workers import Crops, Planned
 
 CONFIG = AugmentConfig(flip_p=0.0, jitter_p=0.0, grayscale_p=0.0)
 BATCH = 32
-Burst = Callable[[], float]  # makes batches for a while; returns images a second
+Burst = Callable[[], float]  # makes batches for a while and returns images per second
 
 
 def write_photographs(folder: Path, count: int = 200) -> None:
-    """Different parts of two photographs as 500×375 JPEGs of quality 90, in ten class folders."""
+    """Write different parts of two photographs as 500×375 JPEGs of quality 90, in ten class folders."""
     from sklearn.datasets import load_sample_images
 
     photographs = list(map(Image.fromarray, load_sample_images().images))
@@ -71,7 +72,7 @@ def torchvision_rows(folder: Path, size: int, workers: int, seconds: float) -> d
     from torchvision.transforms import v2
 
     crop = v2.RandomResizedCrop(size, CONFIG.crop_scale, CONFIG.crop_ratio, antialias=True)
-    ways = {
+    methods = {
         "torchvision v2 on PIL images": TwoViews(nn.Identity(), v2.Compose([crop, v2.PILToTensor()])),
         "torchvision v2 on tensors": TwoViews(v2.PILToTensor(), crop),
     }
@@ -88,7 +89,7 @@ def torchvision_rows(folder: Path, size: int, workers: int, seconds: float) -> d
         )
 
         def run() -> float:
-            for _ in loader:  # the workers are started, and files are in memory
+            for _ in loader:  # starts the workers, and brings the files into memory
                 pass
             images, begun = 0, time.perf_counter()
             while time.perf_counter() - begun < seconds:
@@ -98,7 +99,7 @@ def torchvision_rows(folder: Path, size: int, workers: int, seconds: float) -> d
 
         return run
 
-    return {name: burst(transform) for name, transform in ways.items()}
+    return {name: burst(transform) for name, transform in methods.items()}
 
 
 def our_row(folder: Path, root: Path, size: int, workers: int, seconds: float) -> Burst:
@@ -128,7 +129,7 @@ def our_row(folder: Path, root: Path, size: int, workers: int, seconds: float) -
 
 
 def time_decoders(folder: Path, size: int) -> None:
-    """Print milliseconds of each way to decode a file, and of each way to make one crop of it."""
+    """Print the milliseconds of each method to decode a file, and of each method to crop it once."""
     from torch.nn.functional import interpolate
     from torchvision.io import decode_jpeg
 
@@ -137,7 +138,7 @@ def time_decoders(folder: Path, size: int) -> None:
     image = Image.open(io.BytesIO(data[0])).convert("RGB")
     pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1)[None]
     box = (50, 40, 350, 340)
-    ways: dict[str, Callable[[bytes], object]] = {
+    methods: dict[str, Callable[[bytes], object]] = {
         "decode, Pillow": lambda one: np.array(Image.open(io.BytesIO(one)).convert("RGB")),
         "decode, torchvision": lambda one: decode_jpeg(torch.frombuffer(bytearray(one), dtype=torch.uint8)),
         "crop, Pillow": lambda _: image.resize((size, size), Image.Resampling.BILINEAR, box=box),
@@ -145,18 +146,18 @@ def time_decoders(folder: Path, size: int) -> None:
             pixels[..., box[1] : box[3], box[0] : box[2]], (size, size), mode="bilinear", antialias=True
         ),
     }
-    for name, way in ways.items():
+    for name, method in methods.items():
         best = float("inf")
         for _ in range(5):
             begun = time.perf_counter()
             for one in data:
-                way(one)
+                method(one)
             best = min(best, (time.perf_counter() - begun) / len(data))
         print(f"{name:22} {1000 * best:.3f} ms")
 
 
 def time_waits(dataset: str, root: Path | None, batch: int, workers: int | None, steps: int) -> None:
-    """Print milliseconds of the recipe's step with batches from the workers, and without waiting for any."""
+    """Print the milliseconds of the recipe's step with batches from workers, and with a repeated batch."""
     from intnacl.runs.bench import time_calls
     from intnacl.runs.objective import build_objective
     from intnacl.runs.resolve import resolve
@@ -170,13 +171,13 @@ def time_waits(dataset: str, root: Path | None, batch: int, workers: int | None,
     train_step = TrainStep(build_objective(config, data, here), data.images, data.labels, config.train, here)
     train_step.prepare(print)
     index_1B = torch.zeros(1, batch, dtype=torch.int64, device=device)
-    still = time_calls(lambda step: train_step(index_1B, step), device, steps)
+    repeated = time_calls(lambda step: train_step(index_1B, step), device, steps)
     rows = torch.arange(len(data))
     plan = (Planned(step, rows.roll(-step * batch)[:batch]) for step in range(10**6))
     with train_step.source.opened(plan):
         streamed = time_calls(lambda step: train_step(index_1B, step), device, steps, warm_up=20)
-    share = f"{100 * (1 - still / streamed):.1f} % waits"
-    print(f"{device}, {batch} images: {streamed:.1f} ms streamed, {still:.1f} ms without data: {share}")
+    share = f"{100 * (1 - repeated / streamed):.1f} % waiting"
+    print(f"{device}, {batch} images: {streamed:.1f} ms streamed, {repeated:.1f} ms without data: {share}")
 
 
 def main() -> None:
@@ -215,7 +216,7 @@ def main() -> None:
                 best[name] = max(best[name], burst())
     for name, speed in best.items():
         ratio = speed / best["torchvision v2 on PIL images"]
-        print(f"{name:30} {speed / given.workers:7.0f} images/s a worker, {ratio:.2f} of the first row's")
+        print(f"{name:30} {speed / given.workers:7.0f} images/s per worker, {ratio:.2f} of the first row's")
 
 
 if __name__ == "__main__":

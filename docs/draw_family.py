@@ -1,4 +1,4 @@
-"""Draw docs/images/family.png, the losses and what they are made of: `python docs/draw_family.py`."""
+"""Draw docs/images/family.png, the losses and their parts: `python docs/draw_family.py`."""
 
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from matplotlib.patches import Circle, FancyArrowPatch, FancyBboxPatch
 from intnacl.losses.config import PRESETS, LossConfig
 
 OUT = Path(__file__).parent / "images" / "family.png"
-# Okabe and Ito's colours, which colour-blind eyes tell apart; each part also has its own place.
+# Okabe and Ito's colours, which colour-blind readers can tell apart; the parts also differ in their place.
 BLUE, GREEN, ORANGE, GREY, INK = "#0072B2", "#00795A", "#C65000", "#6b7280", "#1f2937"
 NAMES = {
     "simclr": "SimCLR",
@@ -25,12 +25,12 @@ NAMES = {
 
 
 def tint(colour: str, share: float) -> tuple[float, ...]:
-    """The colour mixed into white."""
+    """Return the colour mixed with white."""
     return tuple(1 - share * (1 - int(colour[i : i + 2], 16) / 255) for i in (1, 3, 5))
 
 
 def box(axes: Axes, x: float, y: float, wide: float, high: float, colour: str, share: float = 0.07) -> None:
-    """A rounded box whose lower left corner is (x, y)."""
+    """Draw a rounded box whose lower left corner is (x, y)."""
     shape: dict[str, Any] = dict(
         boxstyle="round,pad=0,rounding_size=0.16", facecolor=tint(colour, share), edgecolor=colour
     )
@@ -38,17 +38,17 @@ def box(axes: Axes, x: float, y: float, wide: float, high: float, colour: str, s
 
 
 def write(axes: Axes, x: float, y: float, text: str, size: float, colour: str = INK, **style: Any) -> None:
-    """Text around (x, y), centred unless the style says otherwise."""
+    """Write text at (x, y), centred unless the style says otherwise."""
     axes.text(x, y, text, size=size, color=colour, **{"ha": "center", "va": "center"} | style)
 
 
 def arrow(axes: Axes, start: tuple[float, float], end: tuple[float, float]) -> None:
-    """A grey arrow."""
+    """Draw a grey arrow."""
     axes.add_patch(FancyArrowPatch(start, end, arrowstyle="-|>", mutation_scale=18, lw=1.8, color=GREY))
 
 
 def draw_path(axes: Axes) -> None:
-    """Top: from NCA over SimCLR to IntNaCl."""
+    """Draw the top: from NCA via SimCLR to IntNaCl."""
     whole = r"$\mathcal{L}_\mathrm{NaCl}(G,M,\lambda)\;+\;\alpha\,\mathcal{L}_\mathrm{Robust}(G,w)$"
     for x, wide, name, formula, note in (
         (0.25, 3.5, "NCA", r"$-\log\,\sum_{c_j=c_i}\,p_{ij}$", "neighbours share their class"),
@@ -71,7 +71,7 @@ def draw_path(axes: Axes) -> None:
 
 
 def draw_branches(axes: Axes, centres: tuple[float, ...]) -> None:
-    """From IntNaCl down to its three parts."""
+    """Draw the arrows from IntNaCl to its three parts."""
     axes.plot([centres[-1], centres[-1]], [7.5, 7.1], color=GREY, lw=1.8)
     axes.plot([centres[0], centres[-1]], [7.1, 7.1], color=GREY, lw=1.8)
     for x in centres:
@@ -79,7 +79,7 @@ def draw_branches(axes: Axes, centres: tuple[float, ...]) -> None:
 
 
 def draw_positives(axes: Axes, x: float) -> None:
-    """Left: the two NaCl losses."""
+    """Draw the left part: the two NaCl losses."""
     part(axes, x, BLUE, "positives", r"$\mathcal{L}_\mathrm{NaCl}(G,M,\lambda)$")
     for y, name, formula, note in (
         (
@@ -102,7 +102,7 @@ def draw_positives(axes: Axes, x: float) -> None:
 
 
 def draw_negatives(axes: Axes, x: float) -> None:
-    """Middle: the three estimators, one inside the other."""
+    """Draw the middle part: the three estimators, one inside the other."""
     part(axes, x, GREEN, "negatives", r"$G:\;\; g_0\subset g_1\subset g_2$")
     layers = (
         (2.8, 4.6, 2.73, r"$g_2$", "β: hard ones weigh more"),
@@ -117,7 +117,7 @@ def draw_negatives(axes: Axes, x: float) -> None:
 
 
 def draw_robustness(axes: Axes, x: float) -> None:
-    """Right: the robust term and its two weights."""
+    """Draw the right part: the robust term and its two weights."""
     part(axes, x, ORANGE, "robustness", r"$\alpha\,\mathcal{L}_\mathrm{Robust}(G,w)$")
     formula = r"$-\,w(x)\,\log\,\dfrac{\kappa^{\mathrm{adv}}}{\kappa^{\mathrm{adv}}+\,N G}$"
     write(axes, x + 2.5, 5.05, formula, 14)
@@ -132,14 +132,14 @@ def draw_robustness(axes: Axes, x: float) -> None:
 
 
 def part(axes: Axes, x: float, colour: str, title: str, formula: str) -> None:
-    """The frame of one part: title on the left, formula on the right."""
+    """Draw the frame of one part: title on the left, formula on the right."""
     box(axes, x, 2.6, 5.0, 3.95, colour)
     write(axes, x + 0.25, 6.1, title, 14, colour, ha="left", weight="bold")
     write(axes, x + 4.75, 6.1, formula, 13, ha="right")
 
 
 def draw_presets(axes: Axes) -> None:
-    """Bottom: the presets; a disc is filled where a part goes beyond SimCLR."""
+    """Draw the bottom: the presets; a filled disc marks a part that goes beyond SimCLR."""
     write(axes, 0.25, 2.2, "presets", 12, INK, ha="left", weight="bold")
     for place, (key, keywords) in enumerate(PRESETS.items()):
         config = LossConfig(**keywords)
@@ -156,7 +156,7 @@ def draw_presets(axes: Axes) -> None:
 
 
 def settings(config: LossConfig) -> str:
-    """What a preset chooses, in the paper's symbols: at most two lines."""
+    """Return the choices of a preset in the paper's symbols, in at most two lines."""
     positives = f"MIXNCA, M = {config.num_positives}\n" if config.num_positives > 1 else ""
     tau = ", τ⁺ = 0" if config.negatives == "g2" and config.tau_plus == 0 else ""
     weight = {"one": "w = 1", "loss": "ŵ"}[config.weight]
@@ -165,7 +165,7 @@ def settings(config: LossConfig) -> str:
 
 
 def main() -> None:
-    """Everything on one white card, so that it reads on light and dark pages alike."""
+    """Draw everything on one white card, which can be read on light and dark pages."""
     with rc_context({"mathtext.fontset": "stixsans"}):
         figure = Figure(figsize=(11.4, 6.77), facecolor="white")
         axes = figure.add_axes((0, 0, 1, 1))

@@ -1,6 +1,6 @@
 """Write the results into README.md and the pages, and draw Figure 1: `python docs/draw_results.py`.
 
-All come from the runs in results/. In the pages they stand between two marks.
+All figures come from the runs in results/. In the pages, the script replaces the text between two marks.
 """
 
 import io
@@ -27,12 +27,12 @@ COLUMNS = (
     ("→ CIFAR-10 clean", "cifar10", "clean"), ("→ CIFAR-10 FGSM", "cifar10", "fgsm"),
     ("minutes", None, "minutes"),
 )  # fmt: skip
-SHOWN = (COLUMNS[0], COLUMNS[1], COLUMNS[3])  # in README
+README_COLUMNS = (COLUMNS[0], COLUMNS[1], COLUMNS[3])
 Columns = Sequence[tuple[str, str | None, str]]
 
 
 def lead(views: dict[str, FilledTable]) -> str:
-    """Return README's line on accuracy: means and minutes of SimCLR and IntNaCl."""
+    """Return README's line about accuracy: means and minutes of SimCLR and IntNaCl."""
     view = views["main"]
     labels = [row.label for row in view.rows]
     columns = [place(view, *column[1:]) for column in (*COLUMNS[:2], COLUMNS[-1])]
@@ -59,24 +59,24 @@ def summary(views: dict[str, FilledTable]) -> str:
         "seeds, in brackets the paper's mean of five. These encoders are\nrobust at this radius only: at "
         f"0.032, about the 8/255 of other benchmarks, FGSM leaves {min(left):.0f} to {max(left):.0f} %."
     )
-    return "\n".join([*rows_of([views["main"]], SHOWN), "", caveat, ""])
+    return "\n".join([*rows_of([views["main"]], README_COLUMNS), "", caveat, ""])
 
 
 def table(views: dict[str, FilledTable]) -> str:
-    """Return the whole table and what it was measured with, as Markdown."""
+    """Return the whole table and its protocol, as Markdown."""
     runs = [run for name in TABLES for run in finished(views[name])]
     return "\n".join([*rows_of([views[name] for name in TABLES], COLUMNS), "", note(runs), ""])
 
 
 def rows_of(tables: Sequence[FilledTable], columns: Columns) -> list[str]:
-    """Return the lines of a table, its head included."""
+    """Return the lines of a table, including its head."""
     head = ["loss", "seeds", *(label for label, *_ in columns)]
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     return lines + [line(view, i, columns) for view in tables for i in range(len(view.rows))]
 
 
 def line(view: FilledTable, i: int, columns: Columns = COLUMNS) -> str:
-    """Return a row: the loss, its seeds, and its figures with the published ones behind them."""
+    """Return a row: the loss, its number of seeds, and its figures with the published ones in brackets."""
     cells = [view.cells[i][place(view, dataset, metric)] for _, dataset, metric in columns]
     seeds = cells[0].n
     return f"| {view.rows[i].label} | {seeds} | {' | '.join(text(cell, seeds) for cell in cells)} |"
@@ -89,9 +89,9 @@ def place(view: FilledTable, dataset: str | None, metric: str) -> int:
 
 
 def text(cell: Cell, seeds: int) -> str:
-    """53.95 ± 0.24 (53.69): mean, deviation over the seeds, and the published mean in brackets.
+    """Write 53.95 ± 0.24 (53.69): mean, standard deviation over the seeds, and the published mean.
 
-    A figure of other than the row's number of seeds says of how many.
+    The number of seeds is added if it is not that of the row.
     """
     published = "" if cell.published is None else f" ({cell.published.mean:.2f})"
     if cell.mean is None:
@@ -108,7 +108,7 @@ def finished(view: FilledTable) -> list[RecordedRun]:
 
 
 def note(runs: list[RecordedRun]) -> str:
-    """Describe the figures, and hardware, versions and dates of the runs."""
+    """Describe the figures, and the hardware, versions and dates of the runs."""
     found = [run.result for run in runs if run.result is not None]
     protocols = [result["protocol"] for result in found]
     made = sorted(
@@ -135,14 +135,14 @@ def images(results: Sequence[Mapping[str, Any]], attack: str) -> str:
 
 
 def between(page: str, content: str, name: str = "results") -> str:
-    """Return a page with new content between the marks of this name."""
+    """Return the page with new content between the marks of this name."""
     begin, end = f"<!-- {name}: docs/draw_results.py writes this -->\n", f"<!-- end of {name} -->\n"
     before, _, rest = page.partition(begin)
     return before + begin + content + end + rest.partition(end)[2]
 
 
 def claims(judgements: list[Judgement]) -> str:
-    """Return the page of claims: each with its verdict and the comparisons that are measured."""
+    """Return the claims, each with its verdict and its measured comparisons."""
     parts: list[str] = []
     for one in judgements:
         parts.append(f"**{one.claim.text}** ({one.claim.where}): {one.verdict}.\n")
@@ -152,7 +152,7 @@ def claims(judgements: list[Judgement]) -> str:
 
 
 def figure(view: FilledTable) -> bytes:
-    """Return a figure as PNG that also holds, as text, the values it shows."""
+    """Return a figure as PNG whose metadata hold the values shown."""
     image, info = Image.open(io.BytesIO(draw(view)[1])), PngInfo()
     info.add_itxt("values", values(view))
     png = io.BytesIO()
@@ -161,7 +161,7 @@ def figure(view: FilledTable) -> bytes:
 
 
 def values(view: FilledTable) -> str:
-    """Return one line a row: its label and its cells."""
+    """Return one line per row: its label and its cells."""
     rows = zip(view.rows, view.cells, strict=True)
     return "\n".join(
         ": ".join([row.label, ", ".join(text(cell, cell.n) for cell in cells)]) for row, cells in rows

@@ -1,6 +1,6 @@
 """Write docs/settings.md, every setting with its default and meaning: `python docs/draw_settings.py`.
 
-Names and defaults come from the configuration, meanings from the text below each field.
+Names and defaults come from the configuration, meanings from the docstring below each field.
 """
 
 import ast
@@ -50,7 +50,7 @@ those of `robust_digits`. A recipe's learning rate is for its own optimiser (ada
 
 
 def meanings(owner: type) -> dict[str, str]:
-    """Field -> the text below it, base classes first."""
+    """Return field -> the docstring below it, base classes first."""
     found: dict[str, str] = {}
     for cls in reversed([c for c in owner.__mro__ if is_dataclass(c)]):
         body = ast.parse(inspect.getsource(cls)).body[0].body
@@ -60,38 +60,38 @@ def meanings(owner: type) -> dict[str, str]:
     return found
 
 
-def shown(value: Any) -> str:
-    """As `--set` takes it."""
+def as_text(value: Any) -> str:
+    """Return a value in the form that `--set` accepts."""
     if isinstance(value, tuple):
         return ",".join(f"{v:.4g}" if isinstance(v, float) else str(v) for v in value) or "(none)"
     return str(value).lower() if isinstance(value, bool | None) else str(value)
 
 
 def in_recipes(name: str) -> str:
-    """The values of a setting in the recipes that change it."""
+    """Return the values of a setting in the recipes that change it."""
     values: dict[str, list[str]] = {}
     for recipe, changes in RECIPES.items():
         if name in changes:
-            values.setdefault(shown(changes[name]), []).append(recipe)
+            values.setdefault(as_text(changes[name]), []).append(recipe)
     return "; ".join(f"{value} ({', '.join(recipes)})" for value, recipes in values.items())
 
 
 def rows(owner: Any, prefix: str) -> Iterator[str]:
-    """A line of the table for each setting that has a value of its own."""
+    """Yield a line of the table for each setting, without nested parts."""
     texts = meanings(type(owner))
     for field in fields(owner):
         value = getattr(owner, field.name)
         if not is_dataclass(value):
             name = f"{prefix}{field.name}"
-            yield f"| `{name}` | {shown(value)} | {texts[field.name]} | {in_recipes(name)} |"
+            yield f"| `{name}` | {as_text(value)} | {texts[field.name]} | {in_recipes(name)} |"
 
 
 def page() -> str:
-    """The whole page: the run's own settings, then those of each part."""
+    """Return the whole page: the run's own settings, then those of each part."""
     config = RunConfig()
     parts = {f.name: getattr(config, f.name) for f in fields(config) if is_dataclass(getattr(config, f.name))}
     names = ", ".join(f"`--{name.replace('_', '-')}`" for name in (*FLAGS.values(), "augment"))
-    flags = f"Everyday settings have flags of their own, the same on every command that takes them: {names}."
+    flags = f"Everyday settings have their own flags, which are the same for every command: {names}."
     lines = [OPENING, *textwrap.wrap(flags, 110, break_on_hyphens=False), ""]
     for name, owner in {"": config, **parts}.items():
         heading = f"## `{name}`\n\n{inspect.getdoc(type(owner))}" if name else "## The run"

@@ -45,16 +45,16 @@ def step_sphere() -> None:
 
 
 def step_batch() -> None:
-    """Step 2: who is a neighbour of whom in a batch of four images."""
+    """Step 2: positives and negatives in a batch of four images."""
     figure, axes = _panels(2, 4.4)
     B = 4
     for axis, M in zip(axes, (1, 3), strict=True):
         image, view = torch.arange(B).repeat(M + 1), torch.arange(M + 1).repeat_interleave(B)
         positive = (image[: 2 * B, None] == image[None]) & ~torch.eye(2 * B, B * (M + 1), dtype=torch.bool)
-        # An extra view is a positive of both rows of its own image, and nobody's negative.
+        # An extra view is a positive of both rows of its own image, and a negative of no row.
         negative = (image[: 2 * B, None] != image[None]) & (view < 2)[None]
         axis.imshow(positive.int() - negative.int(), cmap="RdBu", vmin=-1.6, vmax=1.6)
-        axis.set(title=f"M = {int(positive.sum(1)[0])} and N = {int(negative.sum(1)[0])} a row")
+        axis.set(title=f"M = {int(positive.sum(1)[0])} and N = {int(negative.sum(1)[0])} per row")
         axis.set(xlabel="columns: views of the four images", ylabel="rows: z0, then z1")
         axis.set_xticks(range(B * (M + 1)), [f"z{int(v)}" for v in view], fontsize=6)
         axis.set_yticks(range(2 * B), [f"z{int(v)}" for v in view[: 2 * B]], fontsize=6)
@@ -62,24 +62,24 @@ def step_batch() -> None:
 
 
 def step_positives() -> None:
-    """Step 3: what N·G and M·N·G change: the loss's level and the pull on the anchors."""
+    """Step 3: the effect of N·G and M·N·G on the loss and on its gradient in the anchors."""
     figure, axes = _panels(2, 4.8)
     torch.manual_seed(0)
     centres = torch.randn(64, 16)
     views = [centres + 0.7 * torch.randn(64, 16) for _ in range(17)]
     counts = (1, 2, 4, 8, 16)
     for denominator, ink in (("N", SHADES[1]), ("MN", SHADES[0])):
-        losses, pulls = zip(*(_loss_and_pull(views, M, denominator) for M in counts), strict=True)
+        losses, norms = zip(*(_loss_and_gradient_norm(views, M, denominator) for M in counts), strict=True)
         label = "·".join(denominator) + "·G"
         axes[0].plot(counts, losses, "o-", color=ink, label=label)
-        axes[1].plot(counts, pulls, "o-", color=ink, label=label)
+        axes[1].plot(counts, norms, "o-", color=ink, label=label)
     axes[0].set(title="loss, 64 images, N = 126, t = 0.5", xlabel="M")
     axes[1].set(title="norm of its gradient in z0", xlabel="M", ylim=(0, None))
     axes[0].legend()
     _save(figure, "theory-3-positives.png")
 
 
-def _loss_and_pull(views: list[torch.Tensor], M: int, denominator: str) -> tuple[float, float]:
+def _loss_and_gradient_norm(views: list[torch.Tensor], M: int, denominator: str) -> tuple[float, float]:
     z0 = views[0].clone().requires_grad_()
     loss = IntNaClLoss(num_positives=M, denominator=denominator)(z0, views[1], extra=views[2 : M + 1])
     (gradient,) = torch.autograd.grad(loss, z0)
@@ -87,7 +87,7 @@ def _loss_and_pull(views: list[torch.Tensor], M: int, denominator: str) -> tuple
 
 
 def step_negatives() -> None:
-    """Step 4: how much a negative counts in G, by its similarity to the anchor."""
+    """Step 4: the weight of a negative in G, by its similarity to the anchor."""
     figure, axes = _panels(2, 4.8)
     cosines = torch.linspace(-1, 1, 101, dtype=torch.float64)
     ring = torch.stack([cosines, (1 - cosines.square()).sqrt()], dim=1)
@@ -97,7 +97,7 @@ def step_negatives() -> None:
     ):
         keys = torch.cat(
             [anchor, ring[:50], anchor, ring[50:100]]
-        ).requires_grad_()  # row 0 and its twin are no negatives
+        ).requires_grad_()  # row 0 and its positive are not negatives
         log_mean = log_mean_negatives(torch.cat([anchor, anchor]), keys, 0.5, beta)[0]
         weight = torch.autograd.grad(log_mean, keys)[0][:, 0] * 0.5
         order = [*range(1, 51), *range(52, 102)]
@@ -108,13 +108,13 @@ def step_negatives() -> None:
     for tau, ink in zip((0.0, 0.01, 0.1, 0.3), SHADES, strict=True):
         estimate = log_debiased(torch.zeros_like(positive), positive, tau, 0.5).exp()
         axes[1].plot(positive / 2, estimate, color=ink, label=f"τ⁺ = {tau}")
-    axes[1].set(xlabel="cosine of the positive", title="G where the negatives' mean κ is 1 (t = 0.5)")
+    axes[1].set(xlabel="cosine of the positive", title="G if the negatives' mean κ is 1 (t = 0.5)")
     axes[1].legend()
     _save(figure, "theory-4-negatives.png")
 
 
 def step_mix() -> None:
-    """Step 5: a mixed view's loss is least where Ω = λ."""
+    """Step 5: a mixed view's loss has its minimum at Ω = λ."""
     figure, axes = _panels(1, 5.2)
     omega = torch.linspace(0.005, 0.995, 200, dtype=torch.float64)
     pair = Pair(omega.logit(), torch.zeros_like(omega))
@@ -123,14 +123,14 @@ def step_mix() -> None:
         axes[0].plot(omega, loss, color=ink, label=f"λ = {lam}")
         axes[0].plot(omega[loss.argmin()], loss.min(), "o", color=ink)
     axes[0].set(
-        xlabel="Ω", ylabel="−λ log Ω − (1−λ) log(1−Ω)", title="MIXNCA: q = λ in place of q = 1", ylim=(0, 3)
+        xlabel="Ω", ylabel="−λ log Ω − (1−λ) log(1−Ω)", title="MIXNCA: q = λ instead of q = 1", ylim=(0, 3)
     )
     axes[0].legend()
     _save(figure, "theory-5-mix.png")
 
 
 def step_robust() -> None:
-    """Step 6: the adversarial weighting asks more of rows that are hard without an attack."""
+    """Step 6: the adversarial weighting gives more weight to rows that are hard without an attack."""
     figure, axes = _panels(1, 5.2)
     clean_cosine = torch.linspace(-1, 1, 101)
     negatives = torch.full_like(clean_cosine, math.log(510))

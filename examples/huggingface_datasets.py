@@ -1,8 +1,8 @@
 """Images from Hugging Face `datasets`: `python examples/huggingface_datasets.py FOLDER [--epochs 5]`.
 
-FOLDER holds train/CLASS/IMAGE files. `load_dataset("uoft-cs/cifar10")` from the Hub works the same way, with
-image="img" below. `intnacl run` reads such a folder itself (--dataset folder:FOLDER), and a set of the Hub
-after `dataset.to_parquet("DIR/train.parquet")` (--dataset parquet:DIR).
+FOLDER holds train/CLASS/IMAGE files. `load_dataset("uoft-cs/cifar10")` from the Hub works in the same way,
+with image="img" below. `intnacl run` can also read such a folder itself (--dataset folder:FOLDER), and a
+data set of the Hub after `dataset.to_parquet("DIR/train.parquet")` (--dataset parquet:DIR).
 """
 
 import argparse

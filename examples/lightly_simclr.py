@@ -1,4 +1,4 @@
-"""Our loss in lightly's SimCLR, in place of NTXentLoss: `python examples/lightly_simclr.py [--epochs 5]`."""
+"""Our loss in lightly's SimCLR, instead of NTXentLoss: `python examples/lightly_simclr.py [--epochs 5]`."""
 
 import argparse
 
@@ -25,7 +25,7 @@ class SimCLR(nn.Module):
 
 
 class Digits(Dataset):
-    # In place of your data set, such as torchvision.datasets.CIFAR10(root, transform=transform).
+    # Replace it by your data set, such as torchvision.datasets.CIFAR10(root, transform=transform).
     def __init__(self, transform):
         self.data, self.transform = load("digits", "train"), transform
 
@@ -42,7 +42,7 @@ def main():
     epochs = parser.parse_args().epochs
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model = SimCLR(nn.Sequential(*list(torchvision.models.resnet18().children())[:-1])).to(device)
-    # Gentler than usual: digits are small, and a mirrored 2 is none.
+    # Gentler than usual: digits are small, and a mirrored 2 is no longer a digit.
     transform = SimCLRTransform(input_size=16, min_scale=0.4, hf_prob=0.0, gaussian_blur=0.0)
     dataloader = DataLoader(Digits(transform), batch_size=256, shuffle=True, drop_last=True)
     criterion = IntNaClLoss.preset("debiased_hardneg")  # was: lightly.loss.NTXentLoss()

@@ -19,7 +19,7 @@ class Contrastive(pl.LightningModule):
         self.save_hyperparameters()
         self.encoder = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 256), nn.BatchNorm1d(256), nn.ReLU())
         self.head = nn.Linear(256, 64)
-        self.criterion = IntNaClLoss.preset(preset)  # gather=True takes the negatives of all devices
+        self.criterion = IntNaClLoss.preset(preset)  # gather=True uses the negatives of all devices
 
     def forward(self, x):
         return self.head(self.encoder(x))
@@ -47,7 +47,7 @@ def main():
     args = parser.parse_args()
     pl.seed_everything(0)
     digits = load("digits", "train")
-    gentle = AugmentConfig(crop_scale=(0.3, 1.0), flip_p=0.0, strength=0.5)  # a mirrored 2 is no digit
+    gentle = AugmentConfig(crop_scale=(0.3, 1.0), flip_p=0.0, strength=0.5)  # a mirrored 2 is not a digit
     views = MultiViewDataset(TensorDataset(digits.images, digits.labels), MultiViewTransform(gentle))
     workers = {"num_workers": args.workers, "persistent_workers": args.workers > 0}
     loader = DataLoader(views, batch_size=128, shuffle=True, drop_last=True, **workers)

@@ -14,7 +14,7 @@ from intnacl.data.multiview import MultiViewDataset, MultiViewTransform
 
 
 class TwoViews(nn.Module):
-    """A loss of two views for trainers that give embeddings of a batch, here those of all x0, then all x1."""
+    """A two-view loss for trainers that pass the embeddings of one batch: here all x0, then all x1."""
 
     def __init__(self, loss):
         super().__init__()

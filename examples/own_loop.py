@@ -2,7 +2,8 @@
 
     python examples/own_loop.py [--preset intnacl] [--epochs 15]
 
-Before and after, 1-nearest-neighbour accuracy on the test digits: with 100 labelled images, and with all.
+Before and after training, the script prints the 1-nearest-neighbour accuracy on the test digits, with 100
+labelled training images and with all.
 """
 
 import argparse
@@ -32,14 +33,14 @@ encoder = nn.Sequential(
     *(nn.AdaptiveAvgPool2d(1), nn.Flatten()),
 )
 model = nn.Sequential(encoder, nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 64))
-convert(model)  # adversarial views get batch norms of their own
+convert(model)  # gives adversarial views their own batch norms
 optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
-# ŵ over its mean, as in `intnacl run`: ŵ itself, the preset's own, leaves mixed views hardly any weight.
+# ŵ divided by its mean, as in `intnacl run`: with the preset's own weight, ŵ, mixed views hardly count.
 weight = {"weight": "relative"} if args.preset == "intnacl" else {}
 loss = IntNaClLoss.preset(args.preset, **weight)
 _, extra, mixed, adversarial = loss.views_needed
 further = {"extra": extra, "mixed": mixed, "lam": loss.config.lam}
-digits = AugmentConfig(crop_scale=(0.3, 1.0), flip_p=0.0, strength=0.5)  # a mirrored 2 is no digit
+digits = AugmentConfig(crop_scale=(0.3, 1.0), flip_p=0.0, strength=0.5)  # a mirrored 2 is not a digit
 
 
 def report(when: str) -> None:
@@ -56,7 +57,7 @@ for epoch in range(args.epochs):
         z0, z1 = map(model, x.plain)
         others = {"extra": [model(view) for view in x.extra], "mixed": [model(view) for view in x.mixed]}
         if adversarial:
-            with stacked(model, [(1, True)]):  # what follows is one adversarial view
+            with stacked(model, [(1, True)]):  # one adversarial view, for its own batch norms
                 others["adversarial"] = model(adversarial_view(model, x.plain[0], eps=0.015))
         optimizer.zero_grad()
         loss(z0, z1, **others).backward()

@@ -1,10 +1,10 @@
-"""Give a run's classifier to RobustBench's own `benchmark`, and write the entry for its leaderboard.
+"""Evaluate a run's classifier by RobustBench's own `benchmark`, and write an entry for its leaderboard.
 
 In an environment with intnacl and robustbench (pip install git+https://github.com/RobustBench/robustbench):
 
     python examples/robustbench_entry.py RUN --data DATA --images 20
 
-DATA is where torchvision finds CIFAR. `--protocol alf` takes the layer that was trained on attacked images.
+DATA is torchvision's folder of CIFAR. `--protocol alf` uses the layer that was trained on attacked images.
 """
 
 import argparse
@@ -17,7 +17,7 @@ EPS = 8 / 255
 
 
 def entry(run, dataset, clean, robust, protocol=None):
-    """The entry in RobustBench's format; paper and authors are to be filled in."""
+    """Return the entry in RobustBench's format; link, name, authors and venue are left to fill in."""
     result = run.result or {"attacks": []}
     own = [
         row["accuracy"]

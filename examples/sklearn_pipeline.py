@@ -16,7 +16,7 @@ from intnacl.evaluation.features import extract
 
 
 class Features(TransformerMixin, BaseEstimator):
-    """Features (N, F) of uint8 images (N, 3, H, W); the encoder is trained already."""
+    """Features (N, F) of uint8 images (N, 3, H, W) by an encoder that is already trained."""
 
     def __init__(self, run):
         self.run = run

@@ -1,6 +1,6 @@
 """A timm model as the backbone: `python examples/timm_backbone.py [--model resnet18] [--epochs 5]`.
 
-Without a loop of one's own, `intnacl run --set encoder.name=timm:resnet18` trains, probes and attacks it.
+If you need no loop of your own, `intnacl run --set encoder.name=timm:resnet18` trains, probes and attacks it.
 """
 
 import argparse
@@ -27,14 +27,14 @@ def main():
     args = parser.parse_args()
     torch.manual_seed(0)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    backbone = timm.create_model(args.model, num_classes=0)  # pretrained=True where there is a network
+    backbone = timm.create_model(args.model, num_classes=0)  # pretrained=True downloads weights
     head = nn.Sequential(nn.LazyLinear(256), nn.ReLU(), nn.Linear(256, 64))
     model = nn.Sequential(backbone, head).to(device)
-    model(torch.zeros(2, 3, args.size, args.size, device=device))  # the head finds its width
+    model(torch.zeros(2, 3, args.size, args.size, device=device))  # initialises the lazy layer of the head
     given = resolve_model_data_config(backbone)
     images = load("digits", "train").images.to(device)
     images = nn.functional.interpolate(images / 255, args.size)  # your images, in [0, 1]
-    gentle = AugmentConfig(crop_scale=(0.3, 1.0), flip_p=0.0, strength=0.5)  # a mirrored 2 is no digit
+    gentle = AugmentConfig(crop_scale=(0.3, 1.0), flip_p=0.0, strength=0.5)  # a mirrored 2 is not a digit
     criterion = IntNaClLoss.preset("debiased_hardneg")
     optimizer = create_optimizer_v2(model, opt="lamb", lr=5e-3, weight_decay=1e-4)
     scheduler = CosineLRScheduler(optimizer, t_initial=args.epochs, warmup_t=1, warmup_lr_init=1e-3)

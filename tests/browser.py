@@ -1,4 +1,4 @@
-"""A headless browser for tests of pages, driven through its own debugging protocol."""
+"""A headless browser for tests of pages, controlled through its debugging protocol."""
 
 import base64
 import json
@@ -45,7 +45,7 @@ class Browser:
             self.complaints.append(f"asks for {params['request']['url']}")
 
     def js(self, expression: str) -> Any:
-        """The value of an expression."""
+        """Return the value of an expression."""
         answer = self("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
@@ -61,17 +61,17 @@ class Browser:
         self.js(f"new Promise((done) => {{ if ({loaded}) done(); else onload = done; }})")
 
     def mouse(self, kind: str, x: float, y: float, **more: Any) -> None:
-        """An event of the mouse: moved, pressed, released or wheel."""
+        """Send a mouse event: moved, pressed, released or wheel."""
         name = "mouseWheel" if kind == "wheel" else f"mouse{kind.capitalize()}"
         self("Input.dispatchMouseEvent", type=name, x=x, y=y, **more)
 
     def click(self, x: float, y: float) -> None:
-        """A click with the left button."""
+        """Click with the left button."""
         for kind in ("moved", "pressed", "released"):
             self.mouse(kind, x, y, button="none" if kind == "moved" else "left", clickCount=1)
 
     def press(self, *keys: str) -> None:
-        """Keys, one after the other, as their names or letters."""
+        """Press keys one after the other, given by their names or characters."""
         for key in keys:
             text = {"text": {"Enter": "\r"}.get(key, key)} if len(key) == 1 or key == "Enter" else {}
             self("Input.dispatchKeyEvent", type="keyDown", key=key, **text)
@@ -88,7 +88,7 @@ class Browser:
 
 @contextmanager
 def headless(profile: Path) -> Iterator[Browser]:
-    """Start a browser with its profile in a folder; skip the test where it or `websockets` is missing."""
+    """Start a browser with its profile in a folder; skip the test if it or `websockets` is missing."""
     client = pytest.importorskip("websockets.sync.client")
     if CHROMIUM is None:
         pytest.skip("no chromium")

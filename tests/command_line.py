@@ -1,4 +1,4 @@
-"""The command line as a user meets it."""
+"""The command line as a user calls it."""
 
 import contextlib
 import os
@@ -19,7 +19,7 @@ TINY = (
 
 
 def intnacl(*arguments: object) -> subprocess.CompletedProcess[str]:
-    """Run `python -m intnacl` and keep what it prints."""
+    """Run `python -m intnacl` and capture its output."""
     command = [sys.executable, "-m", "intnacl", *map(str, arguments)]
     environment = os.environ | {"COLUMNS": "200"}
     return subprocess.run(command, capture_output=True, text=True, timeout=240, env=environment)
@@ -33,7 +33,7 @@ def exit_code(*arguments: object) -> int:
 
 
 def assert_refused(arguments: list[str], message: str, folder: Path) -> None:
-    """The mistake is named, and nothing has been written to the working folder."""
+    """Check that the mistake is named, and that nothing is written to the working folder."""
     with contextlib.chdir(folder), pytest.raises(InputError, match=message):
         app(arguments)
     assert list(folder.iterdir()) == []

@@ -1,5 +1,8 @@
-"""What every test shares: one torch thread per worker and per process that a test starts, so that they do not
-fight over the cores: threads that wait for each other there take many times as long."""
+"""Settings that all tests share.
+
+Each worker, and each process that a test starts, has one torch thread: threads that compete for the cores
+would take many times as long.
+"""
 
 import os
 from collections.abc import Iterator

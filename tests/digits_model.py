@@ -1,4 +1,4 @@
-"""A small convolutional classifier trained on scikit-learn's digits: what the attack tests attack."""
+"""A small convolutional classifier trained on scikit-learn's digits, which the tests of attacks use."""
 
 from functools import cache
 
@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 
 class SmallNet(nn.Module):
-    """Pixels (B, 3, 8, 8) in [0, 1] -> features (B, 64); the normalisation is inside, batch norm included."""
+    """Pixels (B, 3, 8, 8) in [0, 1] -> features (B, 64), including normalisation and batch norm."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ def digits() -> tuple[Tensor, Tensor]:
 
 @cache
 def trained_model() -> nn.Sequential:
-    """Encoder and linear layer, trained for a few epochs; callers must leave them as they found them."""
+    """Encoder and linear layer, trained for a few epochs; callers must not change them."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
         model = nn.Sequential(SmallNet(), nn.Linear(64, 10))
@@ -54,6 +54,6 @@ def trained_model() -> nn.Sequential:
 
 
 def held_out(count: int = 400) -> tuple[Tensor, Tensor]:
-    """The last images, which the model did not see."""
+    """The last images, on which the model was not trained."""
     images, labels = digits()
     return images[-count:], labels[-count:]

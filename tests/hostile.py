@@ -1,6 +1,7 @@
-"""Malformed inputs drawn from a seed, and the rule for all of them: taken, or refused in clear words.
+"""Malformed inputs drawn from a seed. All must be accepted, or refused with a clear message.
 
-Each kind of input has a generator in `hostile_inputs`; `Campaign.attempt` judges how the program takes one.
+Each kind of input has a generator in `hostile_inputs` or `hostile_data`; `Campaign.attempt` judges how the
+program handles an input.
 """
 
 import contextlib
@@ -25,14 +26,14 @@ from unittest.mock import patch
 
 from intnacl.cli import main
 from intnacl.errors import InputError, InputWarning
-from intnacl.runs import stages  # noqa: F401  (processes that are forked have it loaded)
+from intnacl.runs import stages  # noqa: F401  (so that forked processes have it loaded)
 
 LIMIT_S = 30  # for one input
-MEMORY = 12 * 2**30  # of addresses, which torch takes many of
+MEMORY = 12 * 2**30  # bytes of address space, of which torch reserves much
 REFUSED = 2  # the exit code for mistakes of users
 EXIT_CODES = (0, REFUSED)
 ENDINGS = ("taken", "refused", "warned")
-NO_RESOURCE = re.compile(r"out of memory|take another place|could not be written")  # may end in exit code 1
+NO_RESOURCE = re.compile(r"out of memory|choose another place|could not be written")  # may have exit code 1
 DEEP = ("[" * 100_000, '{"a":' * 3000 + "1" + "}" * 3000, "[" * 500 + "]" * 500)
 VALUES: tuple[Any, ...] = (
     None, True, False, 0, 1, -1, 99, 2**31, 2**63, 10**30, 0.5, -0.5, 1e38, 1e308, float("nan"), float("inf"),
@@ -42,11 +43,11 @@ VALUES: tuple[Any, ...] = (
 
 
 class TookTooLongError(BaseException):
-    """Not an Exception, so that nothing but the campaign catches it."""
+    """Raised after `LIMIT_S`; not an Exception, so that only the campaign catches it."""
 
 
 class Canary:
-    """Unpickling it makes a folder, by which code that was run from data is known."""
+    """An object whose unpickling makes a folder, which reveals that code was run from data."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -56,7 +57,7 @@ class Canary:
 
 
 class Campaign:
-    """Attempts with inputs drawn from one seed, counted by how they ended."""
+    """Attempts with inputs drawn from one seed, counted by their endings."""
 
     def __init__(self, seed: int, folder: Path) -> None:
         self.draw = random.Random(seed)
@@ -66,7 +67,7 @@ class Campaign:
         self.failures: dict[str, list[str]] = {}
 
     def attempt(self, what: str, action: Callable[[], object]) -> None:
-        """Count how an input ended; remember it as a failure if it broke the rule."""
+        """Count the ending of an input; remember it as a failure if it broke the rule."""
         printed, caught = io.StringIO(), []
         try:
             with (
@@ -146,7 +147,7 @@ def program(*words: object) -> None:
 
 
 def train(out: Path) -> None:
-    """Train on digits in a process of its own, or go on; a checkpoint every other update of fourteen."""
+    """Train on digits in a new process, or resume; fourteen updates, a checkpoint every second."""
     with (out.parent / "output.txt").open("a") as log:
         for stream in (1, 2):
             os.dup2(log.fileno(), stream)
@@ -158,7 +159,7 @@ def train(out: Path) -> None:
 
 
 def damaged(draw: random.Random, data: bytes) -> bytes:
-    """The bytes with some of them flipped, cut off, left out, overwritten, repeated or put in."""
+    """Return the bytes with some of them flipped, cut off, left out, overwritten, repeated or inserted."""
     content = bytearray(data)
     for _ in range(draw.choice((1, 1, 1, 3, 20))):
         start = draw.randrange(len(content) + 1)
@@ -182,7 +183,7 @@ def damaged(draw: random.Random, data: bytes) -> bytes:
 
 
 def altered(draw: random.Random, value: Any) -> Any:
-    """The value of a JSON or TOML file with one or more of its parts replaced, left out, renamed or added."""
+    """Return the value of a JSON or TOML file with some parts replaced, left out, renamed or added."""
     value = copy.deepcopy(value)
     for _ in range(draw.choice((1, 1, 1, 2, 5))):
         places = list(_places(value))
@@ -212,7 +213,7 @@ def _places(value: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def damaged_json(draw: random.Random, data: bytes) -> bytes:
-    """The content of a JSON file, damaged as bytes or altered as a value."""
+    """Return the content of a JSON file, damaged as bytes or altered as a value."""
     how = draw.random()
     if how < 0.3:
         return damaged(draw, data)
@@ -220,7 +221,7 @@ def damaged_json(draw: random.Random, data: bytes) -> bytes:
         return draw.choice(DEEP).encode()
     try:
         return json.dumps(altered(draw, json.loads(data))).encode()
-    except (ValueError, RecursionError):  # lines of JSON, or damaged before
+    except (ValueError, RecursionError):  # lines of JSON, or already damaged
         lines = data.splitlines() or [b"{}"]
         place = draw.randrange(len(lines))
         with contextlib.suppress(ValueError, RecursionError):
@@ -229,7 +230,7 @@ def damaged_json(draw: random.Random, data: bytes) -> bytes:
 
 
 def misplace(draw: random.Random, path: Path) -> None:
-    """Put something that is no file where `path` is: a folder, a pipe, a link to nowhere or to itself."""
+    """Replace a file by something else: a folder, a pipe, a link to nowhere or to itself."""
     path.unlink()
     how = draw.randrange(6)
     if how == 0:
@@ -247,5 +248,5 @@ def misplace(draw: random.Random, path: Path) -> None:
 
 
 def pickled(value: Any, protocol: int = 2) -> bytes:
-    """The bytes of a pickle."""
+    """Return the bytes of a pickle."""
     return pickle.dumps(value, protocol)

@@ -1,4 +1,4 @@
-"""A generator of malformed data sets of every kind, written to files and loaded."""
+"""A generator of malformed data sets of every kind, which are written to files and loaded."""
 
 import io
 import json
@@ -17,7 +17,7 @@ from intnacl.data import load
 
 
 def encoded(draw: random.Random, side: int = 8) -> bytes:
-    """A small image in one of many formats."""
+    """Return a small image in one of several formats."""
     mode, kind = draw.choice(
         (("RGB", "PNG"), ("L", "PNG"), ("RGB", "JPEG"), ("P", "GIF"), ("RGBA", "WEBP"), ("1", "TIFF"))
     )

@@ -50,7 +50,7 @@ FLAGS = {
     "report": "out",
 }
 MEASURES = ("probe", "knn", "attack", "embed", "export")
-# Always given, so that what is accepted takes no time.
+# Always given, so that accepted commands take no time.
 SHORT = {
     **dict.fromkeys(("pretrain", "run", "supervised"), ("--max-minutes", "0", "--device", "cpu")),
     "bench": ("--only", "nothing of this name"),
@@ -62,7 +62,7 @@ SHORT = {
 
 
 def words_of(draw: random.Random, command: str, folder: Path) -> list[str]:
-    """A command line of right and wrong words."""
+    """Return a command line of valid and invalid words."""
     given = [*command.split(), *([str(folder)] if command in MEASURES else [])]
     flags = FLAGS[command].split()
     for flag in draw.sample(flags, min(draw.choice((0, 1, 1, 2, 3)), len(flags))):
@@ -118,7 +118,7 @@ def settings_files(campaign: Campaign, count: int) -> None:
 
 
 def toml(value: Any) -> str:
-    """A value as TOML, which has no null: an inline table, but for the outermost one."""
+    """Return a value as TOML, which has no null; all tables but the outermost are inline."""
     if isinstance(value, dict):
         return "\n".join(_pairs(value))
     return _inline(value)
@@ -137,7 +137,7 @@ def _inline(value: Any) -> str:
 
 
 def run_folders(campaign: Campaign, count: int) -> None:
-    """Files of a finished run, damaged; then it is opened, measured, exported or resumed."""
+    """Damage files of a finished run, then open, measure, export or resume it."""
     draw, original = campaign.draw, measured_original()
     names = [str(path.relative_to(original)) for path in sorted(original.rglob("*")) if path.is_file()]
     weights = [1 if name.endswith((".png", ".html")) else 4 for name in names]
@@ -154,7 +154,7 @@ def run_folders(campaign: Campaign, count: int) -> None:
             else:
                 change = damaged_json if path.suffix in (".json", ".jsonl") else damaged
                 path.write_bytes(change(draw, data))
-        if draw.random() < 0.3:  # its training is to go on
+        if draw.random() < 0.3:  # its training must be resumed
             for name in ("encoder.safetensors", "result.json"):
                 (folder / name).unlink(missing_ok=True)
         before = {path for path in folder.rglob("*") if "checkpoints" not in path.parts}
@@ -173,7 +173,7 @@ def run_folders(campaign: Campaign, count: int) -> None:
 
 
 def _header_altered(draw: random.Random, data: bytes) -> bytes:
-    """A safetensors file whose header is altered as JSON, in its own entries or in ours."""
+    """Return a safetensors file with an altered JSON header, either its standard entries or ours."""
     size = int.from_bytes(data[:8], "little")
     header = json.loads(data[8 : 8 + size])
     own = header.get("__metadata__", {})
@@ -186,7 +186,7 @@ def _header_altered(draw: random.Random, data: bytes) -> bytes:
 
 
 def results_folders(campaign: Campaign, count: int) -> None:
-    """The record of a results folder and the files of a run in it, damaged; then it is reported."""
+    """Damage the record of a results folder and the files of a run in it, then report on it."""
     draw, original, grid = campaign.draw, campaign.folder / "results", campaign.folder / "grid.toml"
     settings = {**SETTINGS_OF_GRID, "settings": {"dataset": "digits", **tiny_run.SETTINGS}}
     grid.write_text(toml({"tables": [settings]}))
@@ -231,11 +231,11 @@ EDGES = {
     "evaluation.images": ("1", "8", "2147483647"),
     "evaluation.transfer": ("digits", "digits,digits", ""),
 }
-"""The ends of what is allowed."""
+"""Values at the limits of what is allowed, and beyond."""
 
 
 def late_settings(campaign: Campaign, count: int) -> None:
-    """What is accepted before training can be measured after it."""
+    """Settings that are accepted before training must be measurable after it."""
     draw, folder = campaign.draw, campaign.folder
     names = [name for name in SETTINGS if name.startswith(("probe.", "evaluation."))]
     for number in range(count):
@@ -283,7 +283,7 @@ def python_arguments(campaign: Campaign, count: int) -> None:
         for name in draw.sample(optional, draw.choice((1, 1, min(2, len(optional))))):
             given[name] = draw.choice(odd)
         if type(given.get("max_minutes")) in (int, float) and given["max_minutes"] > 0:
-            given["max_minutes"] = 0  # what is allowed is to take no time
+            given["max_minutes"] = 0  # accepted calls must take no time
         if function is run and draw.random() < 0.7:
             given["settings"] = {draw.choice(list(SETTINGS)): draw.choice(odd)}
         campaign.attempt(f"{number}: {function.__name__}({given!r})", partial(function, **given))

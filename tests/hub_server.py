@@ -1,4 +1,4 @@
-"""As much of the Hugging Face Hub as an upload and a download need, in the memory of this process."""
+"""An in-memory Hugging Face Hub with just enough of its API for an upload and a download."""
 
 import base64
 import hashlib
@@ -10,7 +10,7 @@ from threading import Thread
 
 
 class Hub(ThreadingHTTPServer):
-    """A server of one repository's files, which huggingface_hub's own client uploads and downloads."""
+    """A server of one repository's files for the client of huggingface_hub."""
 
     daemon_threads = True
 
@@ -27,7 +27,7 @@ class Hub(ThreadingHTTPServer):
 
 
 class Request(BaseHTTPRequestHandler):
-    """Answers that have the shape of the Hub's."""
+    """A handler whose answers have the form of the Hub's."""
 
     server: Hub
 

@@ -1,4 +1,4 @@
-"""Mistakes of users: a table of them, a test a row, or one within a test."""
+"""Checks of users' mistakes: a table with a test for each row, or a single one within a test."""
 
 from collections.abc import Callable
 
@@ -15,7 +15,7 @@ def must_refuse(call: Callable[..., object], *case, **options) -> None:
 
 
 def refused(call: Callable[..., object], *cases: tuple) -> Callable[..., None]:
-    """A test that `call` refuses the arguments of each case with the message at the case's end."""
+    """Return a test that `call` refuses the arguments of each case with the message at the case's end."""
 
     @pytest.mark.parametrize("case", cases, ids=lambda case: case[-1])
     def test(case):

@@ -1,7 +1,7 @@
 """The losses of the paper written as loops over rows, in Python floats: slow, plain, and independent.
 
-`family` is the whole framework in its keywords. The functions after it are the losses of the paper's Table 1,
-each written from its own equation without those keywords.
+`family` is the whole framework with its keywords. The functions after it are the losses of the paper's Table
+1, each written from its own equation without these keywords.
 """
 
 import math
@@ -23,7 +23,7 @@ def kappa(a: list[float], b: list[float], t: float) -> float:
 def estimate(
     name: str, negatives: list[float], positives: list[float], t: float, tau: float, beta: float
 ) -> float:
-    """g0, g1 and g2 of n negatives and m positives, as the paper's table of definitions prints them."""
+    """g0, g1 or g2 of n negatives and m positives, as the paper's table of definitions states them."""
     n, m = len(negatives), len(positives)
     if name == "g0":
         return sum(negatives) / n
@@ -37,7 +37,7 @@ def estimate(
 def pair_rows(
     first: Tensor, second: Tensor, g: str, t: float, tau: float, beta: float
 ) -> list[tuple[float, float]]:
-    """(κ_pos, N·G) of each of the 2B rows."""
+    """Return (κ_pos, N·G) of each of the 2B rows."""
     z = unit_rows(first, second)
     b = len(first)
     result = []
@@ -63,7 +63,7 @@ def family(
     weight: str | list[float] = "loss", temperature: float = 0.5, tau_plus: float = 0.01, beta: float = 1.0,
     denominator: str = "N", mix_negatives: str = "pair",
 ) -> float:  # fmt: skip
-    """L_NaCl(G¹, M, λ) + α L_Robust(G², w), with w by name or a value for each image."""
+    """L_NaCl(G¹, M, λ) + α L_Robust(G², w), with w given by name or as a value for each image."""
     numbers = (temperature, tau_plus, beta)
     clean = pair_rows(z0, z1, negatives, *numbers)
     if nacl == "nca":
@@ -110,11 +110,11 @@ def mix_rows(
 
 
 def simclr(z0: Tensor, z1: Tensor, t: float = 0.5) -> float:
-    """Eq. 1: the softmax of the twin among all other rows."""
+    """Eq. 1: the softmax of the positive among all other rows."""
     z, b, total = unit_rows(z0, z1), len(z0), 0.0
     for i, row in enumerate(z):
-        everyone = sum(kappa(row, z[j], t) for j in range(2 * b) if j != i)
-        total += math.log(everyone / kappa(row, z[(i + b) % (2 * b)], t))
+        all_others = sum(kappa(row, z[j], t) for j in range(2 * b) if j != i)
+        total += math.log(all_others / kappa(row, z[(i + b) % (2 * b)], t))
     return total / (2 * b)
 
 

@@ -1,4 +1,4 @@
-"""Photographs and shards for the tests of streamed data."""
+"""Photographs and shards for tests of streamed data."""
 
 import io
 import json
@@ -15,12 +15,12 @@ from intnacl.data.index import RECORD
 
 @cache
 def photographs() -> tuple[Image.Image, ...]:
-    """The two photographs that scikit-learn ships, 640×427."""
+    """Return the two photographs that ship with scikit-learn, 640×427."""
     return tuple(map(Image.fromarray, load_sample_images().images))
 
 
 def photograph(number: int, size: tuple[int, int] = (500, 375)) -> Image.Image:
-    """One of any number of different photographs: a part of one, resized."""
+    """Return one of any number of different photographs: a resized part of one of the two."""
     draw = np.random.default_rng(number)
     width = int(draw.integers(300, 570))
     height = width * size[1] // size[0]
@@ -36,7 +36,7 @@ def encoded(picture: Image.Image, kind: str = "JPEG") -> bytes:
 
 
 def write_shard(path: Path, members: dict[str, bytes]) -> None:
-    """A tar file of these members, in this order."""
+    """Write a tar file of these members, in this order."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with tarfile.open(path, "w") as tar:
         for name, data in members.items():
@@ -46,7 +46,7 @@ def write_shard(path: Path, members: dict[str, bytes]) -> None:
 
 
 def lengthen_index(root: Path, count: int) -> None:
-    """Let the one index in the cache below `root` have `count` images, which lie at the same places."""
+    """Lengthen the only index in the cache below `root` to `count` images, by repeating its entries."""
     (entry,) = (root / "cache").glob("index-*")
     facts = json.loads((entry / "index.json").read_text())
     np.resize(np.fromfile(entry / "table.bin", RECORD), count).tofile(entry / "table.bin")
@@ -65,7 +65,7 @@ def write_shards(
     split: str = "train",
     classes: int = 4,
 ) -> str:
-    """A `webdataset:` set of photographs, labels in turn as .cls and .json; its name."""
+    """Write a `webdataset:` set of photographs, labelled by .cls or .json in turn, and return its name."""
     suffix = {"JPEG": "jpg", "PNG": "png"}[kind]
     for shard in range(shards):
         members = {}

@@ -1,6 +1,6 @@
-"""The smoke test of an installation, without pytest or a network: PYTHON tests/smoke.py, in an empty folder.
+"""A smoke test of an installation, without pytest or a network: PYTHON tests/smoke.py, in an empty folder.
 
-tests/test_release.py runs it with a wheel that it builds; before a release, with the oldest and newest torch.
+tests/test_release.py runs it on a wheel that it builds; CI also runs it with the oldest and the newest torch.
 """
 
 import socket
@@ -20,7 +20,7 @@ def refuse(*_: object) -> None:
 
 
 def command(*words: str) -> None:
-    """Perform one that is to end well."""
+    """Run a command that must succeed."""
     try:
         app(words, result_action="return_value")
     except SystemExit as end:

@@ -1,4 +1,4 @@
-"""Whatever is put in the place of an argument of the losses and attacks works, or raises an `InputError`."""
+"""Any value for an argument of the losses and attacks either works or raises an `InputError`."""
 
 import math
 from collections.abc import Callable
@@ -30,7 +30,7 @@ DTYPES = ("float64", "bfloat16", "float8_e4m3fn", "complex64", "int32", "uint8",
 
 
 def tensors(z: Tensor) -> list[object]:
-    """Return tensors of other ranks, sizes, types, layouts, devices and values, and what is none."""
+    """Return tensors of other ranks, sizes, types, layouts, devices and values, and values of other types."""
     nested = torch.nested.nested_tensor([z[0], z[1]], layout=torch.jagged)
     return [
         z[0], z.flatten()[0], z[None], z[:0], z[:1], z[:3], z[:, :0], z.mT, z * math.nan, z - 9, z * 1e38,
@@ -58,7 +58,7 @@ LOSSES = [
 
 
 def loss(**given: object) -> Tensor:
-    """The loss with some of its settings and views replaced."""
+    """Return the loss with some of its settings and views replaced."""
     settings = {key: given.pop(key) for key in [*vars(LossConfig()), "name"] if key in given}
     made = (IntNaClLoss.preset if "name" in settings else IntNaClLoss)(**settings)
     need = made.views_needed

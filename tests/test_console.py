@@ -11,7 +11,7 @@ from intnacl.console import print_table, print_warnings, progress, two_decimals,
 
 
 @pytest.mark.parametrize("in_bytes", [False, True])
-def test_progress_counts_on_a_terminal_alone(capsys, monkeypatch, in_bytes):
+def test_progress_is_only_shown_on_a_terminal(capsys, monkeypatch, in_bytes):
     with progress("decoding", 3) as advance:
         advance(3)
     assert capsys.readouterr() == ("", "")
@@ -72,7 +72,7 @@ warnings.warn("Glyph 22270 (CJK) missing from font(s) DejaVu Sans.")
 """
 
 
-def test_each_warning_is_shown_once_and_none_of_fonts():
+def test_each_warning_is_shown_once_and_warnings_about_fonts_are_hidden():
     result = subprocess.run(
         [sys.executable, "-c", WARNINGS], capture_output=True, text=True, check=True, timeout=120
     )

@@ -55,7 +55,7 @@ def test_each_student_withstands_tuned_pgd_better_than_its_teacher():
         assert not key.startswith("pgd_tuned") or min(spread["values"]) > 0, key
 
 
-def test_its_example_gives_the_measured_classifier(tmp_path):
+def test_the_example_of_the_page_gives_the_measured_classifier(tmp_path):
     folder = measured(tmp_path).folder
     (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "digits.md").read_text(), re.DOTALL)
     names: dict[str, object] = {}

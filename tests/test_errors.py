@@ -1,4 +1,4 @@
-"""Users' errors name the value, the choices and the remedy."""
+"""Errors for users name the value, the choices and the remedy."""
 
 import json
 import math
@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[1]
 
 
 MANY, ROWS = [f"setting{i}" for i in range(100)], ["A, M = 1", *(f"row{i:02}" for i in range(29))]
-test_a_choice_is_named_with_the_nearest_and_others = refused(
+test_an_unknown_choice_is_named_with_the_nearest_and_other_choices = refused(
     check_choice,
     ("preset", "simcler", ["simclr", "adv"], r"preset='simcler'.*did you mean 'simclr'.*adv, simclr"),
     ("preset", "SimCLR", ["intnacl", "simclr"], r"preset='SimCLR' is unknown; did you mean 'simclr'\?"),
@@ -50,7 +50,7 @@ test_a_number_is_named_with_its_range = refused(
 )
 
 
-def test_choices_counts_and_numbers_that_are_right_pass():
+def test_valid_choices_counts_and_numbers_pass():
     check_choice("negatives", "g0", ["g0", "g1"])
     check_count("epochs", 0, 0)
     check_count("epochs", 2**31 - 1)
@@ -67,8 +67,8 @@ print(missing_extra("timm", "timm", "this"))
 """
 
 
-def test_a_missing_extra_is_installed_from_where_the_package_came(tmp_path):
-    """From a checkout, from the place that pip noted of an installed copy, or from one that is not known."""
+def test_a_missing_extra_is_installed_from_the_origin_of_the_package(tmp_path):
+    """From a checkout, from the origin that pip noted for an installed copy, or from an unknown origin."""
     error = missing_extra("onnx and onnxruntime", "onnx", "--format onnx")
     assert str(error) == f"--format onnx needs onnx and onnxruntime: pip install '{ROOT}[onnx]'"
     copy = tmp_path / "lib" / "site-packages"
@@ -88,7 +88,7 @@ def test_a_missing_extra_is_installed_from_where_the_package_came(tmp_path):
         assert said == f"this needs timm: pip install {remedy}\n"
 
 
-def test_the_version_stands_in_one_place():
+def test_the_version_is_defined_once():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     assert "version" not in project["project"]
     assert project["tool"]["setuptools"]["dynamic"]["version"] == {"attr": "intnacl.__version__"}
@@ -103,7 +103,7 @@ def test_the_version_stands_in_one_place():
         ("é 猫 \U0001f408", "é 猫 \U0001f408"),
     ],
 )
-def test_messages_show_names_without_what_a_terminal_would_act_on(name, shown):
+def test_messages_escape_control_characters_in_names(name, shown):
     assert printable(name) == str(InputError(name)) == str(InputWarning(name)) == shown
     several = pickle.loads(pickle.dumps(InputError(f"{name}:", "  second")))
     assert str(several) == f"{shown}:\n  second"

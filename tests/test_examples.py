@@ -1,4 +1,4 @@
-"""The examples, and the code on the pages about other packages, run as they stand and do what they say."""
+"""The examples, and the code on the pages about other packages, run unchanged and do what they claim."""
 
 import json
 import os
@@ -22,7 +22,7 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 DOCS = EXAMPLES.parent / "docs"
 
 
-# Warnings that other packages give of themselves.
+# Warnings within other packages.
 THEIRS = (
     "ignore::FutureWarning:pytorch_lightning.utilities._pytree",
     "ignore::UserWarning:pytorch_metric_learning.trainers.base_trainer",
@@ -31,7 +31,7 @@ THEIRS = (
 
 
 def run(name: str, *arguments: object, **environment: str) -> str:
-    """What an example prints; its warnings are errors, as everywhere."""
+    """Return the output of an example; its warnings are errors, as everywhere."""
     filters = [word for each in ("error", *THEIRS) for word in ("-W", each)]
     command = [sys.executable, *filters, str(EXAMPLES / name), *map(str, arguments)]
     result = subprocess.run(
@@ -49,7 +49,7 @@ def test_own_loop_learns_from_unlabelled_digits(preset):
 
 
 def test_the_entry_for_robustbench_has_the_keys_of_its_leaderboard(tmp_path):
-    """Those of its files in model_info; its own `benchmark` is run by hand, as docs/robustness.md tells."""
+    """The keys are those of its files in model_info; `benchmark` is run by hand (docs/robustness.md)."""
     entry = runpy.run_path(str(EXAMPLES / "robustbench_entry.py"))["entry"]
     run = measured(tmp_path)
     rows = run.result["attacks"]
@@ -88,7 +88,7 @@ def test_the_loss_falls_in_the_loops_of_other_packages(name, words):
     assert losses[-1] < losses[0] - 0.03
 
 
-def test_images_of_hugging_face_datasets_are_learned(tmp_path):
+def test_the_loss_falls_on_images_of_hugging_face_datasets(tmp_path):
     write_images(tmp_path / "images", side=16)
     folders = {"HF_HOME": str(tmp_path / "cache"), "HF_DATASETS_OFFLINE": "1"}
     words = (tmp_path / "images", "--batch-size", 6, "--epochs", 8)
@@ -99,7 +99,7 @@ def test_images_of_hugging_face_datasets_are_learned(tmp_path):
     assert sum(losses[4:]) < sum(losses[:4])
 
 
-def test_features_serve_in_a_pipeline_of_scikit_learn():
+def test_features_can_be_used_in_a_pipeline_of_scikit_learn():
     printed = run("sklearn_pipeline.py", measured_original())
     assert numbers(r"accuracy +([\d.]+)", printed)[0] > 0.9
 
@@ -117,7 +117,7 @@ def test_other_packages_attack_the_classifier(name):
 
 
 def code(page: str) -> list[str]:
-    """The blocks of Python on a page."""
+    """Return the Python blocks of a page."""
     return re.findall(r"```python\n(.*?)```", (DOCS / page).read_text(), re.DOTALL)
 
 
@@ -129,7 +129,7 @@ def test_the_loader_on_the_page_gives_views():
 
 
 def test_the_tracker_for_mlflow_on_the_page_is_one(tmp_path, monkeypatch):
-    """Driven against a stand-in: MLflow itself brings a web server and a database along."""
+    """A mock replaces MLflow, which would install a web server and a database."""
     mlflow, names = MagicMock(), {}
     mlflow.search_runs.return_value = []
     monkeypatch.setitem(sys.modules, "mlflow", mlflow)

@@ -1,4 +1,4 @@
-"""Files and folders appear complete or not at all, and a lock lets one process in at a time."""
+"""Files and folders appear complete or not at all, and a lock admits one process at a time."""
 
 import errno
 import fcntl
@@ -48,7 +48,7 @@ def test_a_folder_appears_when_it_is_complete_and_the_first_one_stays(tmp_path):
     assert (tmp_path / "a").stat().st_mode & 0o777 == 0o755
 
 
-def test_files_are_written_with_the_folders_above_them(tmp_path):
+def test_files_are_written_with_their_parent_folders(tmp_path):
     files.write_file(tmp_path / "sub" / "a", b"whole")
     assert (tmp_path / "sub" / "a").read_bytes() == b"whole"
     files.write_json(tmp_path / "new" / "b", {"ü": (1, 2)})
@@ -73,7 +73,7 @@ def test_errors_of_the_disk_name_the_file_and_others_pass(tmp_path):
         raise RuntimeError("out of memory")
 
 
-def test_a_lock_lets_one_in_at_a_time(tmp_path):
+def test_a_lock_admits_one_holder_at_a_time(tmp_path):
     inside, most = [], []
 
     def work(number: int) -> None:
@@ -89,7 +89,7 @@ def test_a_lock_lets_one_in_at_a_time(tmp_path):
     assert most == [1] * 4
 
 
-def test_a_lock_that_another_has_is_busy_until_it_is_free(tmp_path):
+def test_a_lock_is_busy_until_its_holder_releases_it(tmp_path):
     path = tmp_path / "lock"
     with files.lock(path) as first, files.lock(path, timeout=0) as second:
         assert (first, second) == ("held", "busy")
@@ -97,7 +97,7 @@ def test_a_lock_that_another_has_is_busy_until_it_is_free(tmp_path):
         assert third == "held"
 
 
-def test_locks_that_the_system_lacks_are_reported(tmp_path, monkeypatch):
+def test_missing_support_for_locks_is_reported(tmp_path, monkeypatch):
     def refuse(*_: object) -> int:
         raise OSError(errno.ENOLCK, "refused")
 
@@ -113,7 +113,7 @@ def test_only_regular_files_are_read(tmp_path, kind):
     if kind == "folder":
         path.mkdir()
     elif kind == "pipe":
-        os.mkfifo(path)  # to be read for ever, as nobody writes
+        os.mkfifo(path)  # reading it would block forever, because no process writes to it
     elif kind != "missing":
         path.symlink_to("/dev/zero" if kind == "device" else path.name)
     with pytest.raises(OSError, match="file"):

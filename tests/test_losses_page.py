@@ -1,4 +1,4 @@
-"""docs/losses.md shows the presets as they are, and leaves out no equation of the paper."""
+"""docs/losses.md shows the actual presets and every equation of the paper."""
 
 import re
 import subprocess
@@ -18,7 +18,7 @@ def section(title: str) -> str:
     return TEXT.split(f"\n## {title}\n")[1].split("\n## ")[0]
 
 
-def test_every_equation_has_its_row():
+def test_every_equation_has_a_row():
     first_cells = ", ".join(re.findall(r"^\| ([^|]+) \|", section("Equations"), re.MULTILINE)).split(", ")
     numbered = [cell for cell in first_cells if re.fullmatch(r"(Eq\. |S)\d+", cell)]
     assert sorted(numbered) == sorted(
@@ -44,7 +44,7 @@ def test_the_defaults_it_quotes_are_the_defaults():
 
 
 def names_of(title: str, number: int) -> dict[str, Any]:
-    """The names that the section's example defines."""
+    """Return the names that the section's example defines."""
     names: dict[str, Any] = {}
     exec(section(title).split("```python\n")[number].split("```")[0], names)
     return names
@@ -55,7 +55,7 @@ def test_its_example_with_all_views_reaches_every_weight():
     assert all(torch.count_nonzero(parameter.grad) for parameter in model.parameters())
 
 
-def test_its_examples_of_weights_of_ones_own_have_gradients():
+def test_its_examples_of_custom_weights_have_gradients():
     names = names_of("Readings", 1)
     assert all(torch.count_nonzero(names[view].grad) for view in ("z0", "z1", "adversarial"))
 
@@ -74,7 +74,7 @@ def test_its_loop_on_two_ranks_leaves_both_with_the_same_weights(tmp_path):
     code = section("Several ranks").split("```python\n")[1].split("```")[0]
     loop, end, _ = code.partition("dist.destroy_process_group()")
     assert end
-    # Some releases of torch abort now and then when threads of gloo meet the end of the interpreter.
+    # Some releases of torch occasionally abort when threads of gloo are alive at the interpreter's exit.
     leave = (
         "import os\n"
         "torch.save(model.module.state_dict(), f'{dist.get_rank()}.pt')\n"

@@ -1,4 +1,4 @@
-"""Every page of documentation names code, files and headings that exist."""
+"""The code, files and headings that the documentation refers to exist."""
 
 import re
 from pathlib import Path
@@ -17,13 +17,13 @@ def label(value: object) -> str:
 
 
 def links(page: Path) -> list[tuple[str, str]]:
-    """(text, target) of the page's links and images, code blocks left out."""
+    """Return (text, target) of the page's links and images outside code blocks."""
     text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
     return sorted(set(re.findall(r"\[([^\]]*)\]\(([^)\s]+)\)", text)))
 
 
 def anchors(page: Path) -> set[str]:
-    """The names that GitHub gives to the page's headings."""
+    """Return the anchors that GitHub gives to the page's headings."""
     headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
@@ -45,14 +45,14 @@ def test_named_code_exists(page, name, target):
 
 
 @pytest.mark.parametrize(("page", "target"), LINKED, ids=label)
-def test_links_lead_somewhere(page, target):
+def test_links_have_targets(page, target):
     path, _, anchor = target.partition("#")
     linked = page.parent / path if path else page
     assert linked.exists(), f"{label(page)} links to {target}"
     assert not anchor or anchor in anchors(linked), f"{label(page)} links to {target}"
 
 
-def test_no_image_is_left_over():
+def test_every_image_is_used():
     shown = {(page.parent / target).resolve() for page, target in LINKED}
     assert {path for path in (DOCS / "images").iterdir() if path.resolve() not in shown} == set()
 

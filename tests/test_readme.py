@@ -13,7 +13,7 @@ TEXT = (ROOT / "README.md").read_text()
 
 
 def block(language: str, opening: str) -> str:
-    """The code block of this language that begins so."""
+    """Return the code block of this language with this beginning."""
     (found,) = re.findall(rf"```{language}\n({re.escape(opening)}.*?)```", TEXT, re.DOTALL)
     return found
 

@@ -1,4 +1,4 @@
-"""A release: sdist and wheel are built, the wheel works, and the workflow calls what there is."""
+"""A release: sdist and wheel are built, the wheel works, and the CI workflow calls existing targets."""
 
 import os
 import re
@@ -26,7 +26,7 @@ def output(*words: object, **options: object) -> str:
 
 @pytest.mark.slow
 def test_the_wheel_works_in_an_empty_environment_without_a_network(tmp_path):
-    """Its dependencies are those of this environment; intnacl itself is not in it."""
+    """The dependencies are those of this environment, without intnacl itself."""
     pytest.importorskip("build")
     source, built, place = tmp_path / "source", tmp_path / "dist", tmp_path / "environment"
     source.mkdir()
@@ -54,7 +54,7 @@ def test_the_wheel_works_in_an_empty_environment_without_a_network(tmp_path):
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     packages = output(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip()
     output(python, "-m", "pip", "install", "--no-index", "--no-deps", wheel, env=environment)
-    # A plain line in a .pth file: editable installations there, as intnacl's, are not seen through it.
+    # A plain path in a .pth file does not expose editable installations there, such as that of intnacl.
     (Path(packages) / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
     empty = tmp_path / "empty"
     empty.mkdir()
@@ -62,7 +62,7 @@ def test_the_wheel_works_in_an_empty_environment_without_a_network(tmp_path):
     assert printed.endswith("the smoke test passed\n")
 
 
-def test_the_workflow_calls_what_there_is():
+def test_the_workflow_calls_existing_targets():
     yaml = pytest.importorskip("yaml")
     jobs = yaml.safe_load((ROOT / ".github" / "workflows" / "check.yml").read_text())["jobs"]
     lines = "\n".join(step.get("run", "") for job in jobs.values() for step in job["steps"])

@@ -1,4 +1,4 @@
-"""README's figures, the tables, the page of claims and Figure 1 are what the runs in results/ give."""
+"""README's figures, the tables, the page of claims and Figure 1 agree with the runs in results/."""
 
 import io
 import json
@@ -35,7 +35,7 @@ def views(page) -> dict[str, FilledTable]:
 
 
 def with_another_value(view: FilledTable, points: float) -> FilledTable:
-    """The view with its first figure changed."""
+    """Return the table with its first figure changed."""
     cell = view.cells[0][0]
     seed = next(iter(cell.values))
     changed = replace(cell, values={**cell.values, seed: cell.values[seed] + points})
@@ -59,7 +59,7 @@ def test_the_tables_are_the_records_and_claims_are_judged_by_them(page, views, p
     assert page.between(claims, page.claims(page.results()[1])) == claims
 
 
-def test_the_table_by_seed_has_every_run():
+def test_the_table_by_seed_lists_every_run():
     text = (ROOT / "docs" / "reproduction_log.md").read_text(encoding="utf-8")
     first = text[text.index("| loss | seed |") :].partition("\n\n")[0].splitlines()[2:]
     shown = {tuple(line.replace(" ", "").split("|")[2:-1]) for line in first}
@@ -81,7 +81,7 @@ def test_a_figure_of_fewer_seeds_says_so(page, views):
     assert page.line(view, 0).count("n = ") == len(fewer)
 
 
-def test_every_finished_run_is_whole(views):
+def test_every_finished_run_is_complete(views):
     folders = sorted((ROOT / "results" / "runs").iterdir())
     assert folders
     for folder in folders:
@@ -95,7 +95,7 @@ def test_every_finished_run_is_whole(views):
     assert {folder.name for folder in folders} <= known
 
 
-def test_the_check_of_table_4_is_all_there():
+def test_the_check_of_table_4_is_complete():
     views, runs = read_cells(ROOT / "results" / "tinyimagenet-20")
     assert len(runs) == 12
     assert [name for name, run in runs.items() if run.result is None] == []
@@ -103,7 +103,7 @@ def test_the_check_of_table_4_is_all_there():
 
 
 def opened(png: bytes) -> tuple[str, np.ndarray]:
-    """The values that a figure holds, and its pixels."""
+    """Return the values in a figure's metadata, and its pixels."""
     image = Image.open(io.BytesIO(png))
     return image.text["values"], np.asarray(image.convert("RGB").resize((736, 304)), dtype=float)
 
@@ -113,6 +113,6 @@ def test_the_figure_is_the_records(page, views):
     drawn, drawn_pixels = opened(page.figure(views["figure1"]))
     assert drawn == kept
     assert page.values(with_another_value(views["figure1"], 0.02)) != kept
-    # Versions of matplotlib set text a little differently; an image of something else is further away.
+    # Versions of matplotlib render text slightly differently, but another image would differ much more.
     assert np.corrcoef(drawn_pixels.ravel(), kept_pixels.ravel())[0, 1] > 0.4
     assert np.corrcoef(drawn_pixels[:, ::-1].ravel(), kept_pixels.ravel())[0, 1] < 0.2

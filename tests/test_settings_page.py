@@ -1,4 +1,4 @@
-"""The page of settings has every setting, as the program has it now."""
+"""The page of settings lists every setting with its present default and meaning."""
 
 import runpy
 from pathlib import Path
@@ -14,7 +14,7 @@ def test_every_setting_has_a_row():
     assert [name for name in SETTINGS if f"| `{name}` |" not in TEXT] == []
 
 
-def test_the_page_is_what_its_program_writes():
+def test_the_page_is_up_to_date():
     assert runpy.run_path(str(DOCS / "draw_settings.py"))["page"]() == TEXT
 
 

@@ -1,4 +1,4 @@
-"""The tree keeps its promises: one-way imports between rooms, and documented public names."""
+"""The structure of the package: one-way imports between rooms, and documented public names."""
 
 import ast
 import sys
@@ -45,7 +45,7 @@ def test_imports_point_one_way(path):
 
 
 def public_definitions(tree: ast.Module | ast.ClassDef) -> list[ast.FunctionDef | ast.ClassDef]:
-    """Functions and classes, and their public methods, that no underscore hides."""
+    """Return the public functions and classes, and the public methods of the classes."""
     found = []
     for node in tree.body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
@@ -62,7 +62,7 @@ def test_public_names_are_documented(path):
         assert ast.get_docstring(node), f"{name_of(path)}.{node.name} has no docstring"
 
 
-def test_losses_import_torch_alone():
+def test_losses_only_import_torch():
     allowed = {"torch", "intnacl", *sys.stdlib_module_names}
     for path in (SRC / "losses").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):

@@ -1,4 +1,4 @@
-"""Type checkers refuse wrong calls of the loss, and know what right ones return."""
+"""Type checkers refuse wrong calls of the loss, and know the return types of right ones."""
 
 import json
 import subprocess
@@ -43,14 +43,14 @@ def printed(*words: str) -> str:
 
 
 def mypy(file: Path) -> set[int]:
-    """The lines that mypy refuses."""
+    """Return the lines that mypy refuses."""
     cache = f"--cache-dir={ROOT / '.mypy_cache'}"
     out = printed("mypy", "--strict", cache, "--config-file=", str(file))
     return {int(line.split(":")[1]) for line in out.splitlines() if ": error: " in line}
 
 
 def pyright(file: Path) -> set[int]:
-    """The lines that pyright refuses, in the distribution that brings its own interpreter."""
+    """Return the lines that pyright refuses; basedpyright includes the Node.js that pyright needs."""
     settings = {"typeCheckingMode": "standard", "extraPaths": [str(ROOT / "src")]}
     (file.parent / "pyrightconfig.json").write_text(json.dumps(settings))
     out = printed("basedpyright", "--outputjson", "--pythonpath", sys.executable, "-p", str(file.parent))
@@ -59,7 +59,7 @@ def pyright(file: Path) -> set[int]:
 
 
 @pytest.mark.parametrize("checker", [mypy, pyright])
-def test_type_checkers_refuse_wrong_calls_alone(checker, tmp_path):
+def test_type_checkers_only_refuse_wrong_calls(checker, tmp_path):
     file = tmp_path / "calls.py"
     for text, refused in ((GOOD, set()), (BAD, set(range(5, 15)))):
         file.write_text(text)

@@ -1,4 +1,4 @@
-"""A run on digits that takes seconds, trained and measured once a session; tests work on copies of it."""
+"""A run on digits that takes seconds, trained and measured once per session; tests work on copies of it."""
 
 import atexit
 import json
@@ -46,7 +46,7 @@ def config(**changes: object) -> RunConfig:
 def trained_original() -> Path:
     folder = Path(tempfile.mkdtemp(prefix="intnacl-tiny-")) / "run"
     atexit.register(shutil.rmtree, folder.parent, ignore_errors=True)
-    with redirect_stdout(None):  # or the first test would find it in its own output
+    with redirect_stdout(None):  # or the first test would capture these lines
         assert pretrain(config(), RunFolder(folder), HERE, Stop()) is None
     return folder
 
@@ -60,12 +60,12 @@ def measured_original() -> Path:
 
 
 def trained(tmp_path: Path, **changes: object) -> Run:
-    """A copy of the trained run, nothing of it measured, as if begun with changes of its configuration."""
+    """Return an unmeasured copy of the trained run, as if started with a changed configuration."""
     return _copy(trained_original(), tmp_path / "run", changes)
 
 
 def measured(tmp_path: Path, **changes: object) -> Run:
-    """A copy of the run with everything measured that its configuration asked for before any changes."""
+    """Return a copy of the run, measured as configured before the changes, with a changed configuration."""
     return _copy(measured_original(), tmp_path / "run", changes)
 
 
@@ -77,13 +77,13 @@ def _copy(original: Path, folder: Path, changes: dict[str, object]) -> Run:
 
 
 def forbid_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let whatever measures fail."""
+    """Let every evaluator fail."""
     for name in ("probe.fit", "knn.score", "hcl_probe.evaluate", "robustness.verdicts"):
         monkeypatch.setattr(f"intnacl.evaluation.{name}", None)
 
 
 def edit_measurements(run: Run, pattern: str, change: Callable[[dict[str, Any]], object]) -> None:
-    """Change stored measurements as an earlier version might have written them, without a checksum."""
+    """Change stored measurements to what an earlier version might have written, without a checksum."""
     for path in run.folder.measurements.glob(pattern):
         content = json.loads(path.read_text())
         del content["checksum"]
@@ -94,7 +94,7 @@ def edit_measurements(run: Run, pattern: str, change: Callable[[dict[str, Any]],
 def write_images(
     root: Path, *, side: int = 8, classes: tuple[str, ...] = ("cat", "dog"), count: int = 6
 ) -> str:
-    """A `folder:` data set of random images; its name."""
+    """Write a `folder:` data set of random images, and return its name."""
     draw = np.random.default_rng(0)
     for split in ("train", "test"):
         for name in classes or (".",):

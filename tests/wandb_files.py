@@ -1,4 +1,4 @@
-"""Weights & Biases offline: an environment that leaves network and home alone, and what it wrote."""
+"""Weights & Biases offline: an environment without network and home, and readers of its files."""
 
 import json
 import socket
@@ -13,7 +13,7 @@ BLOCK, HEADER = 2**15, 7  # of LevelDB's log format, in which W&B writes its rec
 
 @contextmanager
 def offline(folder: Path) -> Iterator[dict[str, str]]:
-    """Gives environment variables; at the end, W&B has not called the network or written to the home."""
+    """Yield environment variables; at the end, check that W&B used neither the network nor the home."""
     home = folder / "home"
     home.mkdir(exist_ok=True)
     with socket.create_server(("127.0.0.1", 0)) as proxy:
@@ -31,11 +31,11 @@ def offline(folder: Path) -> Iterator[dict[str, str]]:
             raise AssertionError("W&B called the network")
         except BlockingIOError:
             pass
-    assert list(home.rglob("*wandb*")) == []  # other packages keep caches there
+    assert list(home.rglob("*wandb*")) == []  # caches of other packages are allowed
 
 
 def records(file: Path) -> Iterator[Any]:
-    """The records of a .wandb file."""
+    """Yield the records of a .wandb file."""
     from wandb.proto.wandb_internal_pb2 import Record
 
     data, at, record = file.read_bytes(), HEADER, b""
@@ -52,7 +52,7 @@ def records(file: Path) -> Iterator[Any]:
 
 
 def read_run(file: Path) -> tuple[str, dict[str, Any], dict[int, dict[str, Any]], dict[str, Any]]:
-    """The run's id and settings, its figures by step, and its summary."""
+    """Return the run's id and settings, its figures by step, and its summary."""
     name, settings, history, summary = "", {}, {}, {}
     for record in records(file):
         if record.HasField("run"):
@@ -65,11 +65,11 @@ def read_run(file: Path) -> tuple[str, dict[str, Any], dict[int, dict[str, Any]]
 
 
 def _values(items: Any) -> dict[str, Any]:
-    """Ours; W&B's own begin with an underscore."""
+    """Return our values; those of W&B begin with an underscore."""
     named = {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in items}
     return {key: value for key, value in named.items() if not key.startswith("_")}
 
 
 def runs(folder: Path) -> list[Path]:
-    """The .wandb files of a run's folder, the oldest first."""
+    """Return the .wandb files of a run's folder, the oldest first."""
     return sorted(folder.glob("wandb/offline-run-*/*.wandb"), key=lambda file: file.stat().st_mtime_ns)

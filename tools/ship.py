@@ -1,13 +1,13 @@
-"""Make a run one of the encoders that come with the package, as a maintainer does before a release.
+"""Add a run to the encoders that ship with the package; for maintainers, before a release.
 
     python tools/ship.py runs/digits/intnacl-seed0 digits-intnacl --work runs/shipped/digits-intnacl
 
 The encoder's matrices are rounded to bfloat16, which halves its file; norms and biases stay float32. The
-rounded encoder is a run of its own in the folder `--work`, where everything that its configuration asks for
-is measured anew: the figures that ship are those of the weights that ship. Other measurements, such as
-AutoAttack, are made there by the usual commands; then the same call packs them too. A large file is kept in
-pieces, which are joined when it is loaded. tests/runs/test_shipped.py compares its features with those that
-are noted here.
+rounded encoder is a separate run in the folder `--work`, where everything that its configuration asks for is
+measured again, so that the shipped figures are those of the shipped weights. Other measurements, such as
+AutoAttack, can be made there by the usual commands; the same call then packs them too. A large file is kept
+in pieces, which are joined when it is loaded. The script also writes reference features, by which
+tests/runs/test_shipped.py checks the shipped encoder.
 """
 
 import argparse
@@ -38,7 +38,7 @@ from intnacl.training.stop import Stop
 REFERENCES = Path(__file__).parents[1] / "tests" / "runs" / "shipped"
 LARGEST = 16 * 2**20  # bytes of a file
 SAME = 0.999  # the least cosine of an image's features before and after rounding
-CORNERS = ((0, 0), (120, 200), (240, 400), (360, 560))  # of the crops of a photograph: y, x
+CORNERS = ((0, 0), (120, 200), (240, 400), (360, 560))  # (y, x) of the crops of a photograph
 
 
 def main() -> None:
@@ -47,9 +47,9 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("run", type=Path, help="a finished run")
-    parser.add_argument("name", help="the name that it ships under")
-    parser.add_argument("--work", type=Path, help="the folder of the rounded run; RUN-shipped by default")
-    parser.add_argument("--root", help="the data folder, if not the run's own")
+    parser.add_argument("name", help="the name of the shipped encoder")
+    parser.add_argument("--work", type=Path, help="the folder of the rounded run; by default RUN-shipped")
+    parser.add_argument("--root", help="the data folder; by default the run's own")
     parser.add_argument("--device", default="auto")
     given = parser.parse_args()
     work = RunFolder(given.work or given.run.with_name(f"{given.run.name}-shipped"))
@@ -64,7 +64,7 @@ def main() -> None:
 
 
 def round_run(run: Run, out: RunFolder) -> None:
-    """Write a run with the same training and a rounded encoder, of which nothing is measured yet."""
+    """Write a run with the same training and a rounded encoder, without measurements."""
     state = {key: rounded(value) for key, value in clean_state(run.encoder).items()}
     content = encoder_file(state, encoder_header(run.encoder.config, run.image_size, run.trained_on))
     images = run.images.labelled(run.config.dataset).queries.images[:1000]
@@ -73,7 +73,7 @@ def round_run(run: Run, out: RunFolder) -> None:
     cosines = torch.cosine_similarity(before, extract(run.encoder, images, device=run.device))
     show(f"rounded to bfloat16: the least cosine of an image's features is {float(cosines.min()):.5f}")
     if not float(cosines.min()) > SAME:
-        raise InputError(f"features of {run.folder} are not the same in bfloat16.")
+        raise InputError(f"the features of {run.folder} change too much in bfloat16.")
     out.begin(replace(run.config, root=None))
     for file in (run.folder.log, run.folder.head):
         if file.exists():
@@ -82,12 +82,12 @@ def round_run(run: Run, out: RunFolder) -> None:
 
 
 def rounded(value: Tensor) -> Tensor:
-    """Return a matrix or kernel in bfloat16, and anything else as it is."""
+    """Return a matrix or kernel in bfloat16, and any other tensor unchanged."""
     return value.to(torch.bfloat16) if value.is_floating_point() and value.ndim > 1 else value
 
 
 def write_encoder(content: bytes, path: Path, *, largest: int | None = None) -> None:
-    """Write an encoder's file beside its checksum, in pieces where it is larger than `largest`."""
+    """Write an encoder's file and its checksum, in pieces if it is larger than `largest`."""
     line = f"{hashlib.sha256(content).hexdigest()}  {path.name}\n"
     write_file(checksum_file(path), line.encode())
     if largest is None or len(content) <= largest:
@@ -98,7 +98,7 @@ def write_encoder(content: bytes, path: Path, *, largest: int | None = None) -> 
 
 
 def pack(run: Run, name: str, shipped: Path, *, largest: int = LARGEST) -> Path:
-    """Write a measured run as the folder of a shipped encoder, in place of a former one, and return that."""
+    """Write a measured run to the folder of a shipped encoder, replacing a former one; return the folder."""
     result = without_folders(Overview(run).result())
     folder = shipped / name
     shipped.mkdir(parents=True, exist_ok=True)
@@ -120,7 +120,7 @@ def pack(run: Run, name: str, shipped: Path, *, largest: int = LARGEST) -> Path:
 
 
 def write_reference(encoder: Encoder, path: Path) -> None:
-    """Write the features of `photographs`."""
+    """Write the encoder's features of `photographs` as a reference."""
     from safetensors.torch import save
 
     with torch.no_grad():

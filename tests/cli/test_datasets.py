@@ -1,4 +1,4 @@
-"""`datasets` as a user meets it."""
+"""`datasets` as a user calls it."""
 
 import contextlib
 from pathlib import Path
@@ -24,7 +24,7 @@ def test_datasets_lists_names_sizes_and_the_place_of_files(tmp_path):
         assert word in result.stdout
 
 
-def test_without_out_each_picture_has_a_name_of_its_own_below_runs(tmp_path, capsys):
+def test_without_out_each_picture_gets_its_own_name_below_runs(tmp_path, capsys):
     written = []
     with contextlib.chdir(tmp_path):
         for words in ("--rows 4", "--rows 5", "--rows 4", "--rows 4 --split test"):
@@ -38,7 +38,7 @@ def test_without_out_each_picture_has_a_name_of_its_own_below_runs(tmp_path, cap
 
 
 def columns_of(monkeypatch: pytest.MonkeyPatch, *words: str) -> dict[str, Tensor]:
-    """What `datasets show` draws."""
+    """Return the columns that `datasets show` draws."""
     drawn: list[dict[str, Tensor]] = []
     monkeypatch.setattr(gallery, "draw_gallery", lambda columns, captions: drawn.append(columns))
     monkeypatch.setattr(gallery, "save_gallery", lambda figure, out: None)
@@ -59,16 +59,16 @@ def test_the_untrained_adversarial_view_is_that_of_the_first_step(monkeypatch):
     torch.testing.assert_close(columns["adversarial"], seen[0][-6:], rtol=0, atol=1e-6)
 
 
-def test_a_trained_encoder_makes_views_of_its_own(tmp_path, monkeypatch):
+def test_a_trained_encoder_has_its_own_adversarial_views(tmp_path, monkeypatch):
     folder = trained(tmp_path).folder
     words = ("--rows", "6", "--eps", "0.1")
     own, untrained = columns_of(monkeypatch, *words, "--run", str(folder)), columns_of(monkeypatch, *words)
     assert torch.equal(own["anchor"], untrained["anchor"])
     assert (own["adversarial"] != untrained["adversarial"]).any()
-    must_refuse(trained_encoder, folder, 32, r"was trained on 8×8 images, but these have side 32: .*--size 8")
+    must_refuse(trained_encoder, folder, 32, r"was trained on 8×8 images, but these are 32×32: .*--size 8")
 
 
-def test_datasets_show_draws_the_views_that_training_takes(monkeypatch):
+def test_datasets_show_draws_the_views_of_training(monkeypatch):
     columns = columns_of(monkeypatch, "--rows", "4")
     assert list(columns)[-2:] == ["adversarial", "change × 33"]
     change = (columns["adversarial"] - columns["anchor"]).abs().amax()
@@ -81,7 +81,7 @@ def test_datasets_show_draws_the_views_that_training_takes(monkeypatch):
     assert torch.equal(named["anchor"], shown["original"] / 255)
 
 
-def test_datasets_show_names_wrong_wishes(monkeypatch, tmp_path):
+def test_datasets_show_names_wrong_values(monkeypatch, tmp_path):
     for words, message in {
         ("--eps", "8"): r"eps=8\.0 is out of range",
         ("--rows", "100000"): "rows=100000 must be a whole number from 1 to 250",

@@ -1,4 +1,4 @@
-"""Flags become dotted settings; what was not given stays out."""
+"""Flags become dotted settings; flags that are not given are left out."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from intnacl.runs.config import FLAGS
 from intnacl.runs.resolve import resolve
 
 
-def test_flags_are_settings_and_what_was_not_given_is_left_out():
+def test_flags_are_settings_and_flags_not_given_are_left_out():
     assert Flags().overrides == {}
     given = Flags(dataset="cifar10", root=Path("/data"), seed=0, epochs=3, lam=0.25).overrides
     assert given == {"dataset": "cifar10", "root": "/data", "seed": 0, "train.epochs": 3, "loss.lam": 0.25}
@@ -20,7 +20,7 @@ def test_flags_are_settings_and_what_was_not_given_is_left_out():
     assert (changed.loss.num_positives, changed.loss.lam, changed.loss.alpha) == (3, 0.2, 2)
 
 
-def test_set_comes_last_and_wins():
+def test_set_overrides_other_flags():
     given = Flags(lr=1.0, set_=("train.lr=2", "loss.nacl=a=b")).overrides
     assert given == {"train.lr": "2", "loss.nacl": "a=b"}
     with pytest.raises(InputError, match=r"--set 'train\.lr' must be KEY=VALUE"):

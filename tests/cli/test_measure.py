@@ -1,4 +1,4 @@
-"""The commands on a trained run as a user meets them."""
+"""The commands on a trained run as a user calls them."""
 
 import inspect
 import json
@@ -13,7 +13,7 @@ from tiny_run import trained, write_images
 
 
 def done(*words: object) -> str:
-    """What a command that ends well prints."""
+    """Return the output of a command that succeeds."""
     result = intnacl(*words)
     assert result.returncode == 0, result.stderr
     return result.stdout
@@ -40,7 +40,7 @@ def test_one_run_from_the_command_line_to_an_export(tmp_path):
     assert done("export", out, "--out", exported) == f"written: {exported / 'encoder.safetensors'}\n"
 
 
-def test_a_radius_that_is_no_number_is_named():
+def test_a_radius_that_is_not_a_number_is_named():
     refused = intnacl("attack", "RUN", "--eps", "8/z")
     assert refused.returncode != 0
     assert "'8/z' is not a number such as 0.002, 1e-3 or 8/255" in refused.stdout + refused.stderr
@@ -55,7 +55,7 @@ def test_a_radius_that_is_no_number_is_named():
         ("embed", {"dataset": "digits", "split": "test", "out": Path("x.npz")}),
     ],
 )
-def test_flags_reach_what_a_command_does(command, flags, monkeypatch):
+def test_flags_reach_the_body_of_the_command(command, flags, monkeypatch):
     name, calls = f"{command}_command", []
     signature = inspect.signature(getattr(commands, name))
     monkeypatch.setattr(commands, name, lambda *given: calls.append(signature.bind(*given).arguments))
@@ -86,7 +86,7 @@ def test_a_share_of_labels_and_pictures_from_the_command_line(tmp_path):
     assert [row.split(",")[0] for row in rows] == [f"{number}.png" for number in range(6)]
     refused = intnacl("finetune", run, "--labels", "0.1")
     assert refused.returncode == 2
-    assert "labels='0.1' is no share of the labels" in refused.stderr
+    assert "labels='0.1' is not a share of the labels" in refused.stderr
 
 
 def test_flags_of_probe_are_settings_of_the_probe(monkeypatch):

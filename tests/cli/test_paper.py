@@ -1,4 +1,4 @@
-"""`reproduce` and `report`: what becomes of their flags; tests/experiments runs them from end to end."""
+"""`reproduce` and `report`: their flags; tests/paper runs them from end to end."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from intnacl.paper.reproduce import Selection
 def asked(
     monkeypatch: pytest.MonkeyPatch, *words: str, ending: tuple[str | None, int] = (None, 0)
 ) -> tuple[Selection, int]:
-    """The request that `intnacl reproduce` makes of these words, and the exit code of such an ending."""
+    """Return the request that `intnacl reproduce` makes of these words, and the exit code for this ending."""
     requests = []
     monkeypatch.setattr(reproduce, "reproduce", lambda request: requests.append(request) or ending)
     with pytest.raises(SystemExit) as ended:
@@ -37,11 +37,11 @@ def test_flags_become_a_request(monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("ending", "code"), [((None, 0), 0), (("time", 0), 0), ((None, 2), 1), (("terminate", 2), 75)]
 )
-def test_the_exit_code_tells_how_it_ended(ending, code, monkeypatch):
+def test_the_exit_code_depends_on_the_ending(ending, code, monkeypatch):
     assert asked(monkeypatch, "--all", ending=ending)[1] == code
 
 
-def test_a_report_lies_in_its_results_unless_told(monkeypatch, capsys):
+def test_a_report_is_written_to_its_results_folder_by_default(monkeypatch, capsys):
     monkeypatch.setattr(report, "write_report", lambda results, out: [results, out])
     app(["report", "mine"], result_action="return_value")
     app(["report", "mine", "--out", "there"], result_action="return_value")

@@ -1,4 +1,4 @@
-"""The program: it shows its commands at once, and its ends are clear."""
+"""The program: its help is fast, and its errors are clear."""
 
 import errno
 import os
@@ -14,12 +14,12 @@ from intnacl.cli import app, main, program
 from intnacl.errors import InputError, LostRankError
 from tiny_run import write_images
 
-FULL = "out of memory: ask for less, or take a machine with more."
+FULL = "out of memory: lower the batch size, or use a machine with more memory."
 COMMANDS = [name for name in app if not name.startswith("-")]
 
 
 def python(code: str) -> None:
-    """Code that ends well in a process of its own."""
+    """Run code in a new process, and check that it succeeds."""
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert result.returncode == 0, result.stderr
 
@@ -66,9 +66,9 @@ def _fail_with(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
         (LostRankError("rank 1"), 1, "rank 1"),
         (MemoryError(), 1, FULL),
         (PermissionError(errno.EACCES, "Permission denied", "/secret"), 1,
-         "/secret: Permission denied: take another place (--out, --root)."),
+         "/secret: Permission denied: choose another place (--out, --root)."),
         (OSError(errno.EROFS, "Read-only file system"), 1,
-         "Read-only file system: take another place (--out, --root)."),
+         "Read-only file system: choose another place (--out, --root)."),
         (RuntimeError("Storage size calculation overflowed with sizes=[9]"), 1, FULL),
     ],
 )  # fmt: skip
@@ -107,7 +107,7 @@ def test_an_error_for_the_user_is_one_line(
          "--rows: '0.5' is not a whole number. `intnacl datasets show --help` shows how."),
     ],
 )  # fmt: skip
-def test_wrong_words_are_one_line_with_a_remedy(words, line, monkeypatch, capsys):
+def test_wrong_arguments_give_one_line_with_a_remedy(words, line, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["intnacl", *shlex.split(words)])
     monkeypatch.setattr(program, "show_warnings_once", lambda: None)
     with pytest.raises(SystemExit) as ended:
@@ -126,7 +126,7 @@ def test_an_error_of_the_program_keeps_its_traceback(monkeypatch):
         _fail_with(FileNotFoundError(errno.ENOENT, "missing", "template"), monkeypatch)
 
 
-def test_a_closed_pipe_ends_it_without_a_word():
+def test_a_closed_pipe_ends_the_program_silently():
     words = [sys.executable, "-m", "intnacl", "reproduce", "--dry-run", "--all"]  # more than a pipe holds
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         process.stdout.read(1)
@@ -135,7 +135,7 @@ def test_a_closed_pipe_ends_it_without_a_word():
     assert process.returncode == 1
 
 
-def test_public_names_are_loaded_when_they_are_asked_for():
+def test_public_names_are_loaded_on_first_use():
     python(
         "import sys, intnacl; assert 'torch' not in sys.modules; assert 'IntNaClLoss' in dir(intnacl);"
         "from intnacl import IntNaClLoss; assert IntNaClLoss.__module__ == 'intnacl.losses.integrated';"
@@ -145,7 +145,7 @@ def test_public_names_are_loaded_when_they_are_asked_for():
     )
 
 
-def test_the_loss_and_its_views_need_none_of_the_larger_packages():
+def test_the_loss_and_its_views_only_need_torch():
     python(
         "import sys\n"
         "for name in 'safetensors sklearn matplotlib rich cyclopts PIL jinja2 torchvision timm'.split():\n"
@@ -173,7 +173,7 @@ def test_any_name_of_a_folder_is_trained_on_and_shown_without_terminal_codes(tmp
 
 @pytest.mark.parametrize(("given", "expected"), [({}, "400"), ({"OMP_WAIT_POLICY": "ACTIVE"}, None)])
 def test_waiting_threads_sleep_soon_unless_the_user_says_otherwise(monkeypatch, given, expected):
-    """It is set before torch is loaded, and whatever the command starts inherits it."""
+    """The variable is set before torch is loaded, and processes that the command starts inherit it."""
     for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"):
         monkeypatch.delenv(name, raising=False)
     code = "import os, sys; from intnacl.cli import main; sys.argv = ['intnacl', '--help']\n"

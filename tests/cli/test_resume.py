@@ -1,4 +1,4 @@
-"""Whole runs from the command line: killed, stopped, told to go on, on one process and on two ranks."""
+"""Whole runs from the command line: killed, stopped and resumed, in one process and on two ranks."""
 
 import os
 import random
@@ -32,7 +32,7 @@ def whole_on_two(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def finish_well(process: subprocess.Popen[str]) -> str:
-    """What a run printed that ends with exit code 0."""
+    """Return the output of a run that ends with exit code 0."""
     code, text = finish(process)
     assert code == 0, text
     return text
@@ -52,7 +52,7 @@ def test_a_run_folder_is_the_whole_record(whole):
 
 
 def killed_and_resumed(out: Path, whole: Path, kills: int) -> None:
-    """SIGKILL a run at random moments, the first before, the others while it trains; then let it end."""
+    """SIGKILL a run at random moments, first before and then during training; then let it finish."""
     draw, begun = random.Random(), (out / "config.json").exists
     for number in range(kills):
         process, step = start(out), 10 * number // kills
@@ -81,7 +81,7 @@ def test_sigterm_saves_prints_the_command_and_exits_75(tmp_path, whole):
     code, text = finish(process)
     assert code == 75, text
     assert "stopped (terminate)" in text
-    assert "go on with: python -m intnacl pretrain --preset intnacl" in text
+    assert "resume with: python -m intnacl pretrain --preset intnacl" in text
     assert text.rstrip().endswith(f"--max-minutes 60 --out {out}")
     assert not (out / "encoder.safetensors").exists()
     code, text = finish(start(out))
@@ -121,7 +121,7 @@ def test_with_max_restarts_the_run_resumes_by_itself(tmp_path, whole_on_two):
     assert log(out) == log(whole_on_two)
 
 
-def test_a_run_goes_on_with_as_many_ranks_as_it_was_begun_with(tmp_path, whole_on_two):
+def test_a_run_resumes_on_as_many_ranks_as_it_started_with(tmp_path, whole_on_two):
     out, tracked = tmp_path / "run", ("train.trackers=tensorboard,wandb",)
     with offline(tmp_path) as environment:
         finish_well(start(out, *tracked, "--max-minutes", "0", ranks=2, **environment))
@@ -129,7 +129,7 @@ def test_a_run_goes_on_with_as_many_ranks_as_it_was_begun_with(tmp_path, whole_o
     code, text = finish(start(out))
     assert code == 2
     assert f"{out} was trained on 2 ranks, and this command has 1. " in text
-    assert "go on with 2 (torchrun --nproc-per-node), or take another --out" in text
+    assert "resume with 2 (torchrun --nproc-per-node), or choose another --out" in text
     with offline(tmp_path) as environment:
         finish_well(start(out, *tracked, ranks=2, **environment))
     assert encoder(out) == encoder(whole_on_two)
@@ -142,17 +142,17 @@ def test_a_run_goes_on_with_as_many_ranks_as_it_was_begun_with(tmp_path, whole_o
     assert len(list((out / "tensorboard").iterdir())) == 1
 
 
-def test_with_synchronised_norms_it_goes_on_with_any_number(tmp_path):
+def test_with_synchronised_norms_a_run_resumes_on_any_number_of_ranks(tmp_path):
     out, sync = tmp_path / "run", "encoder.sync=true"
     finish_well(start(out, sync, "--max-minutes", "0", ranks=2))
     assert newest_step(out) == 2
-    told = "was trained on 2 ranks, and this command has 1: the run goes on"
+    told = "was trained on 2 ranks, and this command has 1: the run resumes"
     assert told in finish_well(start(out, sync))
     assert [row["ranks"] for row in records(out / "log.jsonl")] == [1, 1]
 
 
 @pytest.mark.slow
-def test_sigterm_to_torchrun_saves_and_the_same_command_goes_on(tmp_path, whole_on_two):
+def test_sigterm_to_torchrun_saves_and_the_same_command_resumes(tmp_path, whole_on_two):
     out = tmp_path / "run"
     process = start(out, ranks=2)
     wait_until(lambda: newest_step(out) > 0, process)
@@ -160,7 +160,7 @@ def test_sigterm_to_torchrun_saves_and_the_same_command_goes_on(tmp_path, whole_
     code, text = finish(process)
     assert code != 0
     assert "stopped (terminate)" in text
-    assert "go on with: torchrun --nproc-per-node 2 -m intnacl pretrain" in text
+    assert "resume with: torchrun --nproc-per-node 2 -m intnacl pretrain" in text
     code, text = finish(start(out, ranks=2))
     assert code == 0, text
     assert encoder(out) == encoder(whole_on_two)

@@ -1,4 +1,4 @@
-"""Streamed runs in processes of their own: killed, resumed, on two ranks, and with workers that die."""
+"""Streamed runs in separate processes: killed, resumed, and with workers that die."""
 
 import os
 import random
@@ -19,7 +19,7 @@ Start = Callable[..., subprocess.Popen[str]]
 
 @pytest.fixture(scope="module")
 def streamed(tmp_path_factory: pytest.TempPathFactory) -> Start:
-    """Begins a run on random crops of JPEGs in shards: 16 updates, a checkpoint every other one."""
+    """Return a function that starts a run on shards of JPEGs: 16 updates, a checkpoint every second."""
     folder = tmp_path_factory.mktemp("shards")
     name = write_shards(folder, 200)
 
@@ -41,7 +41,7 @@ def whole(streamed: Start, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def decoders(process: subprocess.Popen[str]) -> list[int]:
-    """The worker processes of a run."""
+    """Return the process ids of a run's workers."""
     return [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
 
 
@@ -54,7 +54,7 @@ def is_alive(pid: int) -> bool:
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("kills", [2, pytest.param(20, marks=pytest.mark.slow)])
-def test_killed_at_random_moments_it_ends_in_the_same_bytes_and_leaves_no_process(
+def test_a_run_killed_at_random_moments_ends_in_the_same_bytes_and_leaves_no_process(
     tmp_path, streamed, whole, kills
 ):
     out, draw = tmp_path / "run", random.Random()
@@ -83,7 +83,7 @@ IMAGENET = (
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_the_imagenet_recipe_resumes_to_the_same_bytes(tmp_path):
-    """On 200 photographs of 500×375 at 224 pixels, 24 updates of its ResNet-50, a quarter as wide."""
+    """On 200 photographs of 500×375 at 224 pixels: 24 updates of its ResNet-50 at a quarter of the width."""
     name = write_shards(tmp_path / "shards", 200, size=(500, 375))
     narrow = ("encoder.width=16", "--dataset", name, "--root", str(tmp_path / "root"))
     whole, out = tmp_path / "whole", tmp_path / "run"
@@ -104,7 +104,7 @@ def test_the_imagenet_recipe_resumes_to_the_same_bytes(tmp_path):
     assert log(out)[-1]["step"] == 24
 
 
-def test_a_dead_worker_is_named_and_the_run_goes_on(tmp_path, streamed, whole):
+def test_a_dead_worker_is_named_and_the_run_can_be_resumed(tmp_path, streamed, whole):
     out = tmp_path / "run"
     process = streamed(out)
     wait_until(lambda: newest_step(out) > 0 and len(decoders(process)) == 2, process)
@@ -122,7 +122,7 @@ def test_a_dead_worker_is_named_and_the_run_goes_on(tmp_path, streamed, whole):
 
 
 def memory(process: subprocess.Popen[str]) -> int:
-    """The KiB of a run and its workers: each page that several of them share counts once."""
+    """Return the KiB of a run and its workers; shared pages count once."""
     texts = [Path(f"/proc/{pid}/smaps_rollup").read_text() for pid in (process.pid, *decoders(process))]
     lines = [line for text in texts for line in text.splitlines() if line.startswith("Pss:")]
     return sum(int(line.split()[1]) for line in lines)

@@ -1,4 +1,4 @@
-"""`nca` and `bounds` as a user meets them."""
+"""`nca` and `bounds` as a user calls them."""
 
 import json
 
@@ -7,7 +7,7 @@ import pytest
 from intnacl.cli import app
 from mistakes import must_refuse, refused
 
-HEADINGS = ("n = 1024", "mean Δ", "Theorem B.1", "Theorems B.4 and 3.1: constants unknown")
+HEADINGS = ("n = 1024", "mean Δ", "Theorem B.1", "Theorems B.4 and 3.1: constants are unknown")
 
 
 @pytest.mark.parametrize(
@@ -17,7 +17,7 @@ HEADINGS = ("n = 1024", "mean Δ", "Theorem B.1", "Theorems B.4 and 3.1: constan
         ("bounds --draws 100", HEADINGS, "draw_bounds"),
     ],
 )
-def test_figures_are_printed_and_drawn_or_shown_where_they_cannot_be_written(
+def test_figures_are_printed_and_drawn_and_printed_even_if_drawing_fails(
     command, shown, drawing, tmp_path, monkeypatch, capsys
 ):
     words = [*command.split(), "--out", str(tmp_path)]
@@ -50,7 +50,7 @@ test_bounds_names_a_number_out_of_range = refused(
 
 
 @pytest.mark.parametrize("command", ["nca", "bounds"])
-def test_an_out_that_cannot_be_a_folder_is_named_before_anything_is_measured(command, tmp_path, monkeypatch):
+def test_an_out_that_is_not_a_folder_is_named_before_anything_is_measured(command, tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setattr("intnacl.theory.comparison.learn_spaces", lambda *_: pytest.fail("measured first"))
     monkeypatch.setattr("intnacl.theory.sweep.sweep", lambda *_: pytest.fail("measured first"))

@@ -1,4 +1,4 @@
-"""The commands that train and time: their flags, what they print, and how they end."""
+"""The commands that train and time: their flags, their output and their exit codes."""
 
 import json
 import sys
@@ -41,13 +41,13 @@ def test_pretrain_takes_flags_a_file_and_settings(tmp_path):
         ("run --preset simclr --compare adv", "--preset simclr and --compare exclude each other"),
         ("run --seed 1 --seeds 1 2", "--seed 1 and --seeds exclude each other"),
         ("run --preset simclr --set evaluation.eps=-1", r"eps=-1\.0 is out of range"),
-        ("supervised --preset intnacl", "--preset belongs to other objectives"),
-        ("supervised --alpha 1", "--alpha belongs to other objectives"),
-        ("supervised --num-positives 2", "--num-positives belongs to other objectives"),
-        ("supervised --set train.lr=1 loss.alpha=1", "--set loss.alpha belongs to other objectives"),
-        ("supervised --set adversary.eps=0.1", "--set adversary.eps belongs to other objectives"),
+        ("supervised --preset intnacl", "--preset does not apply to supervised training"),
+        ("supervised --alpha 1", "--alpha does not apply to supervised training"),
+        ("supervised --num-positives 2", "--num-positives does not apply to supervised training"),
+        ("supervised --set train.lr=1 loss.alpha=1", "--set loss.alpha does not apply to supervised"),
+        ("supervised --set adversary.eps=0.1", "--set adversary.eps does not apply to supervised training"),
         ("bench --device cpu --steps 0", "steps=0 times nothing"),
-        ("bench --device cpu --only simclr moco", "--only 'moco' is in no row's name; there are 'SimCLR, "),
+        ("bench --device cpu --only simclr moco", "--only 'moco' matches no row; the rows are 'SimCLR, "),
         ("bench --device cpu --out .", "is a folder: give a JSON file"),
     ],
 )
@@ -60,7 +60,7 @@ Runs = dict[str, tuple[RunConfig, list[int]]]
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Runs:
-    """The configurations and seeds that a command starts, by label; "" where it is no comparison."""
+    """The configurations and seeds that a command starts, by label; "" if it is not a comparison."""
     runs: Runs = {}
 
     def compare(configs: dict[str, RunConfig], seeds: tuple[int, ...], *_: object) -> str:
@@ -105,7 +105,7 @@ def test_a_command_means_these_runs(words, alphas, seeds, asked):
 
 
 @pytest.mark.parametrize("words", ["run --preset adv", "run --compare adv"])
-def test_transfer_comes_under_the_other_settings(words, asked):
+def test_set_overrides_transfer(words, asked):
     exit_code(*words.split(), "--transfer", "cifar10", "cifar100")
     (config, _) = asked.popitem()[1]
     assert config.evaluation.transfer == ("cifar10", "cifar100")
@@ -114,12 +114,12 @@ def test_transfer_comes_under_the_other_settings(words, asked):
 
 
 def test_a_flag_without_effect_is_named_unless_one_of_several_runs_uses_it(asked):
-    with pytest.warns(InputWarning, match=r"loss\.lam=0\.3 changes nothing here: it is used with loss.nacl="):
+    with pytest.warns(InputWarning, match=r"loss\.lam=0\.3 has no effect here: it is used with loss.nacl="):
         assert exit_code("run", "--preset", "simclr", "--num-positives", 3, "--lam", 0.3) == 0
     assert exit_code("run", "--compare", "simclr", "intnacl", "--lam", 0.3) == 0
 
 
-def test_weights_of_the_hub_without_a_network_are_one_line(tmp_path, monkeypatch):
+def test_weights_of_the_hub_without_a_network_give_one_line(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")  # otherwise it tries for a minute
     monkeypatch.setenv("HF_HOME", str(tmp_path))
     timms = ("encoder.name=timm:resnet10t", "encoder.pretrained=true")
@@ -165,10 +165,10 @@ def test_exit_codes(monkeypatch, tmp_path, capsys, reason, code):
     assert exit_code("pretrain", "--device", "cpu", "--out", tmp_path) == code
     shown = capsys.readouterr().out
     assert ("done:" in shown) == (reason is None)
-    assert (f"stopped ({reason})\ngo on with: " in shown) == (reason is not None)
+    assert (f"stopped ({reason})\nresume with: " in shown) == (reason is not None)
 
 
-def test_the_resume_command_is_the_one_that_was_given(monkeypatch):
+def test_the_resume_command_repeats_the_command_line(monkeypatch):
     monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
     monkeypatch.setattr(sys, "argv", ["/usr/bin/intnacl", "pretrain", "--out", "my run"])
     assert resume_command() == "intnacl pretrain --out 'my run'"

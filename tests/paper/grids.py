@@ -1,4 +1,4 @@
-"""Very small grids for tests: a run takes about a second."""
+"""Very small grids for tests, whose runs take about a second."""
 
 from pathlib import Path
 from typing import Any
@@ -22,12 +22,12 @@ def table(rows: int = 1, epochs: tuple[int, ...] = (1,), name: str = "small", **
 
 
 def plan(rows: int = 1, epochs: tuple[int, ...] = (1,), **settings: Any) -> Plan:
-    """Its runs, seed 0."""
+    """Return the plan of such a table with seed 0."""
     return make_plan([table(rows, epochs, **settings)], [0])
 
 
 def jobs(rows: int = 1, epochs: tuple[int, ...] = (1,), **settings: Any) -> tuple[Job, ...]:
-    """The runs alone."""
+    """Return only the runs of the plan."""
     return plan(rows, epochs, **settings).jobs
 
 
@@ -59,6 +59,6 @@ settings = {{"train.epochs" = 2}}
 
 
 def grid_file(path: Path, label: str = "Debiased") -> Path:
-    """A grid of one's own: two losses, two milestones."""
+    """Write a user's grid with two losses and two milestones."""
     path.write_text(GRID.format(label=label))
     return path

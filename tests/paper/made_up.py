@@ -1,4 +1,4 @@
-"""Results folders without training: made-up result.json files, for tests of what reads them."""
+"""Results folders without training, with made-up result.json files."""
 
 import json
 import random
@@ -17,7 +17,7 @@ Accuracy = Callable[[Job, str, str], float]
 
 
 def shifted(shift: float = 0.0, spread: float = 0.3) -> Accuracy:
-    """The published accuracy moved by `shift`, with some spread over seeds; 50 where nothing is published."""
+    """Return published accuracies moved by `shift`, with a spread over seeds; 50 if none is published."""
 
     def accuracy(job: Job, dataset: str, metric: str) -> float:
         value = published.find(job.config, dataset, metric)
@@ -27,11 +27,11 @@ def shifted(shift: float = 0.0, spread: float = 0.3) -> Accuracy:
     return accuracy
 
 
-SCHEDULE = {"steps": None, "step_size": None, "restarts": None}  # that of AutoAttack is its own
+SCHEDULE = {"steps": None, "step_size": None, "restarts": None}  # AutoAttack has its own schedule
 
 
 def result_of(job: Job, accuracy: Accuracy) -> dict[str, Any]:
-    """A result in the format of a run."""
+    """Return a result in the format of a run."""
     config = job.config
     datasets = (config.dataset, *config.evaluation.transfer)
     table = {d: {m: accuracy(job, d, m) for m in ("clean", "fgsm", "pgd")} for d in datasets}
@@ -60,7 +60,7 @@ def fill(
     skip: Callable[[Job], bool] = lambda job: False,
     scale: str = "paper",
 ) -> None:
-    """Write a record and results for all runs but those to skip."""
+    """Write a record, and results for all runs except those to skip."""
     record.write(results, plan, scale=scale, overrides={})
     for job in plan.jobs:
         if not skip(job):
@@ -70,7 +70,7 @@ def fill(
 
 
 def edit(results: Path, change: Callable[[dict[str, Any], int], object], runs: str = "*") -> None:
-    """Change the results of runs whose folders match, given the place of each among them."""
+    """Change the results of the runs whose folders match; `change` is given a result and its index."""
     for i, path in enumerate(sorted(results.glob(f"runs/{runs}/result.json"))):
         result = json.loads(path.read_text())
         change(result, i)
@@ -78,7 +78,7 @@ def edit(results: Path, change: Callable[[dict[str, Any], int], object], runs: s
 
 
 def note_failure(results: Path, job: Job, error: str, *sessions: str) -> None:
-    """Note an error for a run, which these sessions gave up."""
+    """Note an error of a run that these sessions gave up."""
     folder = run_folder(results, job.name)
     folder.path.mkdir(parents=True, exist_ok=True)
     noted = {"error": error, "tries": dict.fromkeys(sessions, 3), "given_up": sessions}
@@ -86,5 +86,5 @@ def note_failure(results: Path, job: Job, error: str, *sessions: str) -> None:
 
 
 def paper_plan(names: tuple[str, ...], seeds: list[int], **overrides: Any) -> Plan:
-    """The runs of some of the paper's tables."""
+    """Return the plan of some of the paper's tables."""
     return make_plan(pick(PAPER, names), seeds, universe=PAPER, overrides=overrides)

@@ -1,4 +1,4 @@
-"""One attempt at a run: done once, resumed, given up, or begun with the work of a run that trains alike."""
+"""One attempt at a run: executed once, resumed, given up, or started with the work of an equal training."""
 
 import dataclasses
 import errno
@@ -46,7 +46,7 @@ def try_once(tmp_path: Path) -> Try:
 
 @pytest.fixture
 def broken(monkeypatch: pytest.MonkeyPatch) -> list[BaseException | str]:
-    """Errors that the next runs raise, or reasons to stop that they return, one each."""
+    """Errors that the next runs raise, or reasons of a stop that they return, one for each run."""
     endings: list[BaseException | str] = []
 
     def run(*_: object) -> str:
@@ -73,7 +73,7 @@ def marked(results: Path) -> list[str]:
     return sorted(path.parent.name for path in results.glob("runs/*/shared"))
 
 
-def test_a_run_is_done_once_and_half_a_result_is_none(tmp_path, try_once):
+def test_a_run_is_executed_once_and_a_damaged_result_does_not_count(tmp_path, try_once):
     (job,) = jobs()
     folder = run_folder(tmp_path, job.name)
     with folder.hold(device="cpu"):
@@ -81,7 +81,7 @@ def test_a_run_is_done_once_and_half_a_result_is_none(tmp_path, try_once):
     assert try_once(job) == "finished"
     result = result_of(tmp_path, job)
     assert set(result["accuracy"]) == {"digits"}
-    assert not list(folder.checkpoints.glob("step-*"))  # nothing goes on from it
+    assert not list(folder.checkpoints.glob("step-*"))  # no run continues it
     assert "epoch 1/1" in folder.output.read_text()
     assert marked(tmp_path) == []  # it had the device to itself
     assert "shared" not in result["protocol"]["hardware"]
@@ -110,7 +110,7 @@ def test_a_milestone_equals_a_run_of_its_length(tmp_path, try_once):
     assert went_on["accuracy"] == straight["accuracy"]
 
 
-def test_a_stopped_run_goes_on_and_is_no_failure(tmp_path, try_once):
+def test_a_stopped_run_resumes_and_is_not_a_failure(tmp_path, try_once):
     (job,) = jobs()
     assert try_once(job, stop=Stop(0.0)) == "stopped"
     assert noted(tmp_path, job) == {"error": "", "tries": {"one": 0}, "given_up": []}
@@ -132,16 +132,14 @@ def test_failures_are_retried_then_given_up_until_the_next_session(tmp_path, try
     assert not given_up(tmp_path, job.name, "two")
 
 
-def test_a_users_mistake_is_not_retried_and_sessions_do_not_undo_each_others_verdict(
-    tmp_path, try_once, broken
-):
+def test_a_users_mistake_is_not_retried_and_sessions_keep_separate_notes(tmp_path, try_once, broken):
     (job,) = jobs()
     broken += [InputError("no such data set"), InputError("no such data set"), "terminate"]
     for session in ("one", "two", "one", "two"):
         assert try_once(job, session) == "failed"
         assert given_up(tmp_path, job.name, session)
     assert broken == ["terminate"]  # each tried once
-    assert try_once(job, "three") == "stopped"  # which leaves what the others noted
+    assert try_once(job, "three") == "stopped"  # the notes of the others stay
     assert noted(tmp_path, job) == {
         "error": "no such data set", "tries": {"one": 1, "two": 1, "three": 0}, "given_up": ["one", "two"],
     }  # fmt: skip
@@ -151,30 +149,30 @@ def test_a_run_that_kills_its_process_is_given_up(tmp_path, try_once, broken):
     (job,) = jobs()
     for _ in range(TRIES):
         broken.append(KeyboardInterrupt())
-        with pytest.raises(KeyboardInterrupt):  # passes by like a kill: nothing is noted
+        with pytest.raises(KeyboardInterrupt):  # like a kill, it leaves no note
             try_once(job)
     assert try_once(job) == "failed"
     assert noted(tmp_path, job)["error"] == DIED
 
 
-def test_what_goes_on_from_a_failed_run_fails_with_it(tmp_path, try_once, broken):
+def test_a_run_that_continues_a_failed_one_fails_too(tmp_path, try_once, broken):
     first, second = jobs(epochs=(1, 2))
     broken += [InputError("bad")]
     assert [try_once(job) for job in (first, second)] == ["failed", "failed"]
-    assert noted(tmp_path, second)["error"] == f"it goes on from {first.name}, which failed"
+    assert noted(tmp_path, second)["error"] == f"it continues {first.name}, which failed"
 
 
 @pytest.mark.parametrize(
     "text", ["", "[]", "{}", '{"session": "s", "tries": 3, "error": "e", "given_up": true}']
 )
-def test_a_damaged_note_is_forgotten(tmp_path, text):
+def test_a_damaged_note_is_ignored(tmp_path, text):
     folder = run_folder(tmp_path, "a")
     folder.path.mkdir(parents=True)
     folder.failure.write_text(text)
     assert failure(folder) is None
 
 
-def test_a_run_beside_another_marks_both(tmp_path, try_once):
+def test_two_runs_on_one_device_are_both_marked(tmp_path, try_once):
     names = ("done", "other", "elsewhere", "old", "there")
     done, other, elsewhere, old, there = (run_folder(tmp_path, name) for name in names)
     done.path.mkdir(parents=True)
@@ -195,7 +193,7 @@ def test_a_run_beside_another_marks_both(tmp_path, try_once):
 
 
 def test_a_run_that_is_only_measured_keeps_its_minutes(tmp_path, try_once):
-    """Its own and, where it is the other one, that one's."""
+    """Neither the attempted run nor the other run on the device is marked if it is only measured."""
     (job,) = jobs()
     other, third = run_folder(tmp_path, "other"), run_folder(tmp_path, "third")
     assert try_once(job) == "finished"
@@ -209,8 +207,8 @@ def test_a_run_that_is_only_measured_keeps_its_minutes(tmp_path, try_once):
     assert marked(tmp_path) == ["third"]
 
 
-def test_a_gpu_has_one_name(monkeypatch):
-    """`cuda` and `cuda:0` are the same, and one that another process calls `cuda:1`."""
+def test_a_gpu_has_one_name_in_all_processes(monkeypatch):
+    """`cuda`, `cuda:0`, and the `cuda:1` of another process may be the same GPU."""
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(
         torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid=f"GPU-{device.index or 0}")
@@ -220,22 +218,22 @@ def test_a_gpu_has_one_name(monkeypatch):
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_a_real_gpu_has_a_number_of_its_own():
+def test_a_real_gpu_is_named_by_its_uuid():
     assert device_name("cuda") == device_name("cuda:0") != "cuda:0"
 
 
-TAKES = "takes the encoder of"
+REUSES = "reuses the encoder of"
 
 
 def done(job: Job, results: Path) -> tuple[dict[str, Any], str]:
-    """The result of a run that is done now, and what it printed."""
+    """Execute a run, and return its result and its output."""
     assert attempt(job, results, device="cpu", stop=Stop(), session="one") == "finished"
     folder = run_folder(results, job.name)
     return json.loads(folder.result.read_text()), folder.output.read_text()
 
 
 def stopped(folder: RunFolder, step: int = 2) -> RunFolder:
-    """The folder of a run that was stopped after a step."""
+    """Return the folder of a run that was stopped after a step."""
     state = folder.checkpoints / f"step-{step:09d}"
     state.mkdir(parents=True)
     (state / "state.json").write_text("{}")
@@ -253,10 +251,10 @@ def test_another_attack_is_measured_on_the_same_encoder(tmp_path):
     one, _ = done(first, tmp_path)
     run_folder(tmp_path, first.name).mark_shared()
     two, said = done(second, tmp_path)
-    assert f"{TAKES} {first.name}" in said
+    assert f"{REUSES} {first.name}" in said
     assert "epoch 1/1" not in said
     assert one["protocol"]["encoder_sha256"] == two["protocol"]["encoder_sha256"]
-    assert two["protocol"]["hardware"]["shared"] is True  # while its encoder was trained
+    assert two["protocol"]["hardware"]["shared"] is True  # as during the training of its encoder
     assert one["time_s"]["probe digits"] == two["time_s"]["probe digits"]  # not done again
     assert one["accuracy"]["digits"]["pgd"] is None
     assert two["accuracy"]["digits"]["pgd"] is not None
@@ -272,7 +270,7 @@ def test_another_attack_is_measured_on_the_same_encoder(tmp_path):
     ],
     ids=["another probe", "another training", "an unknown encoder", "no encoder"],
 )  # fmt: skip
-def test_an_encoder_that_was_trained_alike_is_taken(tmp_path, change, gone, taken):
+def test_the_encoder_of_an_equal_training_is_reused(tmp_path, change, gone, taken):
     (first,), (second,) = jobs(), jobs(**change)
     assert first.name != second.name
     assert first.name.rpartition("-")[0] == second.name.rpartition("-")[0]
@@ -280,13 +278,13 @@ def test_an_encoder_that_was_trained_alike_is_taken(tmp_path, change, gone, take
     if gone:
         (run_folder(tmp_path, first.name) / gone).unlink()
     result, said = done(second, tmp_path)
-    assert (TAKES in said) is taken
+    assert (REUSES in said) is taken
     assert [probe["probe"]["max_iter"] for probe in result["probes"]] == [second.config.probe.max_iter]
     assert done(second, tmp_path / "alone")[0]["accuracy"] == result["accuracy"]
 
 
-def test_all_that_is_measured_is_taken_and_again_after_an_interruption(tmp_path):
-    """From every run of the same encoder, which comes last: without it, what was taken counts for nothing."""
+def test_all_measurements_are_reused_and_again_after_an_interruption(tmp_path):
+    """They come from every run with the same encoder, which is copied last: without it, nothing counts."""
     first, second, third = (
         jobs(**{"evaluation.attacks": attacks})[0] for attacks in (("fgsm",), ("pgd",), ("fgsm", "pgd"))
     )
@@ -295,14 +293,14 @@ def test_all_that_is_measured_is_taken_and_again_after_an_interruption(tmp_path)
     known = measured(tmp_path, first, second)
     folder = run_folder(tmp_path, third.name)
     for times in (1, 2):
-        assert done(third, tmp_path)[1].count(TAKES) == times
+        assert done(third, tmp_path)[1].count(REUSES) == times
         assert known <= measured(tmp_path, third)
         for path in (folder.result, folder.encoder):
             path.unlink()
         shutil.rmtree(folder.measurements)
 
 
-def test_a_stopped_training_is_gone_on_with(tmp_path):
+def test_a_stopped_training_is_continued(tmp_path):
     (first,), (second,) = jobs(epochs=(3,)), jobs(epochs=(3,), **{"evaluation.eps": (0.02,)})
     assert attempt(first, tmp_path, device="cpu", stop=Stop(max_minutes=0), session="one") == "stopped"
     two, said = done(second, tmp_path)
@@ -311,9 +309,9 @@ def test_a_stopped_training_is_gone_on_with(tmp_path):
     assert alone["protocol"]["encoder_sha256"] == two["protocol"]["encoder_sha256"]
 
 
-def test_a_longer_run_goes_on_from_any_shorter_one_that_kept_its_state(tmp_path):
+def test_a_longer_run_continues_any_shorter_one_that_kept_its_state(tmp_path):
     one, *_ = jobs(epochs=(1, 2))
-    done(one, tmp_path)  # which keeps its state for the second, that nobody does
+    done(one, tmp_path)  # it keeps its state for the second run, which is never executed
     *_, three = jobs(epochs=(1, 2, 3))
     assert "going on from step 2 of 6" in done(dataclasses.replace(three, parent=None), tmp_path)[1]
 
@@ -321,7 +319,7 @@ def test_a_longer_run_goes_on_from_any_shorter_one_that_kept_its_state(tmp_path)
 @pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize("links", [True, False])
 def test_a_state_is_inherited_with_the_mark_of_a_shared_device(tmp_path, monkeypatch, links, shared):
-    """The time of a longer run has the shorter one's in it. Files are copied where they cannot be linked."""
+    """The time of a longer run includes the shorter one's. Files are copied if they cannot be linked."""
 
     def refused(*_: object) -> None:
         raise OSError(errno.EPERM, "Operation not permitted")
@@ -336,8 +334,8 @@ def test_a_state_is_inherited_with_the_mark_of_a_shared_device(tmp_path, monkeyp
     assert child.shared.exists() == shared
 
 
-def test_a_state_is_taken_neither_from_a_run_in_training_nor_in_place_of_ones_own(tmp_path):
-    """The one may remove it meanwhile, and the other has epochs in its log that its parent has not."""
+def test_a_state_is_neither_taken_from_a_run_in_training_nor_given_to_a_run_with_its_own(tmp_path):
+    """A run in training may remove its state, and a run's own log may have more epochs than its parent's."""
     parent, begun = stopped(RunFolder(tmp_path / "parent")), stopped(RunFolder(tmp_path / "begun"), 4)
     child = RunFolder(tmp_path / "child")
     inherit(parent, begun)
@@ -347,6 +345,6 @@ def test_a_state_is_taken_neither_from_a_run_in_training_nor_in_place_of_ones_ow
     with RunFolder(parent.path).hold():
         inherit(parent, child)
         assert not child.path.exists()
-        parent.result.touch()  # its worker is about to let go of it
+        parent.result.touch()  # its worker is about to release it
         inherit(parent, child)
     assert (child.checkpoints / "step-000000002" / "state.json").exists()

@@ -1,4 +1,4 @@
-"""Cells: means, spreads, differences, and when a published value may stand beside them."""
+"""Cells: means, spreads, differences, and the conditions for a published value."""
 
 import json
 import math
@@ -40,7 +40,7 @@ def test_a_cell_by_hand():
     assert _cell([50.0, 50.0], published.Value(53.0, 0.0)).units is None
 
 
-def test_minutes_are_the_fastest_seeds_that_had_the_device_to_itself(tmp_path):
+def test_minutes_are_those_of_the_fastest_seed_with_the_device_to_itself(tmp_path):
     """Other work on a GPU makes a seed slower, which says nothing about the loss."""
     fill(tmp_path, paper_plan(("main",), [0, 1, 2]), shifted())
     edit(tmp_path, lambda result, _: result["time_s"].update(pretrain=1e6), "*seed1-*")
@@ -74,7 +74,7 @@ def test_optional_columns_are_shown_once_measured(tmp_path):
     assert len(read_cells(tmp_path)[0][1].columns) == len(figure1.columns)
 
 
-def test_results_meet_their_published_values(tmp_path):
+def test_results_are_compared_with_their_published_values(tmp_path):
     fill(tmp_path, paper_plan(("2", "4"), [0, 1]), shifted(-1.0, spread=0.0))
     tables, runs = read_cells(tmp_path)
     assert [filled.departures for filled in tables] == [[], []]
@@ -86,7 +86,7 @@ def test_results_meet_their_published_values(tmp_path):
 
 
 def test_a_loss_has_the_same_seeds_in_every_table(tmp_path):
-    """What another table asked for counts here too once it is done, and is not missing here before."""
+    """A finished run of another table counts here too, and an unfinished one is not missing here."""
     fill(tmp_path, paper_plan(("3",), [1]), shifted())
     more = paper_plan(("main",), [0, 1, 2])
     fill(tmp_path, more, shifted(), skip=lambda job: job.config.seed == 2 or finished(tmp_path, job.name))
@@ -100,7 +100,7 @@ def test_a_loss_has_the_same_seeds_in_every_table(tmp_path):
     assert list(table3.cells[intnacl + 1][0].values) == ["1"]  # M = 2 is in no other table
 
 
-def test_missing_and_failed_cells_are_told_apart(tmp_path):
+def test_missing_and_failed_cells_are_distinguished(tmp_path):
     plan = paper_plan(("figure1",), [0, 1])
     rows = [row[0] for row in plan.cells["figure1"]]
     absent = {rows[0][1], *rows[1].values(), *rows[2].values()}
@@ -116,7 +116,7 @@ def test_missing_and_failed_cells_are_told_apart(tmp_path):
 
 
 @pytest.mark.parametrize("damage", ["", "[]", "{}", '{"accuracy": 1}'])
-def test_a_damaged_result_is_a_missing_one_and_seeds_have_their_order(tmp_path, damage):
+def test_a_damaged_result_counts_as_missing_and_seeds_are_in_order(tmp_path, damage):
     fill(tmp_path, plan := make_plan([table()], [10, 2, 0]), shifted())
     run_folder(tmp_path, plan.cells["small"][0][0][0]).result.write_text(damage)
     edit(tmp_path, lambda result, _: result["accuracy"]["digits"].update(clean=float("nan")), "*seed10-*")
@@ -133,7 +133,7 @@ def test_a_damaged_result_is_a_missing_one_and_seeds_have_their_order(tmp_path, 
         ({"augment.strength": 0.5}, [], ("augment.strength = 0.5",)),
     ],
 )
-def test_published_values_stand_beside_other_choices_but_not_beside_departures(
+def test_published_values_are_compared_with_other_choices_but_not_with_departures(
     tmp_path, change, departures, choices
 ):
     fill(tmp_path, paper_plan(("2",), [0], **change), shifted())
@@ -143,7 +143,7 @@ def test_published_values_stand_beside_other_choices_but_not_beside_departures(
     assert {cell.published is None for row in filled.cells for cell in row} == {bool(departures)}
 
 
-def test_no_published_value_beside_a_part_of_a_data_set(tmp_path):
+def test_a_part_of_a_data_set_has_no_published_value(tmp_path):
     fill(tmp_path, plan := paper_plan(("4",), [0]), shifted())
     part = {"tinyimagenet": {"train": 10_000, "test": 1_000}}
     edit(tmp_path, lambda result, _: result["protocol"].update(images=part), plan.jobs[0].name)
@@ -172,7 +172,7 @@ def test_figures_of_a_result():
     assert figure(None, "digits", "clean") == (None, None)
 
 
-def test_the_command_of_a_run_names_only_what_is_not_the_recipes():
+def test_the_command_of_a_run_only_sets_what_differs_from_the_recipe():
     found = command(resolve({"dataset": "cifar100", "train.epochs": 7}), Path("out"))
     assert found == "intnacl run --dataset cifar100 --out out --set train.epochs=7"
     words = shlex.split(command(resolve({"root": "/my data"}), Path("out")))

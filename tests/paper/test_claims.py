@@ -1,4 +1,4 @@
-"""Claims are judged by the right runs, with what their seeds can tell."""
+"""Claims are judged by the right runs, within the chance that their seeds allow."""
 
 import math
 import statistics
@@ -46,7 +46,7 @@ LIFTS = "The robust term lifts robust accuracy where M = 1."  # by 9.02 and 10.9
         (40.0, 30.0, "holds in part"), (40.0, 48.1, "holds in part"),
     ],
 )  # fmt: skip
-def test_a_lift_by_as_much_as_the_papers(fgsm, transferred, expected):
+def test_a_lift_is_compared_with_that_of_the_paper(fgsm, transferred, expected):
     runs = [run("Debiased+HardNeg", 0, both(30.0, 48.0)), run("IntCl", 0, both(fgsm, transferred))]
     found, differences = verdict(runs, LIFTS)
     assert found == expected
@@ -54,10 +54,11 @@ def test_a_lift_by_as_much_as_the_papers(fgsm, transferred, expected):
     assert [d.paper for d in differences] == pytest.approx([40.05 - 31.03, 59.33 - 48.38])
 
 
-def test_what_chance_can_explain_is_twice_the_standard_error_of_the_difference():
-    """s of the figure over the seeds and over the paper's trials of every loss.
+def test_chance_explains_twice_the_standard_error_of_the_difference():
+    """s is pooled over the seeds and over the paper's trials of every loss.
 
-    Twenty seeds of each tell a lift of 8.6 from the number 9.02, but not from a difference of means of five.
+    Twenty seeds each distinguish a lift of 8.6 from the number 9.02, but not from a difference of means of
+    five.
     """
     published = [find(canonical(resolve({**CIFAR, **LOSSES[name]})), "cifar100", "fgsm") for name in LOSSES]
     spreads = [value.sd for value in published if value is not None]
@@ -75,7 +76,7 @@ def test_what_chance_can_explain_is_twice_the_standard_error_of_the_difference()
     assert lift.chance < 9.02 - 8.6
 
 
-def test_the_spread_of_seeds_counts():
+def test_a_larger_spread_over_seeds_explains_more():
     names = ("Debiased+HardNeg", "IntCl")
     alone = [run(names[0], 0, both(30.0, 48.0)), run(names[1], 0, both(31.0, 49.0))]
     wild = [run(name, seed, both(f, f + 18)) for seed, f in enumerate((0, 30, 60), 1) for name in names]
@@ -103,14 +104,14 @@ def test_runs_of_other_settings_do_not_count():
 )
 @pytest.mark.parametrize("order", [1, -1], ids=["before", "after"])
 def test_a_run_without_the_figure_does_not_hide_one_of_the_same_seed_that_has_it(accuracy, order):
-    """Planned again on another machine, say, or with other attacks."""
+    """It may be planned again on another machine, or with other attacks."""
     done = run("IntCl", 0, both(40.0, 60.0), **{"train.precision": "bf16"})
     planned = run("IntCl", 0, accuracy, **{"train.precision": "fp32"})
     runs = [run("Debiased+HardNeg", 0, both(30.0, 48.0)), *[planned, done][::order]]
     assert verdict(runs, LIFTS)[0] == "holds"
 
 
-def test_a_run_at_another_radius_is_no_match_under_attack():
+def test_a_run_at_another_radius_does_not_count_under_attack():
     base = run("Debiased+HardNeg", 0, both(30.0, 48.0))
     strong = run("IntCl", 0, both(10.0, 12.0), **{"evaluation.eps": (0.008,)})
     assert verdict([base, strong], LIFTS)[0] == "not measured yet"
@@ -121,7 +122,7 @@ def test_a_run_at_another_radius_is_no_match_under_attack():
     )
 
 
-def test_what_is_missing_is_said_and_no_less_is_no_less():
+def test_missing_comparisons_are_counted_and_no_less_allows_for_chance():
     text = "IntCl does not sacrifice standard accuracy on CIFAR-100."
     simclr = run("SimCLR", 0, {"cifar100": {"clean": 54.0, "fgsm": 25.0}})
 
@@ -135,7 +136,7 @@ def test_what_is_missing_is_said_and_no_less_is_no_less():
         assert judged(clean)[0] == "does not hold so far (1 of 5)"
 
 
-def test_a_comparison_in_words():
+def test_a_comparison_is_written_as_text():
     made = Difference(
         pair=("A", "B"), figure=("cifar10", "fgsm"), kind="more", measured=-1.234, chance=0.5, paper=2.0,
         chance_from_paper=0.6, seeds=(3, 1),

@@ -1,4 +1,4 @@
-"""Figures: everything is in them, as text, in the page's colours."""
+"""Figures: all labels and values are in them, as text, in the page's colours."""
 
 import re
 import xml.etree.ElementTree as ET
@@ -26,7 +26,7 @@ def filled(results: Path, names: tuple[str, ...], shift: float = 0.0, **more: An
 
 
 def own(results: Path, figure: str, rows: int, metric: str = "clean", **more: Any) -> FilledTable:
-    """A figure of one's own over epochs."""
+    """Return a figure of a user's grid over epochs."""
     grid: Table = table(rows, epochs=(1, 2))
     columns = tuple(replace(c, x=float(i + 1), metric=metric) for i, c in enumerate(grid.columns))
     groups = tuple(replace(row, group=row.label) for row in grid.rows) if more else grid.rows
@@ -67,7 +67,7 @@ def test_equal_results_give_equal_bytes_and_no_two_figures_share_an_id(tables):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_published_values_far_off_are_still_on_the_axes(tmp_path, name):
+def test_distant_published_values_are_still_on_the_axes(tmp_path, name):
     (one,) = filled(tmp_path, (name,), 4.0).values()
     for ax in DRAWERS[str(one.figure)](one).axes:
         points = np.concatenate([line.get_xydata() for line in ax.lines if len(line.get_xydata())])
@@ -76,7 +76,7 @@ def test_published_values_far_off_are_still_on_the_axes(tmp_path, name):
         assert (points.max(0) <= high).all()
 
 
-def test_a_program_keeps_its_backend_and_its_own_figures(tables):
+def test_the_backend_and_the_figures_of_the_calling_program_are_unchanged(tables):
     import matplotlib as mpl
     from matplotlib import pyplot as plt
 
@@ -92,21 +92,21 @@ def test_a_program_keeps_its_backend_and_its_own_figures(tables):
         plt.switch_backend(before)
 
 
-def test_what_only_the_paper_has_is_labelled_too(tmp_path):
+def test_values_of_the_paper_alone_are_labelled_too(tmp_path):
     results = filled(tmp_path, ("figure1",), 1.0, skip=lambda job: job.config.loss.num_positives == 5)
     texts = texts_of(draw(results["figure1"])[0])
     assert "IntNaCl, paper" in texts
     assert "IntCl, paper" not in texts
 
 
-def test_a_curve_that_is_only_begun_is_labelled_at_its_published_end(tmp_path):
-    """The line from its first point to the label would look like a curve of its own."""
+def test_an_incomplete_curve_is_labelled_at_its_published_end(tmp_path):
+    """A line from its first point to a distant label would look like a curve."""
     results = filled(tmp_path, ("figure_lambda",), skip=lambda job: job.config.loss.lam > 0.5)
     figure = curves(results["figure_lambda"])
     assert {label.xy[0] for ax in figure.axes for label in ax.texts} == {0.9}  # type: ignore[attr-defined]
 
 
-def test_nothing_measured_is_still_a_figure(tmp_path):
+def test_a_figure_without_measured_values_is_drawn(tmp_path):
     for one in filled(tmp_path, NAMES, skip=lambda job: True).values():
         assert draw(one)[0].startswith("<svg")
 
@@ -118,18 +118,18 @@ def test_a_panel_without_values_says_so_and_rows_may_outnumber_colours(tmp_path,
 
     texts = texts_of(draw(own(tmp_path / "some", figure, rows=2, skip=skip))[0])
     assert texts.count("not measured yet") == empty
-    assert "0.2" not in texts  # of an axis from 0 to 1, which is no accuracy's
+    assert "0.2" not in texts  # a tick of the default axis from 0 to 1
     many = own(tmp_path / "many", figure, rows=len(COLORS) + 2)
     assert f"t {len(COLORS) + 1}" in texts_of(draw(many)[0])
 
 
-def test_labels_have_no_formulas_and_an_end():
+def test_labels_are_escaped_and_cut():
     assert plain("5 $x^2$") == r"5 \$x^2\$"
     assert plain("x" * 100) == "x" * 39 + "…"
 
 
 @pytest.mark.parametrize(("figure", "axis"), [("scatter", "2 epochs"), ("curves", "minutes of training")])
-def test_minutes_are_no_percentage(tmp_path, figure, axis):
+def test_minutes_are_not_labelled_as_percent(tmp_path, figure, axis):
     texts = texts_of(draw(own(tmp_path, figure, rows=1, metric="minutes"))[0])
     assert axis in texts
     assert not [text for text in texts if "%" in text or "accuracy" in text]

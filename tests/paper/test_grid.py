@@ -1,4 +1,4 @@
-"""The paper's grid and its published values: every value has its run, and stands beside no other."""
+"""The paper's grid and its published values: every value has its run, and is compared with no other."""
 
 import pytest
 
@@ -34,7 +34,7 @@ def plan() -> Plan:
 
 @pytest.fixture(scope="module")
 def keys(plan: Plan) -> dict[str, list[published.Key | None]]:
-    """What every cell's run would measure, table by table; of columns that no run measures, nothing."""
+    """The figures that the runs of all cells measure, by table, without those of optional columns."""
     configs = {job.name: job.config for job in plan.jobs}
     return {
         table.name: [
@@ -48,8 +48,8 @@ def keys(plan: Plan) -> dict[str, list[published.Key | None]]:
     }
 
 
-def test_every_published_figure_has_its_run(keys):
-    assert len(published.document()["values"]) == 800  # some stand in several tables
+def test_every_published_figure_has_a_run(keys):
+    assert len(published.document()["values"]) == 800  # some are in several tables
     figures = published.values()
     assert len(figures) == 440
     assert set(figures) - {key for found in keys.values() for key in found} == set()
@@ -75,7 +75,7 @@ def test_every_published_figure_has_its_run(keys):
         (_cifar(**MIX, **{"train.epochs": 2000}), "cifar100", "clean", (67.85, None)),
         (resolve(SUPERVISED), "cifar100", "clean", (65.16, 0.32)),
         (INTCL_ONE, "tinyimagenet", "clean", (42.24, 0.14)),
-        # Drawn, never printed, or not the paper's at all.
+        # Only drawn in the paper, or not in the paper at all.
         *((_cifar(preset), "cifar100", "clean", None) for preset in ("hardneg", "debiased", "adv")),
         (_cifar(**{"train.epochs": 99}), "cifar100", "clean", None),
         (_cifar(**{"loss.num_positives": 6}), "cifar100", "clean", None),
@@ -85,11 +85,11 @@ def test_every_published_figure_has_its_run(keys):
         (_cifar(**{"evaluation.eps": (0.004,)}), "cifar100", "clean", (53.69, 0.25)),
     ],
 )  # fmt: skip
-def test_values_stand_beside_their_own_runs(config, dataset, metric, value):
+def test_values_are_found_for_their_own_runs(config, dataset, metric, value):
     assert find(config, dataset, metric) == value
 
 
-def test_only_at_the_published_radius():
+def test_values_are_found_only_at_the_published_radius():
     assert find(_cifar("debiased_hardneg"), "cifar100", "pgd", 0.002) is not None
     assert find(_cifar("debiased_hardneg"), "cifar100", "pgd", 0.004) is None
 
@@ -105,7 +105,7 @@ def test_only_at_the_published_radius():
         (TINYIMAGENET, "train.batch_size", 256), (TINYIMAGENET, "probe.epochs", 1000),
     ],
 )  # fmt: skip
-def test_what_the_paper_states_must_hold(settings, key, value):
+def test_a_setting_that_contradicts_the_paper_is_a_departure(settings, key, value):
     (reason,) = departures(resolve({**settings, key: value}))
     assert reason.startswith(f"{key} = {value}")
     assert departures(resolve({"dataset": "digits"})) == ["data set digits"]
@@ -139,7 +139,7 @@ def test_lengths_of_training_are_the_papers(settings, epochs):
         ({**TINYIMAGENET, "adversary.eps": 0.015}, "intcl", ["adversary.eps = 0.015"]),
     ],
 )  # fmt: skip
-def test_what_the_paper_leaves_open_is_a_named_choice(settings, preset, named):
+def test_a_setting_that_the_paper_leaves_open_is_a_choice(settings, preset, named):
     config = resolve({**CIFAR, **settings}, preset=preset)
     assert choices(config) == named
     assert config.objective == "supervised" or departures(config) == []
@@ -149,13 +149,13 @@ def test_what_the_paper_leaves_open_is_a_named_choice(settings, preset, named):
     ("train", "test", "found"),
     [(100_000, 10_000, None), (10_000, 1000, "10,000 + 1,000"), (100_000, 1000, "100,000 + 1,000")],
 )
-def test_a_part_of_a_data_set_is_another_one(train, test, found):
+def test_a_part_of_a_data_set_is_a_departure(train, test, found):
     images = {"tinyimagenet": {"train": train, "test": test}, "folder:x": {"train": 1, "test": 1}}
     expected = [f"tinyimagenet has {found} images, not 100,000 + 10,000"] if found else []
     assert departures(resolve(TINYIMAGENET), {"protocol": {"images": images}}) == expected
 
 
-def test_every_run_is_the_papers_setting_and_shared_ones_are_one(plan):
+def test_every_run_is_in_the_setting_of_the_paper_and_shared_runs_are_one(plan):
     assert {reason for job in plan.jobs for reason in departures(job.config)} == set()
     assert len(plan.jobs) == 153
     shared = ("main", "table2", "nacl_simclr", "more_epochs", "figure1", "figure_eps")
@@ -190,7 +190,7 @@ def test_tiny_has_the_same_tables_on_digits():
     assert max(job.config.train.epochs for job in small.jobs) == 11  # eleven milestones, an epoch each
 
 
-def test_tiny_keeps_milestones_apart_and_names_what_is_trained():
+def test_tiny_tables_keep_milestones_distinct_and_name_the_data_set():
     rows = tuple(Row(label=str(n), settings={"train.epochs": n}) for n in (100, 400, 7))
     columns = (
         Column(label="CIFAR-100 clean", dataset="cifar100"),

@@ -1,6 +1,6 @@
-"""The page in a real browser: it loads, sorts, filters and tells the runs, without a word on the console.
+"""The page in a real browser: it loads, sorts, filters and shows the runs, without errors on the console.
 
-Skipped where there is none.
+The tests are skipped if no browser is installed.
 """
 
 from pathlib import Path
@@ -35,7 +35,7 @@ SHOWN = (
 TIMED = "document.querySelectorAll('#time:not([hidden]) tbody tr:not([hidden])').length"
 
 
-def test_it_loads_sorts_and_filters(browser, report):
+def test_the_page_loads_sorts_and_filters(browser, report):
     browser.open(report)
     assert browser.js("document.title") == "Measured and published"
     everything = browser.js(SHOWN)
@@ -69,7 +69,7 @@ def test_it_loads_sorts_and_filters(browser, report):
     assert browser.complaints == []
 
 
-def test_a_cell_tells_its_runs(browser, report):
+def test_a_cell_shows_its_runs(browser, report):
     browser.open(report)
     browser.js("document.querySelector('#table2 button.cell').click()")
     assert browser.js("document.getElementById('runs').open")
@@ -83,7 +83,7 @@ def test_a_cell_tells_its_runs(browser, report):
 
 
 @pytest.mark.parametrize(("width", "dark"), [(1280, False), (1280, True), (390, False), (390, True)])
-def test_it_fits_every_screen(browser, report, tmp_path, width, dark):
+def test_the_page_fits_every_screen(browser, report, tmp_path, width, dark):
     browser.open(report, width, dark)
     assert browser.js("document.documentElement.scrollWidth") <= width
     style = "getComputedStyle(document.body)"

@@ -1,4 +1,4 @@
-"""Runs behind tables: sharing, what they measure, milestones, estimated hours."""
+"""The runs behind tables: shared runs, their measurements, milestones and estimated hours."""
 
 import dataclasses
 from typing import Any
@@ -14,7 +14,7 @@ from intnacl.runs.resolve import resolve
 from mistakes import must_refuse
 
 
-def test_milestones_go_on_from_each_other():
+def test_milestones_continue_each_other():
     first, second, third = jobs(epochs=(1, 4, 2))
     assert [job.config.train.epochs for job in (first, second, third)] == [1, 2, 4]
     assert [job.parent for job in (first, second, third)] == [None, first.name, second.name]
@@ -50,7 +50,7 @@ BOTH = ("fgsm", "pgd")
     ],
     ids=["columns", "a smaller radius", "its own", "settings"],
 )  # fmt: skip
-def test_a_run_measures_what_all_tables_want_of_it(tables, rounds):
+def test_a_run_measures_what_all_tables_need(tables, rounds):
     (job,) = make_plan(tables[:1], [0], universe=tables).jobs
     assert job.config.evaluation.rounds == rounds
     assert job.config.evaluation.transfer == (("cifar10",) if len(tables[-1].columns) == 3 else ())
@@ -63,7 +63,7 @@ def test_cells_of_one_training_cannot_have_two_protocols(key, value):
         make_plan([dataclasses.replace(table(), columns=columns)], [0])
 
 
-def test_some_rows_of_a_table():
+def test_rows_of_a_table_can_be_selected():
     rows = (
         Row(label="SimCLR", settings={"loss.negatives": "g0"}),
         Row(label="M = 1", group="NCA(g2)", settings={"loss.negatives": "g2"}),
@@ -83,8 +83,8 @@ def test_some_rows_of_a_table():
     must_refuse(found, "SimCLE", r"row='SimCLE' is unknown; did you mean 'SimCLR'")
 
 
-def test_some_columns_of_a_table():
-    """A run goes on from a shorter one that is asked for too, and waits for no other."""
+def test_columns_of_a_table_can_be_selected():
+    """A run continues a shorter one that is selected too, and waits for no other."""
     short = Row(label="M = 1", settings={"loss.negatives": "g2"})
     other = dataclasses.replace(table(name="other"), columns=(Column(label="clean"),), rows=(short,))
     whole = table(epochs=(1, 2, 3))
@@ -103,7 +103,7 @@ def test_some_columns_of_a_table():
         jobs_of(plan, ["M = 1"], labels[:1])
 
 
-def test_the_device_decides_the_precision_and_so_the_name():
+def test_the_device_decides_the_precision_and_thereby_the_name():
     cpu, gpu = (make_plan([table()], [0], device=torch.device(d)).jobs[0] for d in ("cpu", "cuda"))
     assert (cpu.config.train.precision, gpu.config.train.precision) == ("fp32", "bf16")
     assert cpu.name != gpu.name
@@ -115,16 +115,16 @@ def test_the_device_decides_the_precision_and_so_the_name():
         ({"evaluation.attacks": ("fgms",)}, "attack='fgms' is unknown; did you mean 'fgsm'"),
         ({"evaluation.eps": (-1.0,)}, "eps=-1.0 is out of range"),
         ({"evaluation.eps": ()}, "'small': evaluation.eps is empty"),
-        ({"seed": 3}, "take --seeds or --trials"),
+        ({"seed": 3}, "use --seeds or --trials"),
     ],
 )
-def test_what_cannot_be_run_is_refused_before_anything_is(settings, message):
+def test_impossible_runs_are_refused_before_any_run(settings, message):
     must_refuse(make_plan, [table(**settings)], [0], message)
     must_refuse(make_plan, [table()], [0], message, overrides=settings)
 
 
 def _seconds(settings: dict[str, Any], preset: str = "simclr") -> float | None:
-    """The estimate of one run on its own."""
+    """Return the estimate for a single run."""
     job = Job(name="run", config=resolve(settings, preset=preset))
     return estimated_seconds([job]).get("run")
 
@@ -148,7 +148,7 @@ def test_an_estimate_grows_with_the_views_and_their_area(preset, more, views, da
     assert longer - shorter == pytest.approx(updates * STEP_S * 250 / 256 * views / 2 * area)
 
 
-def test_a_milestone_costs_what_it_adds_and_unknown_data_sets_have_no_estimate():
+def test_a_milestone_costs_its_additional_epochs_and_unknown_data_sets_have_no_estimate():
     first, second = jobs(epochs=(1, 5))
     alone = estimated_seconds([second])[second.name]
     assert estimated_seconds((first, second))[second.name] < alone

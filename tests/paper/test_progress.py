@@ -1,4 +1,4 @@
-"""What is shown of runs while a session is at work."""
+"""The display of runs during a session."""
 
 import json
 from pathlib import Path
@@ -41,7 +41,7 @@ def test_status_is_read_from_the_folders(tmp_path):
     ("error", "line"),
     [("a\nb", "a"), ("Traceback (most…\n x\nValueError: bad\n\n", "ValueError: bad"), ("", "?")],
 )
-def test_the_line_that_says_what_happened(error, line):
+def test_the_line_of_an_error_that_is_shown(error, line):
     assert last_line(error) == line
 
 
@@ -58,8 +58,8 @@ def test_plain_lines_report_each_event_once(tmp_path, capsys):
     assert lines == [f"[2/4] finished {now.name}", f"[2/4] failed {failed.name}: bad"]
 
 
-def test_on_a_terminal_a_table_with_the_time_left(tmp_path):
-    """And at the end, when all runs are finished, no empty table stays behind."""
+def test_a_terminal_shows_a_table_with_the_time_left(tmp_path):
+    """When all runs are finished, no empty table remains."""
     first, second, *others = plan = jobs(rows=15)
     progress = Progress(plan, tmp_path, {job.name: 10.0 for job in plan}, "now")
     with (tmp_path / "out").open("w") as file:

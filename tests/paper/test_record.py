@@ -1,4 +1,4 @@
-"""The record of a results folder grows with what was asked for."""
+"""The record of a results folder grows with every call."""
 
 import json
 import os
@@ -29,13 +29,13 @@ def write(results: Path, grid: Table, seeds: list[int], **more: Any) -> None:
 
 
 def seeds_of(results: Path) -> list[list[list[str]]]:
-    """The seeds of every cell of the only table."""
+    """Return the seeds of every cell of the only table."""
     (kept,) = record.read(results)["tables"].values()
     return [[list(cell) for cell in row] for row in kept["cells"]]
 
 
 def seed_0(results: Path, plan: Plan) -> str:
-    """The run of the first cell once the plan is written."""
+    """Write the plan, and return the run of the first cell."""
     record.write(results, plan, scale="paper", overrides={})
     return record.read(results)["tables"]["a"]["cells"][0][0]["0"]
 
@@ -45,7 +45,7 @@ def test_tables_that_are_written_at_the_same_time_are_all_kept(tmp_path, monkeyp
 
     def slow(results: Path) -> record.Record:
         found = read(results)
-        time.sleep(0.1)  # long enough for the other to read the same
+        time.sleep(0.1)  # long enough for the other thread to read the same record
         return found
 
     monkeypatch.setattr(record, "read", slow)
@@ -55,7 +55,7 @@ def test_tables_that_are_written_at_the_same_time_are_all_kept(tmp_path, monkeyp
     assert set(read(tmp_path)["tables"]) == set("abc")
 
 
-def test_other_settings_stand_beside_in_whatever_order(tmp_path):
+def test_tables_with_other_settings_are_added_whatever_the_order_of_settings(tmp_path):
     grid = replace(table(name="a"), rows=(Row(label="r"),))
     for scale in ("paper", "tiny"):
         write(tmp_path, grid, [0], scale=scale)
@@ -67,7 +67,7 @@ def test_other_settings_stand_beside_in_whatever_order(tmp_path):
 
 
 def changed(rows: tuple[Row, ...] | None = None, epochs: tuple[int, ...] = (1,), **settings: Any) -> Table:
-    """A version of the table "a"."""
+    """Return a version of the table "a"."""
     grid = table(1, epochs, name="a", **settings)
     return replace(grid, rows=rows or grid.rows)
 
@@ -88,7 +88,7 @@ HOTTER = Row(label="t 0", settings={"loss.temperature": 0.3})
     ],
     ids=["rows come and go", "columns and labels", "two machines", "other settings"],
 )  # fmt: skip
-def test_an_edited_grid_keeps_the_seeds_of_equal_runs_alone(tmp_path, versions, seeds):
+def test_an_edited_grid_only_keeps_the_seeds_of_equal_runs(tmp_path, versions, seeds):
     for seed, grid in enumerate(versions):
         write(tmp_path, grid, [seed])
     assert [cell for row in seeds_of(tmp_path) for cell in row] == seeds
@@ -99,8 +99,8 @@ def test_an_edited_grid_keeps_the_seeds_of_equal_runs_alone(tmp_path, versions, 
     [("evaluation.attacks", "fgsm", "fgsm,pgd"), ("train.precision", "bf16", "fp32")],
     ids=["measures more", "another machine"],
 )
-def test_a_figure_stays_until_the_run_that_replaces_it_is_done(tmp_path, key, before, after):
-    """Somebody without a GPU who asks for a table of a GPU's results must not lose them."""
+def test_a_figure_stays_until_the_run_that_replaces_it_is_finished(tmp_path, key, before, after):
+    """A user without a GPU who asks for a table must not lose results from a GPU."""
     old, new = (make_plan([table(name="a", **{key: value})], [0]) for value in (before, after))
     names = [plan.cells["a"][0][0][0] for plan in (old, new)]
     fill(tmp_path, old, shifted())
@@ -121,14 +121,14 @@ def test_an_edited_measurement_leaves_no_old_figure(tmp_path, key):
     ("name", "content", "message"),
     [
         ("other", b"", r"it has no plan.json; `intnacl reproduce --out"),
-        ("config.json", b"{}", r"it is one run, whose own page is .*/report\.html"),
+        ("config.json", b"{}", r"it is a single run, whose page is .*/report\.html"),
         ("plan.json", b"{", "is damaged"),
         ("plan.json", b"\xff", "is damaged"),
-        ("plan.json", json.dumps({"version": 7}).encode(), r"version 7.*take another results folder"),
+        ("plan.json", json.dumps({"version": 7}).encode(), r"version 7.*choose another results folder"),
         ("plan.json", b"[]", "version None"),
     ],
 )
-def test_what_is_no_results_folder_is_named(tmp_path, name, content, message):
+def test_a_folder_that_is_not_a_results_folder_is_named(tmp_path, name, content, message):
     (tmp_path / name).write_bytes(content)
     must_refuse(record.read, tmp_path, message)
 
@@ -160,4 +160,4 @@ def test_a_record_with_a_flipped_key_or_value_is_named(tmp_path, key, flipped):
     if found[1] in "[{" and flipped is None:
         changed = f'"{key}": 7, "other": {found[1]}'
     (tmp_path / "plan.json").write_text(text.replace(found[0], changed, 1))
-    must_refuse(record.read, tmp_path, r"plan\.json is damaged: .* To make it again, move it away")
+    must_refuse(record.read, tmp_path, r"plan\.json is damaged: .* To restore it, move it away")

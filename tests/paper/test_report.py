@@ -1,4 +1,4 @@
-"""The report: what is in it, what must not be, that nothing in it can act, and that LaTeX compiles it."""
+"""The report: its content, the escaping of all text, and its compilation by LaTeX."""
 
 import csv
 import io
@@ -25,12 +25,12 @@ from intnacl.paper.report import (
     TEX_SPECIAL,
     TEX_WIDTH,
     as_script,
+    column_groups,
     distinct,
     escape_latex,
     file_names,
     markdown_code,
     minutes_note,
-    side_by_side,
     write_report,
 )
 from intnacl.paper.run_names import canonical
@@ -49,7 +49,7 @@ def not_simclr(job: Job) -> bool:
 
 
 def report_of(results: Path) -> dict[str, str]:
-    """The text of every page and of the CSV."""
+    """Return the text of every page and of the CSV."""
     return {path.name: path.read_text() for path in write_report(results, results / "out")
             if path.suffix not in (".png", ".svg")}  # fmt: skip
 
@@ -59,7 +59,7 @@ def lines_of(report: dict[str, str]) -> list[dict[str, str]]:
 
 
 class Page(HTMLParser):
-    """Tags and texts of a page."""
+    """The tags and texts of a page."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -87,24 +87,24 @@ def written(results: Path) -> dict[str, str]:
     return report_of(results)
 
 
-def test_all_files_are_there_and_equal_results_give_equal_ones(results, written, tmp_path):
+def test_all_files_are_written_and_equal_results_give_equal_files(results, written, tmp_path):
     again = write_report(results, tmp_path)
     assert {path.name for path in again} == {*PAGES, "results.csv", "figure1.svg", "figure1.png"}
     assert all(path.read_bytes() == (results / "out" / path.name).read_bytes() for path in again)
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_measured_stands_beside_published(written, name):
-    """And how much of the paper does: 56 figures of Table 2 without M = 4, 8 of Figure 1, 60 of long runs."""
+def test_measured_and_published_values_are_shown_with_the_coverage(written, name):
+    """The coverage is 56 figures of Table 2 without M = 4, 8 of Figure 1 and 60 of long runs."""
     seeds, of_paper = ("(2)", "(5)") if name == "report.tex" else ("(n = 2)", "(n = 5)")
     for text in ("53.69", "59.85", "76.34", "missing", f" {seeds}", f"0.25 {of_paper}", "124 of the 440"):
         assert text in re.sub(r"\$\\pm\$|\}", "", written[name])
 
 
 def test_a_figure_in_several_cells_counts_once(tmp_path, capsys):
-    """The figure over λ shows M = 1, which has none, in five cells; Table 2 and Figure 1 show it too.
+    """The figure over λ shows M = 1, which has no λ, in five cells; Table 2 and Figure 1 show it too.
 
-    Table 2 has it over two seeds, Figure 1 over one of them. Runs on some images do not stand in for it.
+    Table 2 has it over two seeds, Figure 1 over one of them. Runs on fewer images do not count.
     """
     some = paper_plan(("2",), [0, 1, 2], **{"evaluation.images": 1000})
     for plan, scale in ((paper_plan(("2", "figure_lambda"), [0, 1]), "paper"), (some, "some")):
@@ -117,7 +117,7 @@ def test_a_figure_in_several_cells_counts_once(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_every_finished_run_tells_its_seconds(tmp_path, name):
+def test_every_finished_run_is_listed_with_its_seconds(tmp_path, name):
     plan = make_plan([table()], [0, 1])
     fill(tmp_path, plan, shifted(), skip=lambda job: job.config.seed == 1)
     done, missing = (job.name for job in plan.jobs)
@@ -134,7 +134,7 @@ def test_every_finished_run_tells_its_seconds(tmp_path, name):
     assert missing not in section
 
 
-def test_a_table_with_minutes_says_whose_they_are(tmp_path):
+def test_a_table_with_minutes_explains_them(tmp_path):
     fill(tmp_path, paper_plan(("main", "2"), [0, 1]), shifted())
     timed, other = read_cells(tmp_path)[0]
     assert re.match(rf"{MINUTES} The paper's own.* 211 min", minutes_note(timed))
@@ -144,7 +144,7 @@ def test_a_table_with_minutes_says_whose_they_are(tmp_path):
 
 @pytest.mark.parametrize(("units", "close"), [(1.9, 4), (2.1, 0)])
 def test_close_is_within_two_spreads(tmp_path, units, close):
-    """One seed: the spread is the paper's."""
+    """With one seed, the spread is the paper's."""
 
     def accuracy(job: Job, dataset: str, metric: str) -> float:
         value = published.find(job.config, dataset, metric)
@@ -154,7 +154,7 @@ def test_close_is_within_two_spreads(tmp_path, units, close):
     assert f"each counted once, {close} lie within 2.0 units" in report_of(tmp_path)["report.md"]
 
 
-def test_the_page_needs_nothing_else(written):
+def test_the_page_is_self_contained(written):
     text = written["report.html"]
     attributes = [item for _, attrs in Page(text).tags for item in attrs.items()]
     links = [value for key, value in attributes if key in ("src", "href", "action")]
@@ -192,7 +192,7 @@ def test_the_csv_is_tidy(written):
     ("counts", "shown"),
     [((1000, 1000), ", 1,000 images"), ((1000, 10_000), ", 1,000 or 10,000 images"), ((10_000, 10_000), "")],
 )
-def test_a_figure_says_of_how_many_images_it_is(tmp_path, counts, shown):
+def test_a_figure_states_its_number_of_images(tmp_path, counts, shown):
     fill(tmp_path, paper_plan(("main",), [0, 1]), shifted(), skip=not_simclr)
     row = {"dataset": "cifar100", "name": "autoattack", "eps": 0.002, "accuracy": 20.0, **SCHEDULE}
     edit(tmp_path, lambda result, i: result["attacks"].append(row | {"images": counts[i]}))
@@ -203,7 +203,7 @@ def test_a_figure_says_of_how_many_images_it_is(tmp_path, counts, shown):
     assert said == ([str(count) for count in counts] if shown else ["", ""])
 
 
-def test_tiny_runs_are_labelled_and_stand_alone(tmp_path):
+def test_tiny_runs_are_labelled_and_not_compared(tmp_path):
     tiny = tables_of("tiny")
     plan = make_plan(pick(tiny, ("2", "supervised")), [0], universe=tiny)
     fill(tmp_path, plan, shifted(), scale="tiny")
@@ -223,7 +223,7 @@ def test_tiny_runs_are_labelled_and_stand_alone(tmp_path):
         ("report.tex", r"\textbf{Not the paper\textquotesingle{}s setting:} data set digits."),
     ],
 )
-def test_an_outsiders_grid_is_no_check_of_the_machinery(tmp_path, name, notice):
+def test_a_users_grid_is_not_called_a_check_of_the_machinery(tmp_path, name, notice):
     fill(tmp_path, make_plan([table()], [0]), shifted(), scale="my_grid")
     report = report_of(tmp_path)
     assert notice in report[name]
@@ -231,13 +231,13 @@ def test_an_outsiders_grid_is_no_check_of_the_machinery(tmp_path, name, notice):
 
 
 def fail(results: Path, grid: Table, error: str) -> None:
-    """A record of a grid whose first run failed."""
+    """Write the record of a grid whose first run failed."""
     plan = make_plan([grid], [0])
     record.write(results, plan, scale="paper", overrides={})
     note_failure(results, plan.jobs[0], error, "s")
 
 
-def test_hostile_names_and_errors_do_nothing(tmp_path):
+def test_hostile_names_and_errors_are_escaped(tmp_path):
     plain = table()
     odd = replace(
         plain, name=HOSTILE, title=HOSTILE, figure="curves", x_label=HOSTILE,
@@ -271,7 +271,7 @@ def test_markdown_is_escaped_but_a_command_can_be_copied():
         assert markdown_code(odd) == escape_markdown(odd)
 
 
-def test_every_table_has_a_name_of_its_own():
+def test_every_table_has_a_distinct_file_name():
     keys = ["a b", "a-b", "A b", "table2 tiny", "λ" * 300, "λ" * 299 + "μ"]
     names = file_names(keys)
     assert (names["a b"], names["table2 tiny"]) == ("a-b", "table2-tiny")
@@ -279,7 +279,7 @@ def test_every_table_has_a_name_of_its_own():
     assert all(len(f".{name}.png.12345678".encode()) < 255 for name in names.values())
 
 
-def test_a_browser_reads_what_is_no_number():
+def test_a_browser_can_read_nan_and_infinity():
     text = as_script({"a": [float("nan"), float("inf"), 1.5], "b": "<x>"})
     assert json.loads(text, parse_constant=pytest.fail) == {"a": ["NaN", "Infinity", 1.5], "b": "<x>"}
 
@@ -294,13 +294,13 @@ def test_a_browser_reads_what_is_no_number():
         ("数\x00ħ", "[U+6570][U+0000][U+0127]"),
     ],
 )
-def test_latex_prints_text_as_it_is(text, escaped):
+def test_text_is_escaped_for_latex(text, escaped):
     assert escape_latex(text) == escaped
 
 
-def test_as_many_columns_stand_side_by_side_as_a_page_has_room_for(tmp_path):
+def test_columns_are_split_into_groups_that_fit_a_page(tmp_path):
     record.write(tmp_path, make_plan(PAPER, [0], universe=PAPER), scale="paper", overrides={})
-    parts = {filled.key: (filled, side_by_side(filled)) for filled in read_cells(tmp_path)[0]}
+    parts = {filled.key: (filled, column_groups(filled)) for filled in read_cells(tmp_path)[0]}
     for filled, found in parts.values():
         columns = [pair for part in found for pair in part]
         assert [place for place, _ in columns] == list(range(len(filled.columns)))
@@ -311,7 +311,7 @@ def test_as_many_columns_stand_side_by_side_as_a_page_has_room_for(tmp_path):
 
 
 def compile_pdf(folder: Path) -> str:
-    """Compile report.tex twice, so that longtable knows its widths; returns the log of the second time."""
+    """Compile report.tex twice, because longtable needs it for its widths; return the second log."""
     if shutil.which("pdflatex") is None:
         pytest.skip("pdflatex is not installed")
     command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "-no-shell-escape", "report.tex"]

@@ -1,4 +1,4 @@
-"""The commands from end to end."""
+"""`reproduce` and `report` from end to end."""
 
 import csv
 import io
@@ -27,7 +27,7 @@ HERE = ("--workers", "0", "--device", "cpu")
 
 
 def intnacl(*words: str) -> int:
-    """The exit code of a command line, in this process."""
+    """Run a command line in this process, and return its exit code."""
     try:
         app(list(words), result_action="return_value")
     except SystemExit as end:
@@ -36,13 +36,13 @@ def intnacl(*words: str) -> int:
 
 
 def listed(capsys: Output, *words: str) -> str:
-    """What `reproduce --list` prints."""
+    """Return the output of `reproduce --list`."""
     intnacl("reproduce", "--list", *words)
     return capsys.readouterr().out
 
 
 def planned(capsys: Output, *words: str) -> list[dict[str, Any]]:
-    """The lines of a dry run."""
+    """Return the lines of a dry run."""
     assert intnacl("reproduce", "--dry-run", *words) == 0
     return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
@@ -56,7 +56,7 @@ def rows_of(results: Path) -> list[dict[str, str]]:
 
 
 def elsewhere(grid: Path) -> Plan:
-    """The runs of a grid as a GPU does them."""
+    """Return the plan of a grid on a GPU."""
     return make_plan(read_grid(grid), [0], overrides={"train.precision": "bf16"})
 
 
@@ -85,18 +85,18 @@ def test_the_list_has_counts_estimates_and_names(capsys, tmp_path, words, shown,
          "no table has both rows IntNaCl and columns 100 epochs"),
     ],
 )  # fmt: skip
-def test_the_list_knows_the_rows_and_columns_of_its_tables_alone(words, message, tmp_path):
+def test_the_list_only_accepts_rows_and_columns_of_its_tables(words, message, tmp_path):
     must_refuse(intnacl, "reproduce", "--list", *words, "--out", str(tmp_path), message)
 
 
-def test_chosen_columns_count_and_cost_what_they_train(capsys, tmp_path):
-    """Without the milestones before it, a run of 2000 epochs trains all of them."""
+def test_selected_columns_are_counted_with_the_cost_of_their_training(capsys, tmp_path):
+    """Without the milestones before it, a run of 2000 epochs costs all of its epochs."""
 
     def total(*words: str) -> list[str]:
         text = listed(
             capsys, "--table", "more_epochs", "--seeds", "0", "--out", str(tmp_path / "out"), *words
         )
-        (line,) = (line for line in text.splitlines() if "shared runs once" in line)
+        (line,) = (line for line in text.splitlines() if "counting shared runs once" in line)
         return line.split()[-3:]
 
     assert total("--column", "100 epochs", "200 epochs")[0] == "12"  # six losses, two lengths
@@ -104,7 +104,7 @@ def test_chosen_columns_count_and_cost_what_they_train(capsys, tmp_path):
     assert last > 0.6 * every > 0
 
 
-def test_the_list_tells_of_runs_made_elsewhere_but_not_of_other_tables(capsys, tmp_path):
+def test_the_list_mentions_runs_of_other_devices_but_not_of_other_tables(capsys, tmp_path):
     grid = grid_file(tmp_path / "grid.toml")
     fill(tmp_path, elsewhere(grid), shifted())
     text = listed(capsys, "--config", str(grid), "--out", str(tmp_path), "--device", "cpu")
@@ -117,7 +117,7 @@ def test_the_list_tells_of_runs_made_elsewhere_but_not_of_other_tables(capsys, t
     assert "more finished runs" not in text
 
 
-def test_a_dry_run_prints_configurations_and_leaves_nothing(capsys, tmp_path):
+def test_a_dry_run_prints_configurations_and_writes_nothing(capsys, tmp_path):
     lines = planned(capsys, "--table", "2", "--seeds", "7", "--out", str(tmp_path / "out"))
     assert len(lines) == 18
     assert {line["config"]["seed"] for line in lines} == {7}
@@ -130,7 +130,7 @@ def test_a_dry_run_prints_configurations_and_leaves_nothing(capsys, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_an_outsiders_grid_from_end_to_end(capsys, tmp_path):
+def test_a_users_grid_from_end_to_end(capsys, tmp_path):
     grid, out = grid_file(tmp_path / "grid.toml", label="x|<b>"), tmp_path / "out"
     words = ("reproduce", "--config", str(grid), "--trials", "1", "--out", str(out), *HERE)
     assert intnacl(*words) == 0
@@ -155,14 +155,14 @@ def test_failures_end_in_a_list_and_exit_code_1(capsys, tmp_path):
 
 
 @pytest.mark.parametrize(("name", "key"), [("grid", "mine grid"), ("paper", "mine paper.toml")])
-def test_a_grid_of_ones_own_is_marked_and_a_time_limit_says_how_to_go_on(capsys, tmp_path, name, key):
+def test_a_users_grid_is_marked_and_a_time_limit_says_how_to_resume(capsys, tmp_path, name, key):
     words = ("--config", str(grid_file(tmp_path / f"{name}.toml")), *HERE, "--max-minutes", "0")
     assert intnacl("reproduce", *words, "--out", str(tmp_path / "out")) == 0
-    assert "stopped (time); the same command goes on." in capsys.readouterr().out
+    assert "stopped (time); the same command resumes." in capsys.readouterr().out
     assert list(record.read(tmp_path / "out")["tables"]) == [key]
 
 
-def test_seeds():
+def test_seeds_are_named_or_counted():
     assert seeds_of(3, ()) == (0, 1, 2)
     assert seeds_of(None, ()) == (0, 1, 2, 3, 4)
     assert seeds_of(None, (4, 2, 4)) == (4, 2)
@@ -176,7 +176,7 @@ def test_seeds():
     [("train.epochs", "3", "1 epoch"), ("loss.negatives", "g2", "Debiased")],
     ids=["column", "row"],
 )
-def test_labels_are_not_made_wrong(tmp_path, setting, value, label):
+def test_overrides_that_contradict_labels_are_refused(tmp_path, setting, value, label):
     grid, out = grid_file(tmp_path / "grid.toml"), tmp_path / "out"
     selection = selected(out, grid=grid, overrides={setting: value}, max_minutes=0)
     for command in (print_plan, reproduce):
@@ -184,7 +184,7 @@ def test_labels_are_not_made_wrong(tmp_path, setting, value, label):
     assert not out.exists()
 
 
-def test_the_supervised_baseline_can_be_shorter_than_the_papers(capsys):
+def test_the_supervised_baseline_can_be_shorter_than_in_the_paper(capsys):
     for more, epochs in (((), 1000), (("--set", "train.epochs=300"), 300)):
         lines = planned(capsys, "--table", "supervised", "--seeds", "0", *more)
         assert [line["config"]["train"]["epochs"] for line in lines] == [epochs] * 2
@@ -192,19 +192,19 @@ def test_the_supervised_baseline_can_be_shorter_than_the_papers(capsys):
 
 
 @pytest.mark.parametrize(("reason", "told"), [(None, "its workers died"), ("time", "time")])
-def test_runs_that_are_left_fail_the_command_unless_it_was_stopped(capsys, tmp_path, reason, told):
-    """What an earlier session gave up is no failure of this one."""
+def test_remaining_runs_fail_the_command_unless_it_was_stopped(capsys, tmp_path, reason, told):
+    """A run that an earlier session gave up is not a failure of this one."""
     (job,) = jobs()
     note_failure(tmp_path, job, "no data", "earlier")
     stop = Stop()
     stop.reason = reason
     assert print_summary(new_session(tmp_path, (job,), None), stop) == (reason is None)
-    assert f"stopped ({told}); the same command goes on." in capsys.readouterr().out
+    assert f"stopped ({told}); the same command resumes." in capsys.readouterr().out
 
 
-test_no_tables_and_some_beside_all_are_refused = refused(
+test_no_tables_and_tables_together_with_all_are_refused = refused(
     lambda asked: selected(Path("none"), **asked).chosen(),
-    ({}, "name a --table, or take --all"),
+    ({}, "give a --table or --all"),
     ({"tables": ("2", "figure1"), "everything": True}, "--table 2 figure1 and --all exclude each other"),
 )
 
@@ -221,5 +221,5 @@ def test_the_whole_paper_at_tiny_scale(tmp_path):
     assert all(row["status"] == "finished" for row in rows)
     empty = {row["metric"] for row in rows if not row["value"]}
     assert empty == {"minutes"}  # two workers shared the CPU
-    assert "autoattack" not in {row["metric"] for row in rows}  # which nobody ran
+    assert "autoattack" not in {row["metric"] for row in rows}  # it is optional and was not run
     assert {row["published_mean"] for row in rows} == {""}

@@ -1,4 +1,4 @@
-"""Names of runs, and which settings make another run."""
+"""Names of runs, and the settings that distinguish runs."""
 
 import re
 from dataclasses import replace
@@ -21,7 +21,7 @@ UNRECORDED = {
 
 
 def test_recorded_runs_keep_their_names():
-    """Whatever settings a later version adds. If a default changes: raise `run_names.DEFAULTS`."""
+    """New settings must not change them. If a default changes, raise `run_names.DEFAULTS`."""
     assert len(RECORDED) > 40
     configs = [canonical(RunFolder(folder).read_config()) for folder in RECORDED]
     assert [run_name(config) for config in configs] == [folder.name for folder in RECORDED]
@@ -29,7 +29,7 @@ def test_recorded_runs_keep_their_names():
     assert {key: now[key] for key in UNRECORDED} == UNRECORDED
 
 
-def test_a_name_holds_nothing_that_a_shell_or_a_path_reads():
+def test_a_name_is_safe_in_a_shell_and_in_a_path():
     assert re.fullmatch(r"[\w.-]+", run_name(resolve({"dataset": "folder:/a b/../<x>;$(y)"})))
 
 
@@ -41,12 +41,12 @@ def test_a_name_holds_nothing_that_a_shell_or_a_path_reads():
         ("evaluation.images", 5, False),
     ],
 )  # fmt: skip
-def test_the_hash_is_of_what_the_result_depends_on(key, value, same):
+def test_the_hash_covers_the_settings_that_the_result_depends_on(key, value, same):
     assert (run_name(resolve({key: value})) == run_name(resolve())) is same
     assert run_name(replace(resolve(), recipe="custom")) == run_name(resolve())
 
 
-def test_the_papers_rate_is_in_no_name_and_that_of_another_optimiser_is():
+def test_a_default_rate_does_not_change_the_name_and_another_one_does():
     cifar = {"dataset": "cifar100"}
     assert run_name(resolve(cifar)) == run_name(resolve(cifar | {"train.lr": 3e-4}))
     sgd = cifar | {"train.optimizer": "sgd"}
@@ -58,8 +58,8 @@ def test_the_papers_rate_is_in_no_name_and_that_of_another_optimiser_is():
     ("one", "other"),
     [
         ({"loss.nacl": "mixnca", "loss.lam": 0.9}, {}),  # M = 1 has no mixed view
-        ({"loss.lam": 0.9, "loss.num_positives": 2}, {"loss.num_positives": 2}),  # nor has NCA
-        ({"loss.tau_plus": 0.1, "loss.beta": 2.0}, {}),  # g0 has neither
+        ({"loss.lam": 0.9, "loss.num_positives": 2}, {"loss.num_positives": 2}),  # NCA has no mixed view
+        ({"loss.tau_plus": 0.1, "loss.beta": 2.0}, {}),  # g0 has neither τ⁺ nor β
         ({"loss.negatives": "g1", "loss.beta": 2.0}, {"loss.negatives": "g1"}),
         ({"loss.weight": "one", "loss.detach_weight": True}, {}),  # alpha = 0 has no robust term
         ({"loss.alpha": 1.0, "loss.detach_weight": True}, {"loss.alpha": 1.0}),  # "relative" is a constant
@@ -87,10 +87,10 @@ def test_unused_settings_do_not_make_another_run(one, other):
         {"loss.alpha": 1.0, "adversary.negatives": "g2", "loss.beta": 2.0},
     ],
 )  # fmt: skip
-def test_used_settings_stay(used):
+def test_used_settings_are_kept(used):
     assert canonical(resolve(used)) == resolve(used)
 
 
-def test_training_alike_does_not_depend_on_measuring():
+def test_the_training_key_does_not_depend_on_measurements():
     assert training_key(resolve(SMALL)) == training_key(resolve(SMALL | {"evaluation.images": 3, "seed": 2}))
     assert training_key(resolve(SMALL)) != training_key(resolve(SMALL | {"train.lr": 1.0}))

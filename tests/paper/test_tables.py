@@ -1,4 +1,4 @@
-"""Tables, grids of one's own, and mistakes in them."""
+"""Tables, users' grids, and mistakes in them."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ def read(folder: Path, text: str) -> tuple[Table, ...]:
     return read_grid(folder / "g.toml")
 
 
-def test_later_settings_win():
+def test_later_settings_override_earlier_ones():
     row, column = Row(label="r", settings={"b": 2, "c": 2}), Column(label="c", settings={"c": 3})
     settings = {"a": 1, "b": 1, "c": 1}
     table = Table(name="t", title="t", settings=settings, rows=(row,), columns=(column,))
@@ -37,8 +37,8 @@ def test_a_column_has_a_radius_a_data_set_and_may_be_optional(tmp_path, monkeypa
     assert "autoattack" not in make_plan([table], [0]).jobs[0].config.evaluation.attacks
 
 
-def test_a_rows_preset_is_a_whole_loss(tmp_path):
-    """What presets decide is not taken from the table, but other settings are."""
+def test_the_preset_of_a_row_is_a_whole_loss(tmp_path):
+    """It replaces the table's settings that presets decide, and keeps other settings."""
     (table,) = read(tmp_path, """
 [[tables]]
 name = "t"
@@ -69,25 +69,25 @@ preset = "adv"
     ("text", "message"),
     [
         ("", r"must hold \[\[tables\]\]"),
-        ("x = 1", r"must hold \[\[tables\]\]. x is not known"),
+        ("x = 1", r"must hold \[\[tables\]\]. Unknown: x"),
         ("[[tables]", "is not TOML"),
         ("[[tables]]\n" + ROW, "table 1 has no name"),
         ('[[tables]]\nname = "t"\nfigur = "curves"\n' + ROW, "key='figur' is unknown; did you mean 'figure'"),
-        ('[[tables]]\nname = 3\n' + ROW, "name=3 is of the wrong kind"),
-        ('[[tables]]\nname = "t"\nrows = [1]', "rows 1: 1 is no table of TOML"),
+        ('[[tables]]\nname = 3\n' + ROW, "name=3 has the wrong type"),
+        ('[[tables]]\nname = "t"\nrows = [1]', "rows 1: 1 is not a TOML table"),
         ('[[tables]]\nname = "t"', "'t' needs at least one row"),
         ('[[tables]]\nname = " "\n' + ROW, "a name that is not empty"),
         ('[[tables]]\nname = "t"\nfigure = "curves"\n' + ROW, "every column of a curves figure needs an x"),
         ('[[tables]]\nname = "t"\nfigure = "scatter"\n' + ROW, "but it has only one"),
         ('[[tables]]\nname = "t"\nfigure = "scatter"\n' + ROW + 'panel = "q"', "panel 'q' has only one"),
-        (TABLE + "x = inf", "column 'c': x=inf is no place"),
+        (TABLE + "x = inf", "column 'c': x=inf is not a position"),
         (TABLE + 'metric = "acc"', "metric of column 'c'='acc' is unknown"),
         (TABLE + 'preset = "simcl"', "did you mean 'simclr'"),
-        (TABLE + "optional = 1", "optional=1 is of the wrong kind"),
-        (TABLE + "eps = true", "eps=True is of the wrong kind"),
-        (TABLE + "eps = 0.1", "eps=0.1 is an attack's, but its metric is clean"),
+        (TABLE + "optional = 1", "optional=1 has the wrong type"),
+        (TABLE + "eps = true", "eps=True has the wrong type"),
+        (TABLE + "eps = 0.1", "eps=0.1 needs an attack, but the metric is clean"),
         (TABLE + 'eps = "8 of 255"', "eps='8 of 255' is not a number"),
-        (TABLE + TABLE, "a name of its own"),
+        (TABLE + TABLE, "table names must differ"),
     ],
 )  # fmt: skip
 def test_mistakes_in_a_file_are_named(tmp_path, text, message):

@@ -1,4 +1,4 @@
-"""Workers: one loop hands out what there is to do; kills, stops and failures end as they should."""
+"""Workers: one loop submits the runs, and kills, stops and failures end as they should."""
 
 import json
 import multiprocessing
@@ -47,7 +47,7 @@ def run_here(session: Session, stop: Stop | None = None) -> None:
 
 
 def figures(results: Path) -> dict[str, Any]:
-    """What all runs of a folder measured, without times."""
+    """Return the measurements of all runs of a folder, without times."""
     found = {}
     for path in sorted(results.glob("runs/*/result.json")):
         result = json.loads(path.read_text())
@@ -64,7 +64,7 @@ def command(grid: Path, out: Path, *more: str) -> list[str]:
 
 
 class Scripted:
-    """An executor whose attempts end at once, as the test says, and which has room for two."""
+    """An executor with room for two runs, whose attempts end at once with the outcomes that a test gives."""
 
     def __init__(self, outcome: Callable[[Job], Outcome]) -> None:
         self.outcome = outcome
@@ -88,8 +88,8 @@ class Scripted:
         self.cancelled = True
 
 
-def test_runs_are_handed_out_as_they_become_free(tmp_path):
-    """A milestone once its parent is through with, and one run of each encoder at a time."""
+def test_runs_are_submitted_as_they_become_free(tmp_path):
+    """A milestone is submitted after its parent, and only one run per encoder at a time."""
     first, second = jobs(epochs=(1, 2))
     (twin,), (other,) = jobs(**{"probe.max_iter": 5}), jobs(**{"augment.strength": 0.1})
     session = new_session(tmp_path, [first, twin, second, other], None)
@@ -118,11 +118,11 @@ def test_a_run_waits_while_another_command_trains_its_encoder(tmp_path):
         assert not run_folder(tmp_path, twin.name).path.exists()
     run_here(session)
     assert session.open_jobs() == []
-    assert "takes the encoder of" in run_folder(tmp_path, twin.name).output.read_text()
+    assert "reuses the encoder of" in run_folder(tmp_path, twin.name).output.read_text()
 
 
 @pytest.mark.parametrize("how", ["trained", "given up"])
-def test_nobody_waits_for_an_encoder_that_is_there_or_will_not_come(tmp_path, how):
+def test_no_run_waits_for_an_encoder_that_exists_or_was_given_up(tmp_path, how):
     (first,), (twin,) = jobs(), jobs(**{"probe.max_iter": 5})
     session, folder = new_session(tmp_path, [first, twin], None), run_folder(tmp_path, first.name)
     folder.path.mkdir(parents=True)
@@ -134,7 +134,7 @@ def test_nobody_waits_for_an_encoder_that_is_there_or_will_not_come(tmp_path, ho
 
 
 def test_runs_that_fail_without_a_note_are_not_tried_forever(tmp_path):
-    """The machine cannot write: a child still waits for its parent, but a twin gets its turn."""
+    """If the machine cannot write, a child waits for its parent, but a run of the same encoder starts."""
     first, child = jobs(epochs=(1, 2))
     (twin,) = jobs(**{"probe.max_iter": 5})
     executor = Scripted(lambda job: "failed")
@@ -144,19 +144,19 @@ def test_runs_that_fail_without_a_note_are_not_tried_forever(tmp_path):
 
 @pytest.fixture
 def forkserver() -> str:
-    """A way to start workers that imports the package once."""
+    """A start method for workers that imports the package only once."""
     multiprocessing.get_context("forkserver").set_forkserver_preload(["intnacl.paper.workers"])
     return "forkserver"
 
 
 class Deadly(Job):
-    """A run whose worker dies before it can note anything."""
+    """A run whose worker dies before it can leave a note."""
 
     def __reduce__(self) -> Any:
         return os._exit, (9,)
 
 
-def test_a_worker_that_dies_again_and_again_is_not_replaced(tmp_path, forkserver):
+def test_a_worker_that_keeps_dying_is_not_replaced(tmp_path, forkserver):
     (job,) = jobs()
     session = new_session(tmp_path, [job], None)
     deadly = Deadly(name=job.name, config=job.config)
@@ -199,7 +199,7 @@ def test_a_worker_stops_when_its_parent_is_gone(monkeypatch):
         (0, "cuda", None, "no GPU that torch can use"),
     ],
 )  # fmt: skip
-def test_devices_of_workers(monkeypatch, gpus, device, workers, devices):
+def test_workers_are_spread_over_devices(monkeypatch, gpus, device, workers, devices):
     monkeypatch.setattr("torch.cuda.device_count", lambda: gpus)
     monkeypatch.setattr("torch.cuda.is_available", lambda: gpus > 0)
     if isinstance(devices, str):
@@ -208,7 +208,7 @@ def test_devices_of_workers(monkeypatch, gpus, device, workers, devices):
         assert local_devices(device, workers) == devices
 
 
-def test_workers_share_the_threads_that_there_are(monkeypatch):
+def test_workers_share_the_threads_of_torch(monkeypatch):
     monkeypatch.setattr("torch.get_num_threads", lambda: 8)  # of the machine's 64, say
     assert [threads_of(workers) for workers in (1, 3, 16)] == [8, 2, 1]
 
@@ -251,7 +251,7 @@ def test_ten_kills_end_in_the_same_results(tmp_path):
 
 
 def first_holder(results: Path, seconds: float = 120) -> int:
-    """The process that first holds one of the runs."""
+    """Return the process that first locks one of the runs."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         for path in results.glob("runs/*/holder.json"):
@@ -291,7 +291,7 @@ def test_sigterm_saves_and_stops(tmp_path, workers):
     process.terminate()
     said, _ = process.communicate(timeout=60)
     assert process.returncode == 75
-    assert "stopped (terminate); the same command goes on." in said
+    assert "stopped (terminate); the same command resumes." in said
     assert list(runs.glob("*400epochs*/checkpoints/step-*"))
 
 
@@ -301,7 +301,7 @@ def test_a_missing_ray_is_named(monkeypatch):
 
 
 class BrokenRay:
-    """A Ray whose tasks end before they can leave a word in the results folder."""
+    """A Ray whose tasks end before they can leave a note in the results folder."""
 
     exceptions = SimpleNamespace(RayError=OSError)
 
@@ -318,7 +318,7 @@ class BrokenRay:
         raise AssertionError("all tasks have ended")
 
 
-def test_a_task_that_ray_gives_up_is_told_and_tried_again(tmp_path, capsys):
+def test_a_task_that_ray_gives_up_is_reported_and_tried_again(tmp_path, capsys):
     (job,) = jobs()
     session = new_session(tmp_path, [job], None)
     run(session, RayTasks(session, BrokenRay(), "cpu"))
@@ -328,7 +328,7 @@ def test_a_task_that_ray_gives_up_is_told_and_tried_again(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("gpus", "device", "found"), [(2, "auto", "cuda"), (0, "auto", "cpu"), (2, "cpu", "cpu")]
 )
-def test_tasks_take_a_gpu_where_the_cluster_has_some(gpus, device, found):
+def test_tasks_use_a_gpu_if_the_cluster_has_any(gpus, device, found):
     ray = SimpleNamespace(cluster_resources=lambda: {"CPU": 4.0, "GPU": float(gpus)})
     assert ray_device(ray, device) == found
 
@@ -348,7 +348,7 @@ def cluster() -> Iterator[Any]:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.filterwarnings("ignore")  # Ray's own
-def test_all_runs_are_done_on_ray_though_a_worker_is_killed(cluster, tmp_path):
+def test_all_runs_finish_on_ray_even_if_a_worker_is_killed(cluster, tmp_path):
     plan = jobs(rows=2, epochs=(1, 2))
     killed: list[int] = []
 

@@ -9,7 +9,7 @@ from intnacl.plots.confusion import READABLE, draw_confusion
 
 
 @pytest.mark.parametrize("classes", [2, READABLE, READABLE + 1, 200])
-def test_few_classes_have_names_and_counts_and_many_a_picture_alone(classes):
+def test_few_classes_are_labelled_with_names_and_counts_and_many_are_not(classes):
     counts = [[40 if i == j else int(j == i + 1) for j in range(classes)] for i in range(classes)]
     names = [f"${i} ñ <b>_" for i in range(classes)]
     figure = draw_confusion(counts, names)

@@ -1,4 +1,4 @@
-"""Curves show the figures they were given."""
+"""Curves show the given figures."""
 
 import subprocess
 import sys
@@ -30,10 +30,10 @@ def test_learning_shows_the_terms_of_the_loss_beside_accuracies_in_percent():
     assert lines(left) == {"nacl": nacl, "robust": robust, "loss": loss}
     assert lines(right) == {"kNN": [(2, 0), (3, 60)]}
     (alone,) = draw_learning(records(nacl=4.0, robust=0.0, loss=4.0)).axes
-    assert list(lines(alone)) == ["loss"]  # its only term would lie below it, unseen
+    assert list(lines(alone)) == ["loss"]  # its only term would be hidden behind it
 
 
-def test_the_online_probe_stands_with_the_accuracies_and_the_rank_in_a_panel_of_its_own():
+def test_the_online_probe_is_drawn_with_the_accuracies_and_the_rank_in_its_own_panel():
     log = records(loss=6.0, probe_train=60.0)
     log[2] |= {"probe": 30.0, "rankme": 40.0}
     _, accuracies, rank = draw_learning(log).axes
@@ -62,7 +62,7 @@ def test_probe_curves_show_every_epoch_and_name_best_and_last():
     assert all(tick == int(tick) for tick in axes.get_xticks())
 
 
-def test_names_in_legends_are_no_formulas_and_in_fonts_that_have_their_letters(monkeypatch):
+def test_names_in_legends_are_not_parsed_as_formulas_and_use_fonts_that_have_their_characters(monkeypatch):
     monkeypatch.setattr("intnacl.plots.curves.font_families", lambda texts: [f"font of {texts[0]}"])
     (text,) = draw_probe({"folder:$a_$蓝": [50.0]}).axes[0].get_legend().get_texts()
     assert text.get_fontfamily() == [f"font of {text.get_text()}"]
@@ -89,7 +89,7 @@ def test_robustness_curves_start_at_the_clean_accuracy_and_are_sorted():
     assert worst.get_zorder() < pgd.get_zorder()
 
 
-def test_the_axis_names_the_attacked_radii_but_no_two_in_one_place():
+def test_the_axis_labels_the_attacked_radii_without_overlap():
     radii = (0.004, 0.016, 8 / 255, 0.032)
     rows = [{"name": "fgsm", "eps": eps, "accuracy": 1.0, "clean": 90.0, "images": 4} for eps in radii]
     (axes,) = draw_robustness(rows).axes

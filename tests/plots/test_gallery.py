@@ -1,4 +1,4 @@
-"""Grids: every image where it belongs, and views that are those of training."""
+"""Grids: every image in its place, and the same views as in training."""
 
 from pathlib import Path
 
@@ -27,7 +27,7 @@ from mistakes import must_refuse, refused
 
 
 def flat(*values: int) -> Tensor:
-    """One uniform 4×4 image a value."""
+    """One uniform 4×4 image for each value."""
     return torch.tensor(values, dtype=torch.uint8)[:, None, None, None].expand(-1, 3, 4, 4)
 
 
@@ -36,7 +36,7 @@ def saved(path: Path, columns: dict[str, Tensor], captions: list[str]) -> np.nda
     return np.asarray(Image.open(path).convert("RGB"))
 
 
-def test_tiles_stand_in_their_row_and_column():
+def test_tiles_are_placed_in_their_row_and_column():
     canvas, xs, ys = tile(torch.stack([flat(10, 20, 30), flat(40, 50, 60)]))
     assert canvas.shape == (3, 15, 10)
     centres = [[int(canvas[0, int(y), int(x)]) for x in xs] for y in ys]
@@ -55,7 +55,9 @@ def test_the_file_shows_each_color(tmp_path):
     assert ((pixels < 50).all(-1)).sum() > 100  # titles and captions in black
 
 
-def test_captions_are_not_cut_off_no_formulas_and_in_fonts_that_have_their_letters(tmp_path, monkeypatch):
+def test_captions_are_whole_not_parsed_as_formulas_and_use_fonts_that_have_their_characters(
+    tmp_path, monkeypatch
+):
     pixels = saved(tmp_path / "grid.png", {"original": flat(200)}, ["a name of a class from_$5_to_$10"])
     assert (pixels[:, 0] == 255).all()
     assert (pixels[0] == 255).all()
@@ -67,7 +69,7 @@ def test_captions_are_not_cut_off_no_formulas_and_in_fonts_that_have_their_lette
     assert widths[0] < widths[1]
 
 
-def test_columns_are_what_training_sees():
+def test_columns_are_the_views_of_training():
     images = torch.randint(0, 256, (5, 3, 8, 8), dtype=torch.uint8)
     columns = view_columns(images, AUGMENTATIONS["paper"], seed=3, extra=1, mixed=2, lam=0.25)
     assert list(columns) == ["original", "anchor", "positive", "extra 1", "mixed 1", "mixed 2"]
@@ -115,10 +117,10 @@ def test_examples_show_images_perturbations_and_predictions(monkeypatch):
         assert axes.get_title() == f"$digit_{guess}" + "*" * bool(guess != label)
         assert (to_hex(axes.title.get_color()) == "#c00000") == bool(guess != label)
         assert axes.title.get_fontfamily() == [f"font of $digit_{guess}"]
-    figure.draw_without_rendering()  # dollars are no formulas
+    figure.draw_without_rendering()  # dollar signs are not parsed as formulas
 
 
-def test_an_image_that_is_left_alone_is_grey_and_says_why_and_parts_look_as_the_whole():
+def test_an_image_that_is_not_attacked_is_grey_with_the_reason_and_parts_look_like_the_whole():
     found = examples(trained_model(), *held_out(2), named_attack("fgsm", 0.0))
     figure = draw_examples(found, "0123456789", title="")
     assert (figure.axes[2].images[0].get_array() == 0.5).all()

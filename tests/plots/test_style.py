@@ -1,4 +1,4 @@
-"""Colours for every eye, letters of any script, labels that do not overlap, SVG in the page's colours."""
+"""Colours for colour-blind readers, characters of any script, labels without overlap, SVG in page colours."""
 
 from itertools import combinations, pairwise
 from pathlib import Path
@@ -51,7 +51,7 @@ def test_colors_differ_for_every_eye(eye):
 @pytest.mark.parametrize(
     ("texts", "more"), [(["bac", "z"], []), (["Ж", "a"], ["Sans"]), (["ЖЩ", "𝛀"], ["Sans"]), (["蓝"], [])]
 )
-def test_another_font_has_the_letters_that_the_usual_one_lacks(texts, more, monkeypatch):
+def test_another_font_provides_the_characters_that_the_usual_one_lacks(texts, more, monkeypatch):
     installed = [("Broken", "none.ttf", 400), ("Last Resort High-Efficiency", "DejaVuSans.ttf", 400),
                  ("Bold", "DejaVuSans-Bold.ttf", 700), ("Sans", "DejaVuSans.ttf", 400)]  # fmt: skip
     listed = [SimpleNamespace(name=n, fname=str(FONTS / file), weight=w) for n, file, w in installed]
@@ -77,7 +77,7 @@ def test_values_are_moved_apart_no_further_than_needed(values, limits, placed):
 
 
 @pytest.mark.parametrize("right", [None, 2.0])
-def test_labels_stand_beside_the_curves_and_do_not_overlap(right):
+def test_labels_are_beside_the_curves_and_do_not_overlap(right):
     figure = Figure(figsize=(5, 4))
     axes = figure.subplots()
     axes.plot([0, 1], [0, 50])
@@ -119,10 +119,10 @@ def test_equal_figures_give_equal_svg_and_others_share_no_ids():
     assert not one & two
 
 
-def test_figures_are_saved_with_the_folders_above_them(tmp_path):
+def test_figures_are_saved_with_their_parent_folders(tmp_path):
     save_figure(draw(), tmp_path / "new" / "grid.png")
     assert (tmp_path / "new" / "grid.png").read_bytes().startswith(b"\x89PNG")
-    with pytest.raises(InputError, match=r"grid\.txt' is no image: end its name in one of \.png"):
+    with pytest.raises(InputError, match=r"grid\.txt' is not an image: end its name in one of \.png"):
         save_figure(draw(), tmp_path / "grid.txt")
     (tmp_path / "folder.png").mkdir()
     with pytest.raises(InputError, match=r"folder\.png could not be written: Is a directory"):

@@ -1,4 +1,4 @@
-"""The images show what was measured."""
+"""The figures show the measured values."""
 
 import pytest
 from matplotlib.figure import Figure
@@ -54,4 +54,4 @@ def test_spaces_of_any_dimension_are_drawn(components):
     spaces = learn_spaces(X, y, ComparisonConfig(dataset="iris", n_components=components, max_iter=2))
     panels = draw_spaces(spaces, measure(spaces, y), y).axes
     assert [len(axes.collections[0].get_offsets()) for axes in panels] == [len(X)] * len(spaces)
-    assert ("drawn by PCA" in panels[-1].get_title()) == (components > 2)
+    assert ("by PCA" in panels[-1].get_title()) == (components > 2)

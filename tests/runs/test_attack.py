@@ -1,4 +1,4 @@
-"""Attacks on a run's classifier: the evaluator's figures, one measurement each, resumed after a stop."""
+"""Attacks on a run's classifier: figures of the evaluator, one measurement each, resumed after a stop."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -28,7 +28,7 @@ def worst_cases(run: Run) -> list[dict[str, Any]]:
     return [row for row in Overview(run).result()["attacks"] if row["name"] == "worst_case"]
 
 
-def test_figures_are_the_evaluators(tmp_path, monkeypatch):
+def test_the_figures_are_those_of_the_evaluator(tmp_path, monkeypatch):
     run, attacks = trained(tmp_path), attacks_at(["fgsm", "pgd"], 0.05, 50)
     found = measure_attacks(run, "digits", attacks)
     wanted = robustness.evaluate(run.classifier(), *pair(run.images.labelled("digits").queries), attacks)
@@ -45,12 +45,12 @@ def test_figures_are_the_evaluators(tmp_path, monkeypatch):
     assert measure_attacks(run, "digits", attacks) == found
 
 
-def test_a_bar_of_attacks_never_ends_before_them(tmp_path):
+def test_a_progress_bar_never_ends_before_the_attacks(tmp_path):
     run = trained(tmp_path)
     images, labels = pair(run.images.labelled("digits").queries)
     classifier, passed = run.classifier(), []
     classifier.register_forward_hook(lambda module, inputs, output: passed.append(len(output)))
-    attacks = attacks_at(["fgsm", "pgd", "pgd_tuned"], 0.0, 50)  # which fool nobody
+    attacks = attacks_at(["fgsm", "pgd", "pgd_tuned"], 0.0, 50)  # no image is fooled
     robustness.evaluate(classifier, images, labels, attacks)
     most = most_passes(attacks, len(images))
     assert most is not None
@@ -59,7 +59,7 @@ def test_a_bar_of_attacks_never_ends_before_them(tmp_path):
 
 
 @pytest.mark.parametrize(("stop", "complete"), [(1, 0), (3, 1), (4, 2)])
-def test_an_interrupted_attack_loses_no_portion_that_was_done(tmp_path, monkeypatch, stop, complete):
+def test_an_interrupted_attack_loses_no_finished_portion(tmp_path, monkeypatch, stop, complete):
     monkeypatch.setattr(robustness, "PORTION", 200 * 3 * 8 * 8)  # two portions, the second with 155 images
     monkeypatch.setattr("intnacl.runs.attack.BATCH", 100)
     attacks = attacks_at(["fgsm", "pgd"], 0.05, 250)
@@ -84,7 +84,7 @@ def test_an_interrupted_attack_loses_no_portion_that_was_done(tmp_path, monkeypa
     assert found[0].time_s >= 100  # of both calls
 
 
-def test_an_attack_that_is_added_joins_the_worst_case_of_its_radius(tmp_path):
+def test_an_added_attack_counts_for_the_worst_case_of_its_radius(tmp_path):
     run = trained(tmp_path)
     for names, images in ((["fgsm", "pgd"], 64), (["pgd_tuned"], 64), (["pgd_tuned"], 16)):
         measure_attacks(run, "digits", attacks_at(names, 0.1, images))
@@ -95,7 +95,7 @@ def test_an_attack_that_is_added_joins_the_worst_case_of_its_radius(tmp_path):
     assert second["accuracy"] <= first["accuracy"]
 
 
-def test_fgsm_alone_is_attacked_at_all_its_radii_together(tmp_path):
+def test_radii_of_fgsm_alone_form_one_group(tmp_path):
     wanted = EvaluationConfig(eps=(0.1,), attacks=("fgsm", "pgd"), fgsm_eps=(0.02, 0.05))
     at_one, curve = planned_attacks(wanted)
     assert [(attack.name, attack.eps) for attack in at_one] == [("fgsm", 0.1), ("pgd", 0.1)]
@@ -108,7 +108,7 @@ def test_fgsm_alone_is_attacked_at_all_its_radii_together(tmp_path):
     assert [(row["eps"], row["of"]) for row in worst_cases(run)] == [(0.02, ["fgsm"]), (0.05, ["fgsm"])]
 
 
-def test_images_are_those_of_the_strongest_attack_at_the_largest_radius(tmp_path):
+def test_examples_are_of_the_strongest_attack_at_the_largest_radius(tmp_path):
     run = trained(tmp_path)
     for name, eps, wanted in (
         ("fgsm", 0.05, ("fgsm", 0.05)),
@@ -122,7 +122,7 @@ def test_images_are_those_of_the_strongest_attack_at_the_largest_radius(tmp_path
         assert (attack["name"], attack["eps"]) == wanted
 
 
-def test_stored_images_are_the_evaluators_and_stay_in_the_ball(tmp_path):
+def test_stored_examples_are_those_of_the_evaluator_and_lie_in_the_ball(tmp_path):
     run = trained(tmp_path)
     measure_attacks(run, "digits", attacks_at(["pgd"], 0.1, 8))
     found, test = load_examples(run, "digits"), run.images.labelled("digits").queries
@@ -134,7 +134,7 @@ def test_stored_images_are_the_evaluators_and_stay_in_the_ball(tmp_path):
 
 
 @pytest.mark.parametrize("damage", ["gone", "cut", "other classifier"])
-def test_images_that_are_not_the_classifiers_are_none(tmp_path, damage):
+def test_missing_damaged_or_foreign_examples_are_not_loaded(tmp_path, damage):
     run = trained(tmp_path)
     measure_attacks(run, "digits", attacks_at(["fgsm"], 0.1, 8))
     path = run.folder.examples("digits")
@@ -146,8 +146,8 @@ def test_images_that_are_not_the_classifiers_are_none(tmp_path, damage):
     assert load_examples(run, "digits") is None
 
 
-def test_autoattack_goes_on_after_the_last_of_its_attacks(tmp_path, monkeypatch):
-    """Stopped after every attack on every few images, it gives the verdicts of one go."""
+def test_autoattack_resumes_after_the_last_finished_of_its_attacks(tmp_path, monkeypatch):
+    """Stopped after each of its attacks on each portion of images, it gives the verdicts of a single run."""
     monkeypatch.setattr(robustness, "CHUNK", 16)
     monkeypatch.setattr("intnacl.attacks.square.QUERIES", 30)
     monkeypatch.setattr("intnacl.attacks.apgd.STEPS", 10)

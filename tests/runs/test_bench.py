@@ -1,4 +1,4 @@
-"""The timing of steps, on a CPU and a small net."""
+"""The timing of steps, on a CPU with a small network."""
 
 import json
 
@@ -34,12 +34,10 @@ def test_rows_are_printed_and_written(tmp_path, capsys):
     assert f"torch {torch.__version__}" in written["hardware"]
     printed = capsys.readouterr()
     assert [name in printed.out for name in bench.ROWS] == [True] * 4
-    assert [f"  {row['ms']:.2f} ms a step" in printed.err for row in written["rows"]] == [True] * 4
+    assert [f"  {row['ms']:.2f} ms per step" in printed.err for row in written["rows"]] == [True] * 4
 
 
-def test_rows_are_chosen_by_a_part_of_their_names_and_none_is_lost_where_a_later_one_fails(
-    tmp_path, monkeypatch, capsys
-):
+def test_rows_are_chosen_by_parts_of_their_names_and_kept_if_a_later_one_fails(tmp_path, monkeypatch, capsys):
     first, *_, last = bench.ROWS
     monkeypatch.setitem(bench.ROWS, last, {"encoder.name": "none such"})
     must_refuse(bench.time_losses, CPU, 1, ("JOINT", "intnacl"), tmp_path / "bench.json", "none such")
@@ -48,6 +46,6 @@ def test_rows_are_chosen_by_a_part_of_their_names_and_none_is_lost_where_a_later
     assert [name in printed for name in (first, last)] == [True, False]
 
 
-def test_an_out_that_cannot_be_written_is_named_at_once(tmp_path):
+def test_an_out_that_cannot_be_written_is_named_before_any_timing(tmp_path):
     (tmp_path / "file").touch()
     must_refuse(bench.time_losses, CPU, 1, (), tmp_path / "file" / "bench.json", "could not be written")

@@ -1,4 +1,4 @@
-"""The commands on a trained run: what they print, draw and keep."""
+"""The commands on a trained run: their output, drawings and files."""
 
 import json
 from pathlib import Path
@@ -39,7 +39,7 @@ def test_probe_takes_several_data_sets_and_protocols(tmp_path):
     assert [other.settings["probe"][name] for name in ("solver", "max_iter", "l2")] == ["lbfgs", 7, 0.01]
     for protocol, changes, told in (
         ("hcl", {"probe.epochs": 0}, "epochs=0 must be a whole number from 1 to"),
-        ("quick", {"probe.epochs": 3}, r"probe\.epochs=3 is Adam's, and this probe takes L-BFGS"),
+        ("quick", {"probe.epochs": 3}, r"probe\.epochs=3 is a setting of Adam, but this probe uses L-BFGS"),
         ("hcl", {"probe.lr": 1.0}, r"probe\.lr is fixed by --protocol hcl"),
         ("run", {"train.lr": 1.0}, r"setting of the probe='train\.lr' is unknown\. Choose"),
         ("slow", {}, "protocol='slow' is unknown"),
@@ -57,18 +57,18 @@ def test_knn_prints_its_accuracy(tmp_path, capsys):
     )
 
 
-def test_a_measurement_on_other_images_says_what_the_result_leaves_out(tmp_path, capsys):
+def test_a_measurement_on_other_images_warns_about_what_the_result_leaves_out(tmp_path, capsys):
     name = write_images(tmp_path / "images")
     settings = {"dataset": name, "size": 8, "train.batch_size": 4, "encoder.name": "small"}
     assert train_and_measure(config(**settings), RunFolder(tmp_path / "run"), HERE, Stop()) is None
     (tmp_path / "images" / "test" / "cat" / "0.png").unlink()
     capsys.readouterr()
     knn_command(tmp_path / "run", [], 3, "exp", "cpu")
-    assert f"warning: {name}: what was measured on other images" in capsys.readouterr().out
+    assert f"warning: {name}: measurements on other images" in capsys.readouterr().out
     before = json.loads((tmp_path / "run" / "result.json").read_text())
     assert any("other images" in warning for warning in before["warnings"])
     probe_command(tmp_path / "run", [], "run", {}, "cpu")
-    assert "warning: result.json stays as it was" in capsys.readouterr().out
+    assert "warning: result.json was not updated" in capsys.readouterr().out
     assert json.loads((tmp_path / "run" / "result.json").read_text()) == before
     assert train_and_measure(config(**settings), RunFolder(tmp_path / "run"), HERE, Stop()) is None
     after = json.loads((tmp_path / "run" / "result.json").read_text())
@@ -76,7 +76,7 @@ def test_a_measurement_on_other_images_says_what_the_result_leaves_out(tmp_path,
     assert not any("other images" in warning for warning in after["warnings"])
 
 
-def test_attack_probes_first_and_draws(tmp_path, capsys):
+def test_attack_fits_the_probe_first_and_draws(tmp_path, capsys):
     folder = trained(tmp_path).folder
     attack_command(folder, (), (0.1, 0.02), ("fgsm", "pgd"), 32, "cpu")
     text = capsys.readouterr().out
@@ -89,7 +89,7 @@ def test_attack_probes_first_and_draws(tmp_path, capsys):
     assert len(list((folder / "parts").glob("attack-*"))) == 6
 
 
-def test_without_radii_ones_own_images_are_attacked_around_the_usual_one(tmp_path):
+def test_the_default_radii_on_own_images_are_around_the_usual_one(tmp_path):
     own = {"dataset": write_images(tmp_path / "images"), "size": 8, "train.batch_size": 6}
     for name, settings, radii in (("own", own, OWN_CURVE), ("digits", {}, EPS_CURVE)):
         run = config(**settings | {"train.epochs": 1, "encoder.name": "small"})
@@ -115,7 +115,7 @@ def test_a_rise_from_one_eps_to_another_is_warned_about(tmp_path, monkeypatch, c
     assert "fgsm: accuracy rises with eps" in (folder / "report.html").read_text()
 
 
-test_mistakes_are_told_before_any_work = refused(
+test_mistakes_are_named_before_any_work = refused(
     lambda eps, attacks: attack_command(Path("no run yet"), (), eps, attacks, "exp", "cpu"),
     ((2.0,), ("fgsm",), "out of range"),
     ((0.1,), ("nothing",), "attack='nothing'"),
@@ -133,7 +133,7 @@ def test_a_file_that_cannot_be_written_is_named(tmp_path, name):
     must_refuse(probe_command, folder, (), "run", {}, "cpu", f"{name} could not be written: Is a directory")
 
 
-def test_a_relative_path_is_measured_and_kept_as_an_absolute_one(tmp_path, monkeypatch):
+def test_a_relative_path_is_measured_and_stored_as_an_absolute_one(tmp_path, monkeypatch):
     run = trained(tmp_path)
     name = write_images(tmp_path / "pets")
     monkeypatch.chdir(tmp_path)

@@ -1,4 +1,4 @@
-"""Losses side by side: the same numbers as the runs', means and deviations as the textbook's."""
+"""Losses side by side: the figures of the runs, with their means, standard deviations and differences."""
 
 import json
 from collections.abc import Callable
@@ -20,7 +20,7 @@ def write_results(
     accuracies: dict[str, list[float]],
     change: Callable[[dict[str, Any], int], None] | None = None,
 ) -> None:
-    """Results of made-up runs: clean, and FGSM and PGD at 0.02 and 0.1 as fractions of it.
+    """Write results of made-up runs: clean accuracy, and FGSM and PGD at 0.02 and 0.1 as fractions of it.
 
     `change` alters a result, given its seed.
     """
@@ -56,7 +56,7 @@ def test_means_deviations_and_paired_differences(tmp_path):
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_many_ranks_train_everything_before_the_main_one_measures(tmp_path, monkeypatch, rank):
+def test_several_ranks_train_all_runs_before_the_main_rank_measures(tmp_path, monkeypatch, rank):
     done: list[str] = []
     for name in ("pretrain", "train_and_measure"):
         monkeypatch.setattr(
@@ -84,7 +84,7 @@ def test_table_and_files(tmp_path, capsys):
     assert (tmp_path / "comparison.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_radii_are_sorted_and_whole_grey_levels_fractions(tmp_path, capsys):
+def test_radii_are_sorted_and_whole_grey_levels_are_written_as_fractions(tmp_path, capsys):
     def change(result: dict[str, Any], seed: int) -> None:
         result["config"]["evaluation"]["eps"] = [0.1, 8 / 255]
         for one in (*result["attacks"], *result["protocol"]["attacks"]):
@@ -113,15 +113,15 @@ def test_one_seed_shows_no_deviation_and_without_attacks_clean_accuracies_are_dr
     assert panels == {"none": {"a": [(0.0, 80.0, 0.0)], "b": [(0.0, 78.5, 0.0)]}}
 
 
-def test_only_what_the_configuration_asks_is_compared_and_all_of_it(tmp_path):
-    """A line begins at the clean accuracy of the attacked images."""
+def test_exactly_the_configured_accuracies_are_compared(tmp_path):
+    """A curve begins at the clean accuracy of the attacked images."""
 
     def change(result: dict[str, Any], seed: int) -> None:
         result["config"]["evaluation"]["fgsm_eps"] = [0.05]
         clean = (70.0, 72.0)[seed]  # of the 64 of 355 that were attacked
         result["attacks"] = [row | {"clean": clean} for row in result["attacks"]]
         row = next(row for row in result["attacks"] if row["name"] == "fgsm" and row["eps"] == 0.02)
-        few = row | {"images": 8, "accuracy": 1.0}  # someone's attack on other images
+        few = row | {"images": 8, "accuracy": 1.0}  # an attack by hand on fewer images
         result["attacks"] += [row | {"eps": 0.05, "accuracy": 60.0}, row | {"eps": 0.03}, few]
 
     write_results(tmp_path, {"a": [80.0, 84.0]}, change)
@@ -133,7 +133,7 @@ def test_only_what_the_configuration_asks_is_compared_and_all_of_it(tmp_path):
         assert curves["a"][0] == (0.0, 71.0, pytest.approx(2**0.5))
 
 
-def test_runs_have_folders_of_their_own_and_a_stop_is_passed_on(tmp_path):
+def test_each_run_has_its_own_folder_and_a_stop_is_passed_on(tmp_path):
     tiny = {"train.epochs": 1, "evaluation.eps": (0.02,), "evaluation.images": 16}
     said: list[str] = []
     configs = {"simclr": config(**tiny)}

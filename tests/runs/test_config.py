@@ -16,7 +16,7 @@ from intnacl.runs.config import FREE, SETTINGS, RunConfig, differences, from_dic
 from intnacl.runs.resolve import RECIPES, ROBUST, ROBUST_CLUSTERS, resolve
 from mistakes import must_refuse, refused
 
-WEIGHT = {"weight": "relative"}  # of every recipe
+WEIGHT = {"weight": "relative"}  # in every recipe
 
 
 def toml(folder: Path, text: str) -> Path:
@@ -49,22 +49,22 @@ def test_presets_are_rows_of_the_table(preset):
     assert resolve(preset=preset).loss == LossConfig(**WEIGHT | PRESETS[preset])
 
 
-def test_flags_over_preset_over_file_over_recipe(tmp_path):
+def test_flags_override_the_preset_which_overrides_the_file_which_overrides_the_recipe(tmp_path):
     file = toml(tmp_path, "[train]\nlr = 0.5\nepochs = 7\n[loss]\ntemperature = 0.2\nalpha = 3.0\n")
     config = resolve({"train.epochs": 9, "loss.lam": 0.7}, file=file, preset="intnacl")
     assert config.train.lr == 0.5  # file over the recipe's 1e-3
     assert config.train.epochs == 9  # flag over file
-    assert config.loss.temperature == 0.2  # presets say nothing about it
+    assert config.loss.temperature == 0.2  # no preset sets it
     assert config.loss.alpha == 1.0  # preset over file
     assert config.loss.lam == 0.7  # flag over preset
 
 
-def test_the_simclr_preset_undoes_the_files_loss_but_not_its_temperature(tmp_path):
+def test_the_simclr_preset_replaces_the_loss_of_the_file_but_not_its_temperature(tmp_path):
     file = toml(tmp_path, '[loss]\nalpha = 1.0\nnegatives = "g2"\ntemperature = 0.1\n')
     assert resolve(file=file, preset="simclr").loss == LossConfig(temperature=0.1, **WEIGHT)
 
 
-def test_a_file_may_name_preset_recipe_and_data_set_and_the_command_line_wins(tmp_path):
+def test_a_file_may_name_preset_recipe_and_data_set_which_the_command_line_overrides(tmp_path):
     file = toml(tmp_path, 'preset = "intcl"\nrecipe = "paper"\n[loss]\nalpha = 0.5\n')
     config = resolve(file=file)
     assert config.loss == LossConfig(**PRESETS["intcl"] | WEIGHT | {"alpha": 0.5})
@@ -80,14 +80,14 @@ def test_a_file_may_name_preset_recipe_and_data_set_and_the_command_line_wins(tm
     assert given == resolve({"dataset": "cifar100"}, recipe="tinyimagenet")
 
 
-def test_a_named_augmentation_goes_over_single_settings_of_the_file(tmp_path):
+def test_a_named_augmentation_overrides_settings_of_the_file(tmp_path):
     file = toml(tmp_path, "[augment]\nstrength = 0.1\nflip_p = 0.0\n")
     config = resolve({"augment.flip_p": 0.3, "augment": "simclr"}, file=file)
     assert config.augment == replace(AUGMENTATIONS["simclr"], flip_p=0.3)
     assert config.recipe == "custom"
 
 
-def test_a_recipe_keeps_its_name_while_views_encoder_and_optimiser_are_its_own():
+def test_a_recipe_keeps_its_name_if_views_encoder_and_optimiser_are_unchanged():
     own = {"train.epochs": 3, "loss.temperature": 0.1, "seed": 4}
     assert resolve(own).recipe == "digits"
     changes = {"encoder.head": "hcl", "augment.flip_p": 0.5, "adversary.eps": 0.1, "train.optimizer": "sgd"}
@@ -110,13 +110,13 @@ def test_a_recipe_keeps_its_name_while_views_encoder_and_optimiser_are_its_own()
         ({"recipe": "strong", "train.optimizer": "adamw"}, 3e-4),
     ],
 )
-def test_the_rate_is_the_optimisers_and_is_written_as_a_number(settings, rate):
+def test_the_default_rate_is_that_of_the_optimiser_and_is_written_as_a_number(settings, rate):
     for device in (None, torch.device("cpu")):
         assert to_dict(resolve(settings, device=device))["train"]["lr"] == rate
     assert resolve({"dataset": "cifar100", "train.lr": 3e-4}).recipe == "paper"
 
 
-def test_the_strong_recipes_are_simclrs_of_the_repository_they_name():
+def test_the_strong_recipes_are_those_of_the_repository_they_cite():
     """github.com/dkobak/simclr-cifar10, README and constants of the script."""
     strong, knn90 = (resolve({"dataset": "cifar10"}, recipe=name) for name in ("strong", "knn90"))
     for config, epochs, rate in ((strong, 100, 0.06), (knn90, 500, 0.03)):
@@ -145,7 +145,7 @@ def test_the_strong_recipes_are_simclrs_of_the_repository_they_name():
 
 
 @pytest.mark.parametrize("kind", ["folder", "parquet", "npz"])
-def test_ones_own_images_are_trained_on_as_the_papers_and_attacked_as_usual(kind):
+def test_own_images_are_trained_on_as_in_the_paper_and_attacked_at_the_usual_radius(kind):
     own, paper = resolve({"dataset": f"{kind}:/x"}), resolve({"dataset": "cifar10"})
     assert (own.recipe, own.evaluation.eps, own.evaluation.attacks) == (
         "own", (8 / 255,), ("fgsm", "pgd_tuned"),
@@ -182,7 +182,7 @@ def test_ones_own_images_are_trained_on_as_the_papers_and_attacked_as_usual(kind
         ("seed", -(2**63), -(2**63)),
     ],
 )
-def test_text_is_read_as_the_settings_type(key, text, value):
+def test_text_is_converted_to_the_type_of_the_setting(key, text, value):
     assert value_of(resolve({key: text}), key) == value
 
 
@@ -226,19 +226,19 @@ test_mistakes_are_named = refused(
 
 
 @pytest.mark.parametrize("key", ["dataset", "evaluation.transfer"])
-def test_data_sets_are_known_before_they_are_loaded(key, tmp_path):
+def test_names_of_data_sets_are_checked_before_loading(key, tmp_path):
     must_refuse(resolve, {key: "cifar1O"}, "dataset='cifar1O' is unknown; did you mean 'cifar10'")
     must_refuse(resolve, {key: "folder"}, "write 'folder:PATH'")
     must_refuse(resolve, {key: str(tmp_path)}, f"is a path: write 'folder:{tmp_path}'")
     record = to_dict(resolve({key: f"folder:{tmp_path}"}))
-    record["dataset"] = "svhn"  # of another version: only loading it is impossible
+    record["dataset"] = "svhn"  # from another version; it can be read, only not loaded
     assert from_dict(record).dataset == "svhn"
 
 
 # ---- files -----------------------------------------------------------------------------------------------
 
 
-def test_a_file_is_utf_8_whatever_the_locale_and_may_come_from_windows(tmp_path):
+def test_a_file_is_utf_8_in_any_locale_and_may_come_from_windows(tmp_path):
     file = toml(tmp_path, 'dataset = "folder:/Bücher"\n')
     code = f"from intnacl.runs.resolve import *; print(ascii(resolve(file=Path({str(file)!r})).dataset))"
     plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
@@ -273,12 +273,12 @@ def test_a_wrong_file_is_named(content, message, tmp_path):
 
 @pytest.mark.parametrize("recipe", [name for name in RECIPES if name not in ROBUST_CLUSTERS])
 @pytest.mark.parametrize("preset", ["simclr", "intnacl"])
-def test_what_is_written_comes_back(recipe, preset):
+def test_a_written_configuration_reads_back_equal(recipe, preset):
     config = resolve(recipe=recipe, preset=None if recipe in ROBUST else preset, device=torch.device("cpu"))
     assert from_dict(json.loads(json.dumps(to_dict(config)))) == config
 
 
-def test_a_run_of_before_decays_all_parameters_that_it_did():
+def test_a_run_of_an_earlier_version_decays_the_same_parameters():
     recorded = Path(__file__).parents[2] / "results" / "recipe" / "epochs30-hclhead-dhn-decay-seed0"
     decayed = from_dict(json.loads((recorded / "config.json").read_bytes()))
     assert (decayed.train.weight_decay, decayed.train.decay_vectors) == (1e-6, True)
@@ -290,7 +290,7 @@ def test_a_run_of_before_decays_all_parameters_that_it_did():
         assert differences(from_dict(old), config) == ["train.decay_vectors: True -> False"] * (config is new)
 
 
-def test_tensorboard_was_a_setting_before_it_was_a_tracker():
+def test_the_former_setting_tensorboard_becomes_a_tracker():
     old = to_dict(resolve())
     del old["train"]["trackers"]
     for given, found in ((False, ()), (True, ("tensorboard",))):
@@ -306,13 +306,13 @@ def test_tensorboard_was_a_setting_before_it_was_a_tracker():
     )
 
 
-def test_every_setting_can_be_set_to_what_it_is():
+def test_every_setting_can_be_set_to_its_own_value():
     config = resolve(preset="intnacl")
     assert resolve({key: value_of(config, key) for key in SETTINGS}, preset="simclr") == config
     assert to_dict(RunConfig())["loss"].keys() == LossConfig.__dataclass_fields__.keys()
 
 
-def test_differences_name_the_settings_and_pass_over_the_free_ones():
+def test_differences_name_the_settings_without_the_free_ones():
     old = resolve()
     new = replace(old, seed=3, root="/x", train=replace(old.train, lr=0.5, keep=9, compile=True))
     assert differences(old, new) == ["seed: 0 -> 3", "train.lr: 0.001 -> 0.5"]
@@ -340,12 +340,12 @@ def test_differences_name_the_settings_and_pass_over_the_free_ones():
         ({"objective": "supervised", "loss.alpha": 1.0}, "adversary.eps", "objective=contrastive"),
     ],
 )
-def test_an_unused_setting_and_what_would_use_it(settings, name, need):
+def test_an_unused_setting_names_the_settings_that_would_use_it(settings, name, need):
     assert unused(resolve(settings))[name] == need
 
 
 @pytest.mark.parametrize("value", ['""', "[]", "{}", "3", "false"])
-def test_an_empty_setting_is_no_default(tmp_path, value):
+def test_an_empty_setting_does_not_mean_the_default(tmp_path, value):
     for key in ("preset", "recipe"):
         told = rf"{key}=.* is unknown.*Choose one of: .*(simclr|paper)"
         must_refuse(lambda text: resolve(file=toml(tmp_path, text)), f"{key} = {value}", told)

@@ -1,4 +1,4 @@
-"""Features as a file: those of the encoder, in the order of the images, with their names."""
+"""Features as a file: those of the encoder, in the order of the images, with the images' names."""
 
 import subprocess
 import sys
@@ -20,7 +20,7 @@ from shards import lengthen_index, write_shards
 from tiny_run import trained
 
 
-def test_the_file_holds_the_encoders_features(tmp_path, capsys):
+def test_the_file_holds_the_features_of_the_encoder(tmp_path, capsys):
     run = trained(tmp_path)
     embed_command(run.folder, None, "test", None, "cpu")
     out = run.folder / "features-digits-test.npz"
@@ -37,7 +37,7 @@ def test_the_file_holds_the_encoders_features(tmp_path, capsys):
         assert picture.width / picture.height == pytest.approx((NEIGHBOURS + 1) / SHOWN, rel=0.2)
 
 
-def test_unlabelled_images_of_a_folder_have_their_names_and_one_has_no_neighbours(tmp_path):
+def test_unlabelled_images_of_a_folder_have_names_and_a_single_one_has_no_neighbours(tmp_path):
     run, folder, out = trained(tmp_path), tmp_path / "new", tmp_path / "far" / "new.npz"
     folder.mkdir()
     for name, grey in (("b.png", 200), ("a.png", 20), ("c.png", 90)):
@@ -57,7 +57,7 @@ def test_unlabelled_images_of_a_folder_have_their_names_and_one_has_no_neighbour
     assert [path.with_suffix(".png").exists() for path in (out, one)] == [True, False]
 
 
-def test_embedding_goes_on_from_the_pieces_that_a_stopped_command_left(tmp_path, monkeypatch):
+def test_embedding_resumes_from_the_pieces_of_a_stopped_command(tmp_path, monkeypatch):
     run = trained(tmp_path)
     whole, out = tmp_path / "whole.npz", tmp_path / "out.npz"
     monkeypatch.setattr(embed, "PIECE", 500)  # of 1,442 images
@@ -75,7 +75,7 @@ def test_embedding_goes_on_from_the_pieces_that_a_stopped_command_left(tmp_path,
         embed_command(run.folder, None, "train", out, "cpu")
     assert not out.exists()
     assert seen == [500, 500, 442]
-    for file in (out, tmp_path / "out.parquet"):  # which has pieces of its own
+    for file in (out, tmp_path / "out.parquet"):  # the parquet file has its own pieces
         seen.clear()
         seen.extend([0, 0, 0])
         embed_command(run.folder, None, "train", file, "cpu")
@@ -91,7 +91,7 @@ def test_embedding_goes_on_from_the_pieces_that_a_stopped_command_left(tmp_path,
     }  # fmt: skip
 
 
-def test_pieces_of_other_images_are_not_taken_up_and_two_processes_do_not_mix(tmp_path, monkeypatch):
+def test_pieces_of_other_images_are_not_used_and_two_processes_do_not_mix(tmp_path, monkeypatch):
     run, out = trained(tmp_path), tmp_path / "out.npz"
     train, test = load("digits"), load("digits", "test")
     with (
@@ -132,7 +132,7 @@ def test_memory_does_not_grow_with_the_number_of_images(tmp_path, kind):
     assert used[400_000] <= 1.1 * used[40_000], used
 
 
-test_an_output_that_is_no_archive_is_refused_before_any_work = refused(
+test_an_output_of_another_format_is_refused_before_any_work = refused(
     lambda out: embed_command(Path("nowhere"), None, "train", Path(out), "cpu"),
     ("features.csv", r"end its name in \.npz"),
 )

@@ -35,7 +35,7 @@ def unpacked(text: str) -> np.ndarray:
 
 
 def pictures(data: dict[str, Any]) -> np.ndarray:
-    """The pictures of an atlas, (N, S, S, 3)."""
+    """Return the pictures of an atlas, (N, S, S, 3)."""
     with Image.open(io.BytesIO(base64.b64decode(data["atlas"].partition(",")[2]))) as atlas:
         pixels = np.asarray(atlas.convert("RGB"))
     side, columns = data["side"], data["columns"]
@@ -44,7 +44,7 @@ def pictures(data: dict[str, Any]) -> np.ndarray:
     return grid.reshape(rows * columns, side, side, 3)[: data["count"]]
 
 
-def test_it_holds_every_image_with_its_class_prediction_and_neighbours(tmp_path, capsys):
+def test_the_page_holds_every_image_with_its_class_prediction_and_neighbours(tmp_path, capsys):
     run = measured(tmp_path)
     embed_command(run.folder, None, "test", None, "cpu", html=True)
     page = run.folder / "features-digits-test.html"
@@ -65,7 +65,7 @@ def test_it_holds_every_image_with_its_class_prediction_and_neighbours(tmp_path,
     assert not re.search(r'(src|href)="', page.read_text())
 
 
-def test_of_many_images_some_are_shown_at_even_distances(tmp_path):
+def test_an_evenly_spaced_choice_of_many_images_is_shown(tmp_path):
     run, test = trained(tmp_path), load("digits", "test")
     write_explorer(run, test, [run.embed(test)], tmp_path / "some.html", most=20)
     text = (tmp_path / "some.html").read_text()
@@ -79,7 +79,7 @@ def test_of_many_images_some_are_shown_at_even_distances(tmp_path):
             embed_command(Path("nowhere"), None, "test", None, "cpu", html=True, most=most)
 
 
-def test_unlabelled_images_have_their_names_and_one_alone_has_no_neighbours(tmp_path):
+def test_unlabelled_images_have_names_and_a_single_one_has_no_neighbours(tmp_path):
     evil = "</script><b>.png"
     run, folder = measured(tmp_path), tmp_path / "new"
     folder.mkdir()
@@ -101,7 +101,7 @@ def smooth(count: int, side: int) -> torch.Tensor:
     return torch.nn.functional.interpolate(coarse, size=side, mode="bicubic").clamp(0, 255).to(torch.uint8)
 
 
-def test_large_pictures_are_shrunk_and_stay_apart_in_a_jpeg(tmp_path):
+def test_large_pictures_are_shrunk_and_do_not_bleed_into_each_other_in_a_jpeg(tmp_path):
     images = smooth(64, 540)
     dataset = Dataset(name="made up", split="train", images=images, labels=None, classes=(), names=())
     data = data_of(render_explorer(trained(tmp_path), dataset, torch.randn(64, 5), torch.arange(64)))
@@ -180,7 +180,7 @@ def test_the_mouse_shows_selects_moves_and_zooms(browser, page, width):
     after = browser.js(VIEW)
     assert (before["x"] - after["x"]) * after["scale"] == pytest.approx(50, abs=0.5)
     assert (before["y"] - after["y"]) * after["scale"] == pytest.approx(20, abs=0.5)
-    assert browser.js("state.selected") == near[0], "dragging is no click"
+    assert browser.js("state.selected") == near[0], "dragging is not a click"
     fixed = "[(180 - state.width / 2) / view.scale + view.x, (150 - state.height / 2) / view.scale + view.y]"
     held, top = browser.js(fixed), browser.js("plane.getBoundingClientRect().y")
     browser.mouse("wheel", 180, 150 + top, deltaX=0, deltaY=-300)
@@ -205,7 +205,7 @@ def test_two_fingers_zoom(browser, page):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [1300, 400])
-def test_all_of_it_can_be_done_by_keys(browser, page, width):
+def test_the_page_can_be_used_by_keyboard_alone(browser, page, width):
     opened(browser, page, width)
     before = browser.js(VIEW)
     browser.js("plane.focus()")
@@ -248,11 +248,11 @@ def test_pictures_are_framed_in_the_colours_of_the_legend_on_light_and_dark_page
     opened(browser, page, 1300, dark)
     by = "document.getElementById('by')"
     browser.js(f"{by}.value = 2; {by}.dispatchEvent(new Event('change'))")
-    assert browser.js("way.title") == "right or wrong"
+    assert browser.js("coloring.title") == "right or wrong"
     for _ in range(20):
         browser.settle()
     last = data_of(page.read_text())["count"] - 1  # painted over all others
-    swatch = f"document.querySelectorAll('.legend i')[way.of[{last}]]"
+    swatch = f"document.querySelectorAll('.legend i')[coloring.of[{last}]]"
     browser.js(
         "globalThis.probe = document.createElement('canvas').getContext('2d');"
         f"probe.fillStyle = getComputedStyle({swatch}).backgroundColor; probe.fillRect(0, 0, 1, 1);"
@@ -269,8 +269,8 @@ def test_pictures_are_framed_in_the_colours_of_the_legend_on_light_and_dark_page
 
 
 @pytest.mark.slow
-def test_ten_thousand_images_take_30_mb_and_move_at_30_frames_a_second(browser, tmp_path, monkeypatch):
-    """Noise is the worst case of a JPEG. The layout is made up: it has no part in how fast a page moves."""
+def test_ten_thousand_images_take_30_mb_and_move_at_30_frames_per_second(browser, tmp_path, monkeypatch):
+    """Noise is the worst case of a JPEG. The layout is made up, because it does not affect the frame rate."""
     monkeypatch.setattr("intnacl.runs.explorer.project", lambda features: features[:, :2])
     count, page = 10_000, tmp_path / "many.html"
     images = torch.randint(256, (count, 3, SIDE, SIDE), dtype=torch.uint8)

@@ -1,4 +1,4 @@
-"""Exported encoders give the run's features in other programs, by the very code of their model card."""
+"""Exported encoders give the run's features in other programs, by the code on their model card."""
 
 import contextlib
 import json
@@ -26,7 +26,7 @@ from tiny_run import measured, trained, write_images
 
 
 def run_of(name: str, folder: Path, side: int = 32, **changes: str) -> torch.nn.Module:
-    """A run folder with an encoder whose batch norms have seen something; the encoder."""
+    """Write a run folder with an encoder whose batch norms have statistics, and return the encoder."""
     settings = {"dataset": "cifar10", "encoder.name": name, "encoder.std": (0.2, 0.25, 0.3)}
     config = resolve(settings | {f"encoder.{key}": value for key, value in changes.items()})
     RunFolder(folder).begin(config)
@@ -39,7 +39,7 @@ def run_of(name: str, folder: Path, side: int = 32, **changes: str) -> torch.nn.
 def check_card(
     encoder: torch.nn.Module, run: Path, format: str, side: int, rtol: float = 1e-5, atol: float = 1e-5
 ) -> None:
-    """Export, and run the card's code in the exported folder: the features must be the encoder's."""
+    """Export, and run the card's code in the exported folder: it must give the encoder's features."""
     out = run.with_name("out")
     assert export_run(run, format, out).parent == out
     scope: dict[str, Any] = {}
@@ -58,17 +58,17 @@ def check_card(
         ("resnet18", "timm", 32), ("timm:resnet18", "timm", 32), ("timm:vit_tiny_patch16_224", "timm", 32),
         ("resnet18", "timm", 72), ("timm:resnet18", "timm", 72),
         ("timm:tf_mobilenetv3_small_minimal_100", "timm", 32),
-        ("timm:tf_mobilenetv3_small_minimal_100", "timm", 72),  # its own stem: padded as TensorFlow does
+        ("timm:tf_mobilenetv3_small_minimal_100", "timm", 72),  # its own stem, padded like TensorFlow's
     ],
 )  # fmt: skip
-def test_the_cards_code_gives_the_same_features(tmp_path, name, format, side):
+def test_the_code_on_the_card_gives_the_same_features(tmp_path, name, format, side):
     pytest.importorskip({"timm": "timm", "torchvision": "torchvision"}.get(format, "torch"))
     if name.startswith("timm:"):
         pytest.importorskip("timm")
     check_card(run_of(name, tmp_path / "run", side), tmp_path / "run", format, side)
 
 
-def test_from_pretrained_takes_the_exported_folder(tmp_path):
+def test_from_pretrained_loads_the_exported_folder(tmp_path):
     run = measured(tmp_path)
     export_run(run.folder, "safetensors")
     path = export_run(run.folder, "safetensors")  # over the former one
@@ -78,7 +78,7 @@ def test_from_pretrained_takes_the_exported_folder(tmp_path):
         assert intnacl.from_pretrained(path.parent)(pixels).equal(run.encoder(pixels))
 
 
-def test_the_card_is_written_for_people_and_keeps_the_rest_in_files(tmp_path):
+def test_the_card_shows_the_main_figures_and_links_to_files_with_the_rest(tmp_path):
     run = measured(tmp_path)
     result = Overview(run).result()
     out = export_run(run.folder, "safetensors").parent
@@ -89,14 +89,14 @@ def test_the_card_is_written_for_people_and_keeps_the_rest_in_files(tmp_path):
     row = result["accuracy"]["digits"]
     assert f"| digits | {row['clean']:.2f} | {row['fgsm']:.2f} | {row['pgd']:.2f} |" in card
     assert "Adam, 20 epochs of batches of 256 at rate 0.01" in card
-    assert "judged in float32 without TF32; those of many steps search in TF32" in card
+    assert "scored in float32 without TF32; attacks of many steps search in TF32" in card
     assert "PGD takes 10 steps from 2 starts." in card
     assert "| learning rate | 0.001, constant |" in card
     assert '"evaluation"' not in card
     for name, wanted in (("config.json", run.folder.config), ("result.json", run.folder.result)):
         assert f"[{name}]({name})" in card
         assert json.loads((out / name).read_text()) == json.loads(wanted.read_text())
-    measure_attacks(run, "digits", attacks_at(["pgd"], 0.1, 64))  # by itself no second worst case
+    measure_attacks(run, "digits", attacks_at(["pgd"], 0.1, 64))  # alone, it adds no second worst case
     figures, again = (
         text.split("## Training")[0].split("## Figures")[1]
         for text in (card, model_card(run.config, Overview(run).result(), ""))
@@ -125,7 +125,7 @@ def test_the_hub_reads_the_header_of_the_card(tmp_path, own):
     assert "private" not in card
 
 
-def test_an_export_takes_no_other_runs_folder_and_leaves_its_own_as_it_is(tmp_path):
+def test_an_export_refuses_the_folder_of_another_run_and_does_not_change_its_own(tmp_path):
     run, other = trained(tmp_path / "one"), trained(tmp_path / "other")
     before = other.folder.encoder.read_bytes()
     must_refuse(export_run, run.folder, "safetensors", other.folder.path, "is the folder of another run")
@@ -158,7 +158,7 @@ def test_onnx_gives_the_same_features_for_any_batch(tmp_path, name, side):
             torch.testing.assert_close(torch.from_numpy(found), encoder(pixels), rtol=1e-3, atol=1e-4)
 
 
-def test_features_that_differ_are_refused():
+def test_different_features_are_refused():
     encoder, x = torch.nn.Identity(), torch.rand(2, 4)
     check_close(x + 1e-6, encoder, x)
     for wrong in (x + 0.1, x * torch.nan):
@@ -168,7 +168,7 @@ def test_features_that_differ_are_refused():
 @pytest.mark.parametrize(
     ("name", "format"), [("resnet18", "torchvision"), ("resnet18", "timm"), ("timm:resnet18", "timm")]
 )
-def test_an_encoder_without_batch_norms_has_no_twin_unless_it_never_had_any(tmp_path, name, format):
+def test_an_encoder_without_its_batch_norms_has_no_counterpart_elsewhere(tmp_path, name, format):
     pytest.importorskip("timm")
     run_of(name, tmp_path / "run", norm="none")
     told = r"without its batch norms \(encoder.norm=none\)"
@@ -178,7 +178,7 @@ def test_an_encoder_without_batch_norms_has_no_twin_unless_it_never_had_any(tmp_
     check_card(encoder, tmp_path / "never" / "run", "timm", 32)
 
 
-def test_what_cannot_be_used_or_written_leaves_nothing_behind(tmp_path, monkeypatch):
+def test_an_export_that_fails_leaves_nothing_behind(tmp_path, monkeypatch):
     def _session(*_: object, **__: object) -> SimpleNamespace:
         return SimpleNamespace(run=lambda _, feed: [-torch.ones(len(feed["pixels"]), 128).numpy()])
 
@@ -193,16 +193,16 @@ def test_what_cannot_be_used_or_written_leaves_nothing_behind(tmp_path, monkeypa
         export_run(folder, "safetensors", tmp_path / "file" / "out")
 
 
-def test_mistakes(tmp_path, monkeypatch):
+def test_mistakes_are_named(tmp_path, monkeypatch):
     folder = measured(tmp_path).folder
     must_refuse(export_run, folder, "onx", "format='onx' is unknown; did you mean 'onnx'")
     for format in ("torchvision", "timm"):
-        must_refuse(export_run, folder, format, f"encoder 'small' has no twin in {format}")
+        must_refuse(export_run, folder, format, f"encoder 'small' has no counterpart in {format}")
     card, file = tmp_path / "project" / "README.md", tmp_path / "file"
     card.parent.mkdir()
     card.write_text("# Mine")
     file.touch()
-    told = r"README\.md is no model card and would be lost"
+    told = r"README\.md is not a model card and would be lost"
     must_refuse(export_run, folder, "safetensors", card.parent, told)
     assert card.read_text() == "# Mine"
     must_refuse(export_run, folder, "safetensors", file, "is a file: give a folder")
@@ -211,11 +211,11 @@ def test_mistakes(tmp_path, monkeypatch):
     assert not list(folder.path.glob("export-*")), "a refused export leaves no folder"
 
 
-def test_names_of_data_sets_are_no_html_and_no_markdown_in_the_card(tmp_path):
+def test_names_of_data_sets_are_escaped_in_the_card(tmp_path):
     run = measured(tmp_path)
     text = json.dumps(Overview(run).result()).replace('"digits"', '"folder:<b>`_|x"')
     config = replace(run.config, dataset="folder:<b>`_|x\n#")
-    prose = model_card(config, json.loads(text), "").split("\n---\n", 1)[1]  # below the header of YAML
+    prose = model_card(config, json.loads(text), "").split("\n---\n", 1)[1]  # below the YAML header
     assert "<b>" not in prose
     assert r"| folder:&lt;b&gt;\`\_\|x |" in prose
     assert r" epochs on folder:&lt;b&gt;\`\_\|x\\n\#" in prose

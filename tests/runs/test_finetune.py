@@ -1,4 +1,4 @@
-"""The protocols: each classifier is measured by itself, and those of fine-tuning resume exactly."""
+"""The protocols: each classifier is measured separately, and fine-tuning resumes exactly."""
 
 import json
 import re
@@ -22,6 +22,7 @@ from intnacl.runs.finetune import (
     share_of_labels,
 )
 from intnacl.runs.folder import RunFolder
+from intnacl.runs.measure import fitted_classifier
 from intnacl.runs.objective import training_images
 from intnacl.runs.opened import open_run
 from intnacl.runs.overview import Overview
@@ -44,7 +45,7 @@ def rows(run, protocol):
     return [row for row in Overview(run).result()["attacks"] if row["protocol"] == protocol]
 
 
-def test_an_adversarial_probe_has_a_classifier_and_rows_of_its_own(tmp_path, monkeypatch):
+def test_an_adversarial_probe_has_its_own_classifier_and_rows(tmp_path, monkeypatch):
     run = measured(tmp_path, **{f"alf.{name}": value for name, value in vars(ALF).items()})
     before = Overview(run).result()
     run.measure([FGSM], protocol="alf")
@@ -78,7 +79,7 @@ def test_an_adversarial_probe_has_a_classifier_and_rows_of_its_own(tmp_path, mon
     assert run.measure(ALF) == [alf]
 
 
-def test_adversarial_fine_tuning_is_a_run_of_its_own_and_resumes_exactly(tmp_path):
+def test_adversarial_fine_tuning_is_a_separate_run_and_resumes_exactly(tmp_path):
     source = trained(tmp_path)
     config = finetuning_of(source, "digits", {key: v for key, v in SHORT.items() if "evaluation" not in key})
     config = replace(config, evaluation=replace(config.evaluation, eps=(0.05,), attacks=("fgsm",)))
@@ -106,7 +107,7 @@ def test_adversarial_fine_tuning_is_a_run_of_its_own_and_resumes_exactly(tmp_pat
         source.classifier(protocol="aff")
 
 
-def test_fine_tuning_begins_with_the_runs_encoder_and_takes_a_share_of_each_class(tmp_path):
+def test_fine_tuning_starts_from_the_encoder_of_the_run_with_a_share_of_each_class(tmp_path):
     run = trained(tmp_path)
     config = finetuning_of(run, "digits", labels=0.1)
     assert (config.train.lr, config.train.batch_size, config.train.epochs) == (AFF.lr, 128, 25)
@@ -117,12 +118,14 @@ def test_fine_tuning_begins_with_the_runs_encoder_and_takes_a_share_of_each_clas
     assert counts.max() - counts.min() <= 2
     assert finetuned_folder(run, config).path == Path(f"{run.folder}-aff")
     other = replace(config, finetune=replace(config.finetune, encoder_sha256="0" * 64))
-    with pytest.raises(InputError, match="another encoder than fine-tuning began with"):
+    with pytest.raises(InputError, match="another encoder than fine-tuning started from"):
         train_and_measure(other, RunFolder(tmp_path / "other"), HERE, Stop())
     assert not (tmp_path / "other").exists()
 
 
-def test_clean_fine_tuning_stands_beside_the_probe_on_the_same_labels_and_resumes_exactly(tmp_path, capsys):
+def test_clean_fine_tuning_is_reported_with_the_probe_on_the_same_labels_and_resumes_exactly(
+    tmp_path, capsys
+):
     source = trained(tmp_path)
     short = {"train.epochs": 3, "train.batch_size": 72, "train.save_steps": 1}
     config = clean_finetuning_of(source, "digits", 0.1, short)
@@ -142,6 +145,8 @@ def test_clean_fine_tuning_stands_beside_the_probe_on_the_same_labels_and_resume
     with torch.no_grad():
         right = (run.classifier()(queries.images / 255).argmax(1) == queries.labels).float().mean()
     assert result["accuracy"]["digits"]["protocol"] == "sff"
+    fitted, _ = fitted_classifier(run, "digits")  # for the predictions of the explorer page
+    assert torch.equal(fitted.linear.weight, run.classifier().linear.weight)
     assert result["accuracy"]["digits"]["clean"] == pytest.approx(100 * float(right), abs=0.3)
     assert result["classes"]["digits"]["protocol"] == "sff"
     wanted = (some.images, some.labels), (queries.images, queries.labels)
@@ -159,7 +164,7 @@ def test_clean_fine_tuning_stands_beside_the_probe_on_the_same_labels_and_resume
     must_refuse(source.classifier, r"has no fine-tuned classifier .*`intnacl finetune", protocol="sff")
 
 
-def test_labels_are_chosen_by_seed_the_same_share_of_every_class(tmp_path):
+def test_labels_are_chosen_by_seed_with_the_same_share_of_every_class(tmp_path):
     run = trained(tmp_path)
 
     def chosen(labels, seed):
@@ -185,7 +190,7 @@ def test_labels_are_chosen_by_seed_the_same_share_of_every_class(tmp_path):
 def test_a_share_of_the_labels_is_a_percentage_or_all(tmp_path):
     assert [share_of_labels(text) for text in ("1%", "10%", "0.5%", "all")] == [0.01, 0.1, 0.005, 1.0]
     for text in ("1", "0.1", "0%", "101%", "few", "nan%", ""):
-        must_refuse(share_of_labels, text, f"labels='{text}' is no share of the labels: give a percentage")
+        must_refuse(share_of_labels, text, f"labels='{text}' is not a share of the labels: give a percentage")
     run = trained(tmp_path)
     for labels, epochs, name in ((0.01, 60, "labels-1percent"), (1.0, 30, "labels-all")):
         config = clean_finetuning_of(run, "digits", labels)
@@ -193,7 +198,7 @@ def test_a_share_of_the_labels_is_a_percentage_or_all(tmp_path):
         assert finetuned_folder(run, config).path == Path(f"{run.folder}-{name}")
 
 
-def test_corruptions_are_measured_once_each_and_their_mean_takes_all(tmp_path, monkeypatch, capsys):
+def test_each_corruption_is_measured_once_and_the_mean_needs_all(tmp_path, monkeypatch, capsys):
     run = measured(tmp_path)
     corruptions_command(run.folder.path, (), ("fog", "contrast"), None, "cpu")
     assert "contrast" in capsys.readouterr().out

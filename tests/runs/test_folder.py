@@ -1,4 +1,4 @@
-"""A run's folder: who works in it, whose run it holds, and how far that has come."""
+"""A run's folder: its lock, its configuration and its state."""
 
 import errno
 import fcntl
@@ -33,7 +33,7 @@ with RunFolder(sys.argv[1]).hold(device="cpu") as free:
 # ---- one process at a time -------------------------------------------------------------------------------
 
 
-def test_one_holder_at_a_time_who_is_known_and_may_enter_again(tmp_path):
+def test_a_folder_has_one_known_holder_which_may_lock_it_again(tmp_path):
     folder, other = RunFolder(tmp_path / "run"), RunFolder(tmp_path / "run")
     assert folder.holder() is None
     with folder.hold(device="cpu") as first, folder.hold() as again:
@@ -45,14 +45,14 @@ def test_one_holder_at_a_time_who_is_known_and_may_enter_again(tmp_path):
         assert (who["pid"], who["device"]) == (os.getpid(), "cpu")
         assert abs(who["since"] - time.time()) < 60
         folder.signature.unlink()
-        assert folder.holder() is None  # held, by someone who has not signed yet
+        assert folder.holder() is None  # locked, but without a note of the holder yet
     assert folder.holder() is None
     with other.hold() as third:
         assert third
 
 
-def test_an_earlier_version_that_works_here_is_not_disturbed(tmp_path):
-    """It locks the same file, and has signed there."""
+def test_the_lock_of_an_earlier_version_is_respected(tmp_path):
+    """It locks the same file, and notes its process there."""
     folder = RunFolder(tmp_path)
     with folder.lock.open("w") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
@@ -64,8 +64,8 @@ def test_an_earlier_version_that_works_here_is_not_disturbed(tmp_path):
         assert free
 
 
-def test_many_may_look_at_a_run_at_once(tmp_path):
-    """What was left over of a killed process is not taken for one that works."""
+def test_many_threads_may_look_for_the_holder_at_once(tmp_path):
+    """A note left by a killed process does not count as a working process."""
     folder = RunFolder(tmp_path)
     folder.lock.touch()
     folder.signature.write_text('{"pid": 1}')
@@ -73,7 +73,7 @@ def test_many_may_look_at_a_run_at_once(tmp_path):
         assert set(pool.map(lambda _: folder.holder(), range(400))) == {None}
 
 
-def test_sigkill_frees_it(tmp_path):
+def test_sigkill_releases_the_lock(tmp_path):
     folder = RunFolder(tmp_path)
     other = subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE, text=True)
     assert other.stdout.readline() == "True\n"
@@ -82,7 +82,7 @@ def test_sigkill_frees_it(tmp_path):
     assert folder.holder()["pid"] == other.pid
     other.kill()
     other.communicate()
-    assert folder.holder() is None  # its name is still written there
+    assert folder.holder() is None  # although its note is still there
     with folder.hold() as free:
         assert free
 
@@ -94,14 +94,14 @@ def fails(number: int) -> Callable[..., None]:
     return fail
 
 
-def test_a_full_disk_is_told(tmp_path, monkeypatch):
+def test_a_full_disk_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr("os.fsync", fails(errno.ENOSPC))
     told = r"holder\.json could not be written: No space left"
     with pytest.raises(InputError, match=told), RunFolder(tmp_path).hold():
         pass
 
 
-def test_a_file_system_without_locks_warns_those_who_share_work(tmp_path, monkeypatch):
+def test_a_file_system_without_locks_is_warned_about_if_work_is_shared(tmp_path, monkeypatch):
     monkeypatch.setattr(fcntl, "flock", fails(errno.ENOLCK))
     with pytest.warns(InputWarning, match="one process at a time"), RunFolder(tmp_path).hold(device="cpu"):
         pass
@@ -109,7 +109,7 @@ def test_a_file_system_without_locks_warns_those_who_share_work(tmp_path, monkey
         assert free
 
 
-# ---- whose run it is -------------------------------------------------------------------------------------
+# ---- configuration ---------------------------------------------------------------------------------------
 
 
 def test_another_device_is_the_same_run_unless_the_precision_differs(tmp_path):
@@ -120,7 +120,7 @@ def test_another_device_is_the_same_run_unless_the_precision_differs(tmp_path):
         folder.begin(replace(config, train=replace(config.train, precision="bf16")))
 
 
-def test_weights_of_unknown_origin_are_no_finished_run(tmp_path):
+def test_weights_of_unknown_origin_are_not_a_finished_run(tmp_path):
     RunFolder(tmp_path).encoder.write_bytes(b"somebody's")
     must_refuse(RunFolder(tmp_path).begin, resolve(), r"has an encoder\.safetensors but no config\.json")
     assert [path.name for path in tmp_path.iterdir()] == ["encoder.safetensors"]
@@ -135,13 +135,13 @@ def test_a_damaged_config_is_named(tmp_path, text):
 
 
 @pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo])
-def test_a_config_that_is_no_file_is_named(tmp_path, make):
+def test_a_config_that_is_not_a_file_is_named(tmp_path, make):
     make(RunFolder(tmp_path).config)
     told = r"config\.json is damaged, or of another version: .*not a regular file"
     must_refuse(RunFolder(tmp_path).read_config, told)
 
 
-def test_what_began_is_undone_unless_something_was_trained(tmp_path):
+def test_begin_is_undone_unless_something_was_trained(tmp_path):
     folder = RunFolder(tmp_path / "run")
     with folder.hold():
         folder.begin(resolve())
@@ -158,7 +158,7 @@ def test_what_began_is_undone_unless_something_was_trained(tmp_path):
     assert folder.config.exists()
 
 
-# ---- how far it has come ---------------------------------------------------------------------------------
+# ---- state -----------------------------------------------------------------------------------------------
 
 WHOLE = {"accuracy": {}, "attacks": [], "time_s": {}, "protocol": {}, "config": {}}
 
@@ -171,7 +171,7 @@ def test_states_of_a_run(tmp_path):
     must_refuse(folder.require_encoder, r"has no encoder\.safetensors: train it first")
     checkpoint.mkdir(parents=True)
     assert folder.state() == "begun"
-    must_refuse(folder.require_encoder, "not trained to its end yet: run its `intnacl pretrain`")
+    must_refuse(folder.require_encoder, "not fully trained yet: repeat its `intnacl pretrain`")
     folder.encoder.touch()
     assert folder.state() == "trained"
     folder.result.write_text(json.dumps(WHOLE))
@@ -193,7 +193,7 @@ DAMAGES = (
 @pytest.mark.parametrize(
     "damage", ["", "{", "[]", '{"accuracy": {}}', *(json.dumps(WHOLE | damage) for damage in DAMAGES)]
 )
-def test_a_damaged_result_is_none(tmp_path, damage):
+def test_a_damaged_result_does_not_count(tmp_path, damage):
     folder = RunFolder(tmp_path)
     assert not folder.is_finished()
     folder.result.write_text(damage)
@@ -218,7 +218,7 @@ def test_folders_are_named_after_the_run(settings, preset, name):
     assert default_folder(resolve(settings, preset=preset)) == Path("runs") / name
 
 
-def test_relative_paths_are_stored_absolute_and_named_as_they_were(tmp_path, monkeypatch):
+def test_relative_paths_are_stored_as_absolute_ones_but_name_the_folder_as_given(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     given = {"dataset": "folder:pets", "root": "data", "evaluation.transfer": ("digits", "npz:x.npz")}
     config = resolve(given)
@@ -230,7 +230,7 @@ def test_relative_paths_are_stored_absolute_and_named_as_they_were(tmp_path, mon
     assert (home.dataset, home.root) == ("folder:~/pets", "~/data")
 
 
-def test_a_run_that_stores_a_relative_path_goes_on_in_its_folder_and_nowhere_else(tmp_path, monkeypatch):
+def test_a_run_with_a_stored_relative_path_resumes_only_from_the_same_working_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     folder, config = RunFolder(tmp_path / "run"), resolve({"dataset": "folder:pets"})
     folder.begin(replace(config, dataset="folder:pets"))  # as earlier versions did

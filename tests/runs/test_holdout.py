@@ -1,4 +1,4 @@
-"""A run with held-out images: what is trained, watched, measured and chosen never meets the test images."""
+"""A run with held-out images never uses test images for training, monitoring, measuring or choosing."""
 
 import json
 import shutil
@@ -38,7 +38,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     return folder
 
 
-def test_what_is_measured_on_was_not_trained_on(tmp_path, monkeypatch):
+def test_measured_images_were_not_trained_on(tmp_path, monkeypatch):
     trained_on: list[Tensor] = []
     real = Trainer.__init__
 
@@ -95,7 +95,7 @@ def test_the_best_encoder_outlives_its_checkpoint(folder, tmp_path):
     must_refuse(intnacl.from_pretrained, folder, "which='worst' is unknown", which="worst")
 
 
-def test_held_out_images_can_be_embedded_and_never_stand_beside_a_published_figure(folder, tmp_path):
+def test_held_out_images_can_be_embedded_and_are_never_compared_with_published_figures(folder, tmp_path):
     embed_command(folder.path, None, "holdout", tmp_path / "held.npz", "cpu")
     assert (tmp_path / "held.png").exists()
     none = "split='holdout': this run holds no images out"
@@ -105,7 +105,7 @@ def test_held_out_images_can_be_embedded_and_never_stand_beside_a_published_figu
     assert "holdout = 200, not 0" in departures(paper, result)
 
 
-def test_too_large_a_hold_out_is_refused_before_training(tmp_path):
+def test_holding_out_too_many_images_is_refused_before_training(tmp_path):
     folder, told = RunFolder(tmp_path / "run"), "holdout=1442 of the 1,442 training images"
     must_refuse(train_and_measure, config(holdout=1442), folder, HERE, Stop(), told)
     assert not folder.path.exists()

@@ -1,4 +1,4 @@
-"""The images of a run: read once, fitting the encoder, and refused in words where nothing can be measured."""
+"""The images of a run: read once, checked against the encoder, and refused if nothing can be measured."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -26,7 +26,7 @@ def images(name: str = "digits", *, side: int | None = 8, **settings: object) ->
 def write_arrays(
     path: Path, *, train: tuple[int, int] = (8, 8), test: tuple[int, int] = (8, 8), test_classes: int = 4
 ) -> str:
-    """An `npz:` data set of black images, with 4 classes for training; its name."""
+    """Write an `npz:` data set of black images with 4 training classes, and return its name."""
     np.savez(
         path, train_images=np.zeros((16, *train, 3), np.uint8), train_labels=np.arange(16) % 4,
         test_images=np.zeros((16, *test, 3), np.uint8), test_labels=np.arange(16) % test_classes,
@@ -36,7 +36,7 @@ def write_arrays(
 
 @pytest.fixture
 def loaded(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """The splits that were read, in order."""
+    """The splits in the order in which they were read."""
     read: list[str] = []
 
     def _counted(name: str, split: str, *rest: Any, **options: Any) -> Dataset:
@@ -47,7 +47,7 @@ def loaded(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     return read
 
 
-def test_one_transfer_set_at_a_time_stays_beside_the_runs_own(tmp_path, loaded):
+def test_one_transfer_set_at_a_time_stays_loaded_with_the_own_data_set_of_the_run(tmp_path, loaded):
     first, second = write_arrays(tmp_path / "a.npz"), write_arrays(tmp_path / "b.npz")
     found = images(**{"evaluation.transfer": (first, second)})
     found.check()
@@ -77,14 +77,14 @@ def test_folders_are_resized_to_the_encoder_and_their_broken_images_named_once(t
 @pytest.mark.parametrize(
     ("train", "test", "side", "told"),
     [
-        ((16, 16), (8, 8), 8, "has 16×16 train images, but the encoder is trained on 8×8: choose a data"),
-        ((4, 4), (8, 8), 8, "has 4×4 train images, but the encoder is trained on 8×8: choose a data"),
-        ((8, 16), (8, 8), 8, "has 8×16 train images, but the encoder is trained on 8×8: choose a data"),
-        ((8, 8), (12, 12), None, "has 12×12 test images, but the encoder is trained on 8×8"),
-        ((8, 10), (8, 10), None, "has 8×10 images, but encoders are for square ones"),
+        ((16, 16), (8, 8), 8, "has 16×16 train images, but the encoder was trained on 8×8: choose a data"),
+        ((4, 4), (8, 8), 8, "has 4×4 train images, but the encoder was trained on 8×8: choose a data"),
+        ((8, 16), (8, 8), 8, "has 8×16 train images, but the encoder was trained on 8×8: choose a data"),
+        ((8, 8), (12, 12), None, "has 12×12 test images, but the encoder was trained on 8×8"),
+        ((8, 10), (8, 10), None, "has 8×10 images, but encoders take square ones"),
     ],
 )
-def test_images_that_the_encoder_does_not_fit(tmp_path, train, test, side, told):
+def test_images_of_the_wrong_size_are_refused(tmp_path, train, test, side, told):
     name = write_arrays(tmp_path / "own.npz", train=train, test=test)
     if side:
         must_refuse(images().labelled, name, told)
@@ -100,12 +100,12 @@ def test_images_that_the_encoder_does_not_fit(tmp_path, train, test, side, told)
         (("cat",), "", r"has 'cat' as its only class: every classifier would be right"),
     ],
 )
-def test_images_on_which_nothing_can_be_measured(tmp_path, classes, below, told):
+def test_images_on_which_nothing_can_be_measured_are_refused(tmp_path, classes, below, told):
     name = write_images(tmp_path / "images", classes=classes)
     must_refuse(images(root=str(tmp_path)).labelled, name + below, told)
 
 
-def test_class_names_that_differ_between_the_splits(tmp_path, monkeypatch):
+def test_class_names_that_differ_between_the_splits_are_refused(tmp_path, monkeypatch):
     name = write_images(tmp_path / "images")
     (tmp_path / "images/test/dog").rename(tmp_path / "images/test/cow")
     with pytest.raises(InputError, match="cow is not a class of the training folder, which has cat, dog"):
@@ -119,7 +119,7 @@ def test_class_names_that_differ_between_the_splits(tmp_path, monkeypatch):
     must_refuse(images().labelled, "digits", r"different classes \(9, ten\): give both the same")
 
 
-def test_classes_with_images_in_one_split_alone_are_told(tmp_path):
+def test_classes_with_images_in_only_one_split_are_warned_about(tmp_path):
     with pytest.warns(InputWarning, match=r"3 of its classes have test images but no .* \(4, 5, 6\)"):
         images(write_arrays(tmp_path / "own.npz", test_classes=7)).check()
     with pytest.warns(InputWarning, match=r"1 of its classes have training images but no .* \(3\)"):
@@ -138,12 +138,12 @@ def test_the_monitor_measures_knn_accuracy(loaded, holdout, name):
     assert loaded == ["digits train"]  # test images are not even read
 
 
-def test_there_is_no_monitor_on_other_ranks_and_where_it_is_off():
+def test_there_is_no_monitor_on_other_ranks_or_if_it_is_off():
     for settings in ({"here": Ranks(1, 2, HERE.device)}, {"epochs": 0}):
         assert monitor(**settings) is None
 
 
-def test_without_labels_the_monitor_looks_at_the_rank_alone(tmp_path):
+def test_without_labels_the_monitor_only_measures_the_rank_of_the_features(tmp_path):
     np.savez(tmp_path / "plain.npz", images=np.eye(8 * 8 * 3, dtype=np.uint8).reshape(-1, 8, 8, 3))
     found = monitor(f"npz:{tmp_path / 'plain.npz'}")(torch.nn.Flatten())
     assert found == {"rankme": pytest.approx(8 * 8 * 3)}

@@ -1,4 +1,4 @@
-"""Many runs: each as its folder says, sorted and filtered, compared, and the best named by a fair split."""
+"""Lists of runs: read from their folders, sorted, filtered, compared, and the best run by a fair split."""
 
 import json
 import shutil
@@ -32,7 +32,7 @@ def run(tmp_path: Path) -> RunSummary:
     return summarize_run(measured(tmp_path).folder)
 
 
-def test_every_record_of_ours_is_listed_with_the_figures_of_its_result():
+def test_every_run_in_results_is_listed_with_the_figures_of_its_result():
     told: list[str] = []
     runs = read_runs(ROOT / "results", told.append)
     assert told == []
@@ -50,7 +50,7 @@ def test_every_record_of_ours_is_listed_with_the_figures_of_its_result():
     assert {"simclr", "intnacl", "supervised", "mixnca-g2 M=2 λ=0.6"} <= losses
 
 
-def test_a_run_shows_how_far_it_is(tmp_path):
+def test_a_run_shows_its_progress(tmp_path):
     opened = trained(tmp_path)
     begun = summarize_run(opened.folder)
     assert (begun.progress, begun.epochs, begun.split, begun.clean) == ("trained", "2", None, None)
@@ -76,7 +76,7 @@ def test_a_run_shows_how_far_it_is(tmp_path):
         assert summarize_run(opened.folder).progress == "training"
 
 
-def test_runs_are_found_at_any_depth_but_no_exports_and_damaged_ones_are_told(tmp_path):
+def test_runs_are_found_at_any_depth_without_exports_and_damaged_ones_are_reported(tmp_path):
     opened = measured(tmp_path)
     shutil.copytree(opened.folder, opened.folder.teacher)
     shutil.copytree(opened.folder, tmp_path / "deep" / "er" / "b")
@@ -91,12 +91,12 @@ def test_runs_are_found_at_any_depth_but_no_exports_and_damaged_ones_are_told(tm
     assert "damaged" in told[0]
     assert [run.name for run in read_runs(opened.folder.path)] == ["run", "teacher"]
     (tmp_path / "empty").mkdir()
-    for place, message in (("empty", "there is no run in"), ("nowhere", "is no folder")):
+    for place, message in (("empty", "there is no run in"), ("nowhere", "is not a folder")):
         with pytest.raises(InputError, match=message):
             read_runs(tmp_path / place)
 
 
-def test_accuracies_fall_names_rise_and_runs_without_a_figure_come_last(run):
+def test_accuracies_are_sorted_downwards_names_upwards_and_runs_without_a_figure_last(run):
     runs = [variant(run, name, clean=clean) for name, clean in (("b", 1.0), ("a", None), ("c", 3.0))]
     assert [one.name for one in sort_runs(runs, "clean")] == ["c", "b", "a"]
     assert [one.name for one in sort_runs(runs, "clean", reverse=True)] == ["b", "c", "a"]
@@ -129,10 +129,10 @@ def test_a_filter_is_a_column_a_setting_or_a_part_of_the_name(run, text, kept):
         ("clean>99.9", "leaves none of 1 runs"),
         ("claen>1", "did you mean 'clean'"),
         ("train.epoch=1", "did you mean 'train.epochs'"),
-        ("loss>a", "loss is a text, which only = and != compare"),
+        ("loss>a", "loss is a text, so that only = and != apply"),
     ],
 )
-def test_a_filter_that_cannot_be_meant_is_refused(run, text, message):
+def test_a_wrong_filter_is_refused(run, text, message):
     with pytest.raises(InputError, match=message):
         select([run], [text])
 
@@ -160,7 +160,7 @@ def test_attacks_of_other_radii_are_not_compared(run):
     assert run.attacks == "0.02 on 64 images"
 
 
-def test_two_runs_are_set_side_by_side(run, capsys):
+def test_two_runs_are_compared_side_by_side(run, capsys):
     two = variant(run, "two", {"loss.temperature": 0.1, "holdout": 100}, clean=run.clean - 1.5)
     compare_two(run, two)
     text = capsys.readouterr().out
@@ -190,7 +190,7 @@ def test_the_command_lists_compares_and_writes_a_page(tmp_path, capsys):
     for place, one in ((tmp_path, "run"), (tmp_path / "nowhere", str(opened.folder))):
         list_command(place, (), "run", False, (one, str(tmp_path / "other")), False, None)
         assert "loss.temperature" in capsys.readouterr().out
-    for pair, message in ((("run",), "give two runs"), (("run", "nothing"), "no run 'nothing'")):
+    for pair, message in ((("run",), "give exactly two runs"), (("run", "nothing"), "no run 'nothing'")):
         with pytest.raises(InputError, match=message):
             list_command(tmp_path, (), "run", False, pair, False, None)
     with pytest.raises(InputError, match="sort='claen' is unknown; did you mean 'clean'"):

@@ -1,4 +1,4 @@
-"""The page of many runs: whole in itself, escaped, and used with mouse and keyboard in a real browser."""
+"""The page of many runs: self-contained, escaped, and used with mouse and keyboard in a real browser."""
 
 import json
 import re
@@ -21,7 +21,7 @@ def data_of(text: str) -> dict:
     )
 
 
-def test_it_needs_no_other_file_and_holds_the_logs_curves(tmp_path):
+def test_the_page_is_self_contained_and_holds_the_curves_of_the_logs(tmp_path):
     run = summarize_run(measured(tmp_path).folder)
     text = render_listing([run], tmp_path, tmp_path / "runs.html")
     assert not re.search(r'(src|href)="(?!run/report\.html")', text)
@@ -37,7 +37,7 @@ def sum_of(record: dict[str, float]) -> float:
     return record["seconds"] + record["compiling"] + record["pausing"]
 
 
-def test_long_logs_are_thinned_and_numbers_that_are_none_left_out(tmp_path):
+def test_long_logs_are_thinned_and_nan_is_left_out(tmp_path):
     run = summarize_run(measured(tmp_path).folder)
     rows = [{"epoch": k, "step": k, "loss": float("nan") if k == 1 else 1 / k} for k in range(1, 5001)]
     run.folder.log.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -74,7 +74,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def place(browser: Browser, selector: str) -> tuple[float, float]:
-    """The middle of an element, scrolled into view."""
+    """Scroll an element into view, and return its middle."""
     one = f"document.querySelector({json.dumps(selector)})"
     browser.js(f"{one}.scrollIntoView({{ block: 'center' }})")
     box = browser.js(
@@ -85,7 +85,7 @@ def place(browser: Browser, selector: str) -> tuple[float, float]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [1300, 400])
-def test_curves_are_told_under_the_mouse_and_switched_by_the_legend(browser, page, width):
+def test_the_mouse_shows_facts_of_a_curve_and_the_legend_switches_curves(browser, page, width):
     browser.open(page, width)
     assert browser.js("document.documentElement.scrollWidth") <= width
     first = browser.js(CURVES)
@@ -118,7 +118,7 @@ def test_curves_are_told_under_the_mouse_and_switched_by_the_legend(browser, pag
 
 
 @pytest.mark.slow
-def test_keys_walk_along_a_curve_and_from_run_to_run(browser, page):
+def test_keys_move_along_a_curve_and_between_runs(browser, page):
     browser.open(page, 1300)
     browser.js("chart.focus()")
     told = []
@@ -164,7 +164,7 @@ def test_columns_sort_and_every_curve_can_be_chosen(browser, page):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dark", [False, True])
-def test_it_follows_the_colours_of_the_system(browser, page, dark):
+def test_the_page_follows_the_colour_scheme_of_the_system(browser, page, dark):
     browser.open(page, 400, dark)
     paper = browser.js("getComputedStyle(document.body).backgroundColor")
     assert (paper == "rgb(20, 24, 28)") == dark

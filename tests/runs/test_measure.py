@@ -1,4 +1,4 @@
-"""Probes and kNN of a run: the evaluators' figures, a stored classifier, and nothing done twice."""
+"""Probes and kNN of a run: figures of the evaluators, a stored classifier, and no work done twice."""
 
 import sys
 from dataclasses import replace
@@ -21,7 +21,7 @@ from tiny_run import CPU, forbid_evaluation, trained, write_images
 
 
 @pytest.mark.parametrize("changes", [{}, {"probe.normalize": True, "probe.lr": 0.1}], ids=["raw", "unit"])
-def test_the_probe_is_the_evaluators_and_its_classifier_is_stored(tmp_path, changes):
+def test_the_probe_is_that_of_the_evaluator_and_its_classifier_is_stored(tmp_path, changes):
     run = trained(tmp_path, **changes)
     found = measure_probe(run, "digits")
     train, test = run.images.labelled("digits")
@@ -35,7 +35,7 @@ def test_the_probe_is_the_evaluators_and_its_classifier_is_stored(tmp_path, chan
     assert 100 * (predicted == test.labels).double().mean() == pytest.approx(found.figures["accuracy"])
 
 
-def test_nothing_is_probed_twice_and_another_protocol_leaves_the_runs_own_classifier_alone(
+def test_no_probe_is_fitted_twice_and_another_protocol_keeps_the_own_classifier_of_the_run(
     tmp_path, monkeypatch
 ):
     run = trained(tmp_path)
@@ -53,7 +53,7 @@ def test_nothing_is_probed_twice_and_another_protocol_leaves_the_runs_own_classi
 
 
 @pytest.mark.parametrize("damage", ["gone", "cut", "other"])
-def test_a_classifier_that_is_not_the_probes_is_made_again(tmp_path, damage):
+def test_a_missing_damaged_or_foreign_classifier_is_fitted_again(tmp_path, damage):
     run = trained(tmp_path)
     measure_probe(run, "digits")
     path = run.folder.classifier("digits")
@@ -71,13 +71,13 @@ def test_a_classifier_that_is_not_the_probes_is_made_again(tmp_path, damage):
     assert path.read_bytes() == whole
 
 
-def test_images_at_a_path_that_changed_are_measured_again(tmp_path):
+def test_changed_images_at_a_path_are_measured_again(tmp_path):
     folder, attacks = trained(tmp_path, root=str(tmp_path)).folder, attacks_at(["fgsm"], 0.1, None)
     name = write_images(tmp_path / "images")
 
     def measure() -> list[Measurement]:
         run = open_run(folder, device=CPU)
-        (attacked,) = measure_attacks(run, name, attacks)  # first: it probes where it must
+        (attacked,) = measure_attacks(run, name, attacks)  # first, because it fits the probe if necessary
         return [attacked, measure_probe(run, name), measure_knn(run, name), measure_hcl_probe(run, name, 1)]
 
     first = measure()
@@ -87,14 +87,14 @@ def test_images_at_a_path_that_changed_are_measured_again(tmp_path):
     write_images(tmp_path / "images", count=7)
     run = open_run(folder, device=CPU)
     measure_probe(run, name)
-    assert Overview(run).result()["attacks"] == []  # those on the images of before
+    assert Overview(run).result()["attacks"] == []  # the old ones were on the former images
     again = measure()
     for old, new in zip(first, again, strict=True):
         assert old.figures["checksums"] != new.figures["checksums"]
     assert [row["images"] for row in again[0].figures["attacks"]] == [14]
 
 
-def test_knn_is_the_evaluators_and_hcls_probe_stands_beside_ours(tmp_path):
+def test_knn_is_that_of_the_evaluator_and_hcls_probe_does_not_replace_ours(tmp_path):
     run = trained(tmp_path, **{"probe.seed": 3})
     train, test = run.images.labelled("digits")
     found = measure_knn(run, "digits")
@@ -110,8 +110,8 @@ def test_knn_is_the_evaluators_and_hcls_probe_stands_beside_ours(tmp_path):
     assert not run.folder.classifier("digits").exists()
 
 
-def test_attacks_are_on_the_images_that_were_probed_alone(tmp_path, monkeypatch):
-    """Another folder of data sets may hold another one of the same name."""
+def test_attacks_are_only_on_the_images_that_were_probed(tmp_path, monkeypatch):
+    """Another folder of data sets may hold another data set of the same name."""
 
     def _inverted(*arguments: Any, **options: Any) -> Dataset:
         found = load(*arguments, **options)
@@ -130,7 +130,7 @@ def test_attacks_are_on_the_images_that_were_probed_alone(tmp_path, monkeypatch)
     assert len(Overview(run).result()["attacks"]) == 2
 
 
-def test_a_class_without_images_is_no_change_of_the_data_set(tmp_path, monkeypatch):
+def test_a_class_without_images_does_not_change_the_data_set(tmp_path, monkeypatch):
     def _with_one_more(*arguments: Any, **options: Any) -> Dataset:
         found = load(*arguments, **options)
         return replace(found, classes=(*found.classes, "ten"))
@@ -140,7 +140,7 @@ def test_a_class_without_images_is_no_change_of_the_data_set(tmp_path, monkeypat
     assert found.figures["attacks"][0]["images"] == 8
 
 
-def test_bars_on_a_terminal(tmp_path, capsys, monkeypatch):
+def test_progress_bars_are_shown_on_a_terminal(tmp_path, capsys, monkeypatch):
     run, epochs = trained(tmp_path), 20
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     measure_probe(run, "digits")
@@ -151,7 +151,7 @@ def test_bars_on_a_terminal(tmp_path, capsys, monkeypatch):
     assert "attacks on digits" in capsys.readouterr().err
 
 
-def test_a_radius_that_is_given_twice_is_attacked_once(tmp_path):
+def test_a_radius_given_twice_is_attacked_once(tmp_path):
     settings = {"eps": (0.1, 0.1), "fgsm_eps": (0.2, 0.2), "attacks": ("fgsm",), "images": 8}
     run = trained(tmp_path, **{f"evaluation.{name}": value for name, value in settings.items()})
     assert measure_all(run, Stop()) is None

@@ -1,4 +1,4 @@
-"""Stored measurements: made once for the same settings and images, and again where anything differs."""
+"""Stored measurements: made once for the same settings and images, and again if anything differs."""
 
 import json
 import os
@@ -23,7 +23,7 @@ CPU = torch.device("cpu")
 
 
 class Store:
-    """Measurements of a made-up kNN accuracy, which counts how often it is measured."""
+    """Measurements of a made-up kNN accuracy that counts its evaluations."""
 
     def __init__(self, folder: Path) -> None:
         self.stored, self.calls = Measurements(RunFolder(folder), "abc", resolve()), 0
@@ -48,7 +48,7 @@ def store(tmp_path: Path) -> Store:
     return Store(tmp_path)
 
 
-def test_it_is_made_once_for_the_same_settings(store):
+def test_a_measurement_is_made_once_for_the_same_settings(store):
     first = store.measure()
     assert store.measure() == first
     assert store.calls == 1
@@ -69,7 +69,7 @@ def test_it_is_made_once_for_the_same_settings(store):
     ],
 )  # fmt: skip
 def test_a_damaged_file_is_measured_again_with_one_warning(store, old, new, checksum):
-    """Without a checksum, as in earlier versions, damage shows in settings or figures."""
+    """Without a checksum, as in earlier versions, damage is detected in settings or figures."""
     store.measure()
     text = store.path.read_text()
     if not checksum:
@@ -77,19 +77,19 @@ def test_a_damaged_file_is_measured_again_with_one_warning(store, old, new, chec
     damaged = re.sub(old, new, text, count=1, flags=re.DOTALL)
     assert damaged != text
     store.path.write_text(damaged)
-    with pytest.warns(InputWarning, match="is damaged: it is left out, and measured again"):
+    with pytest.warns(InputWarning, match="is damaged: it is ignored and measured again"):
         assert list(store.stored.all("knn")) == []
     assert store.measure().figures == {"accuracy": 2.0}  # another warning would be an error here
 
 
-def test_two_processes_that_want_the_same_measurement_make_it_once(store, tmp_path):
+def test_two_processes_make_the_same_measurement_once(store, tmp_path):
     other, settings = Store(tmp_path), plain(store.stored.knn_settings("digits", 1))
     made = Measurement(
         kind="knn", settings=settings, figures={"accuracy": 7.0}, time_s=1.0, environment=environment(CPU)
     )
-    waits = pytest.warns(InputWarning, match="another process measures the same")
+    waits = pytest.warns(InputWarning, match="another process is measuring the same")
     with waits, ThreadPoolExecutor() as pool:
-        with store.stored.alone([store.path.stem]):
+        with store.stored.locked([store.path.stem]):
             waiting = pool.submit(other.measure)
             with pytest.raises(TimeoutError):
                 waiting.result(timeout=0.5)
@@ -98,8 +98,8 @@ def test_two_processes_that_want_the_same_measurement_make_it_once(store, tmp_pa
     assert other.calls == 0
 
 
-def test_files_of_earlier_versions_are_taken_unless_their_evaluator_has_another_format(store, monkeypatch):
-    """They have neither a format nor a checksum, and another name for the environment."""
+def test_files_of_earlier_versions_count_unless_their_evaluator_has_another_format(store, monkeypatch):
+    """Such files have neither a format nor a checksum, and another name for the environment."""
     store.measure()
     content = json.loads(store.path.read_text())
     content["surroundings"] = content.pop("environment")
@@ -113,7 +113,7 @@ def test_files_of_earlier_versions_are_taken_unless_their_evaluator_has_another_
     assert len(list(store.stored.all("knn"))) == 1  # the old file is replaced
 
 
-def test_work_that_fails_leaves_nothing(store, monkeypatch):
+def test_a_measurement_that_fails_leaves_no_files(store, monkeypatch):
     monkeypatch.setattr(store, "_count", lambda: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         store.measure()

@@ -1,4 +1,4 @@
-"""Run folders of an earlier version open, are shown, go on, and lose nothing that was measured."""
+"""Run folders of an earlier version can be opened, shown and resumed, and keep their measurements."""
 
 import json
 import shutil
@@ -31,13 +31,13 @@ def copy(name: str, folder: Path) -> RunFolder:
 
 
 def resume(folder: RunFolder) -> dict[str, Any]:
-    """Repeat the command that began the run, and give its result."""
+    """Repeat the command that started the run, and return its result."""
     assert train_and_measure(folder.read_config(), folder, HERE, Stop()) is None
     return json.loads(folder.result.read_text())
 
 
 def assert_holds(found: Any, stored: Any) -> None:
-    """All that was stored is found; settings and keys that came later may stand beside it."""
+    """Check that all stored values are found; newer settings and keys are allowed in addition."""
     if isinstance(stored, dict):
         for key, value in stored.items():
             assert_holds(found[key], value)
@@ -57,21 +57,21 @@ def test_a_finished_run_opens_and_is_not_measured_again(tmp_path, monkeypatch, n
     run = open_run(folder, device=CPU)
     assert run.result == stored
     assert not run.classifier().training
-    for row in stored["probes"]:  # as protocols are called by now
+    for row in stored["probes"]:  # the present names of protocols
         row["protocol"] = {"probe": "slf", "hcl_probe": "hcl"}[row["protocol"]]
-    assert not stored["config"]["train"].pop("tensorboard")  # which is one of `train.trackers` by now
+    assert not stored["config"]["train"].pop("tensorboard")  # now one of `train.trackers`
     assert_holds(Overview(run).result(), stored)  # to the last digit, and in the same order
     assert_holds(resume(folder), stored)
     assert {path: path.read_bytes() for path in folder.measured_files()} == before
     text = folder.page.read_text()
     assert "Under attack: digits" in text
-    assert "Classes: digits" not in text  # nor was the confusion, and no probe is fitted again for it
+    assert "Classes: digits" not in text  # no confusion was stored, and no probe is fitted again for it
     assert "before and after the attack" not in text  # no images were stored
 
 
 @pytest.fixture
 def attacked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, float]]:
-    """The attacks that are carried out; everything else that measures is forbidden."""
+    """The attacks that are executed; all other evaluators fail."""
     attacked: list[tuple[str, float]] = []
     real = robustness.verdicts
 
@@ -84,7 +84,7 @@ def attacked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, float]]:
     return attacked
 
 
-def test_more_can_be_measured_on_it(tmp_path, attacked):
+def test_more_can_be_measured_on_an_old_run(tmp_path, attacked):
     folder = copy("finished", tmp_path / "run")
     before, wanted = json.loads(folder.result.read_text()), folder.read_config()
     more = replace(wanted, evaluation=replace(wanted.evaluation, eps=(0.02, 0.1, 0.2)))
@@ -94,7 +94,7 @@ def test_more_can_be_measured_on_it(tmp_path, attacked):
     assert_holds([row for row in run.result["attacks"] if row["eps"] != 0.2], before["attacks"])
 
 
-def test_a_half_attacked_run_goes_on_with_the_attacks_that_are_left(tmp_path, attacked):
+def test_a_half_attacked_run_resumes_with_the_remaining_attacks(tmp_path, attacked):
     folder = copy("half_attacked", tmp_path / "run")
     result = resume(folder)
     assert attacked == [("fgsm", 0.1), ("pgd", 0.1), ("pgd_tuned", 0.1)]
@@ -109,15 +109,15 @@ def test_a_half_attacked_run_goes_on_with_the_attacks_that_are_left(tmp_path, at
         assert_holds(row, old | {"accuracy": row["accuracy"]})
 
 
-def test_a_half_trained_run_goes_on_from_its_checkpoint(tmp_path, capsys):
+def test_a_half_trained_run_resumes_from_its_checkpoint(tmp_path, capsys):
     folder = copy("half_trained", tmp_path / "run")
-    must_refuse(open_run, folder, "is not trained to its end yet")
+    must_refuse(open_run, folder, "is not fully trained yet")
     result = resume(folder)
     assert "going on from step 12 of 33" in capsys.readouterr().out
     assert result["accuracy"]["digits"]["clean"] > 50
 
 
-def test_a_record_is_shown_and_never_trained_over(tmp_path):
+def test_a_record_is_shown_and_never_overwritten(tmp_path):
     folder = copy("record", tmp_path / "run")
     assert folder.state() == "record"
     result = folder.read_result()

@@ -1,4 +1,4 @@
-"""A run, opened from Python: what it holds, and that it measures and trains as the commands do."""
+"""A run opened from Python: its content, and the same measurements and training as the commands."""
 
 from dataclasses import replace
 
@@ -16,7 +16,7 @@ from mistakes import must_refuse
 from tiny_run import CPU, SETTINGS, config, forbid_evaluation, measured, trained, write_images
 
 
-def test_it_holds_the_trained_encoder_its_images_and_its_result(tmp_path):
+def test_an_opened_run_holds_its_encoder_images_and_result(tmp_path):
     run = intnacl.open_run(str(measured(tmp_path).folder), device="cpu")
     assert run.config == config()
     assert (run.image_size, len(run.encoder_sha256)) == (8, 64)
@@ -29,7 +29,7 @@ def test_it_holds_the_trained_encoder_its_images_and_its_result(tmp_path):
     assert run.result is None
 
 
-def test_what_is_measured_stays_and_more_is_added_to_the_result(tmp_path, monkeypatch):
+def test_measurements_are_kept_and_more_are_added_to_the_result(tmp_path, monkeypatch):
     run = measured(tmp_path)
     with monkeypatch.context() as patch:
         forbid_evaluation(patch)
@@ -43,11 +43,11 @@ def test_what_is_measured_stays_and_more_is_added_to_the_result(tmp_path, monkey
     assert attack.figures["attacks"][0]["eps"] in [row["eps"] for row in run.result["attacks"]]
 
 
-def test_a_run_from_python_is_that_of_the_command(tmp_path):
+def test_a_run_from_python_equals_that_of_the_command(tmp_path):
     said: list[str] = []
     settings = SETTINGS | {"train.epochs": 1, "evaluation.eps": (0.02,), "loss.lam": 0.3}
     arguments = {"preset": "simclr", "device": "cpu", "say": said.append}
-    with pytest.warns(InputWarning, match=r"loss\.lam=0\.3 changes nothing here"):
+    with pytest.warns(InputWarning, match=r"loss\.lam=0\.3 has no effect here"):
         run = intnacl.runs.run(settings, out=tmp_path / "run", **arguments)
     stages = ["probe digits", "knn digits", "fgsm, pgd digits at eps 0.02"]
     assert [line.split(":")[0] for line in said] == stages
@@ -55,12 +55,12 @@ def test_a_run_from_python_is_that_of_the_command(tmp_path):
     assert run.folder.page.exists()
     test = run.images.labelled("digits").queries
     assert run.classifier()(test.images[:2] / 255).shape == (2, 10)
-    told = r"was stopped \(time\) before its end: the same call goes on"
+    told = r"was stopped \(time\) before its end: the same call resumes"
     must_refuse(intnacl.runs.run, SETTINGS, told, out=tmp_path / "other", max_minutes=0, **arguments)
 
 
-def test_a_folder_without_a_trained_encoder_or_whose_data_sets_have_moved(tmp_path):
-    must_refuse(open_run, tmp_path, r"is no run folder: it has no config\.json")
+def test_a_folder_without_a_trained_encoder_is_refused_and_moved_data_sets_are_found(tmp_path):
+    must_refuse(open_run, tmp_path, r"is not a run folder: it has no config\.json")
     folder, moved = trained(tmp_path).folder, tmp_path / "moved"
     run = open_run(folder, device=CPU, root=moved)
     must_refuse(run.images.labelled, "tinyimagenet", str(moved))
@@ -89,9 +89,9 @@ def test_features_of_a_data_set_are_computed_once(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("file", "noted", "message"),
     [
-        ("encoder", True, "encoder.safetensors is damaged: .* Restore it from a copy, or delete"),
-        ("encoder", False, "is not the encoder of .*result.json.*delete the result to measure anew"),
-        ("probe-digits", True, "probe-digits.safetensors is damaged: .* delete it, and the probe"),
+        ("encoder", True, "encoder.safetensors is damaged: .* from a copy, or delete"),
+        ("encoder", False, "is not the encoder of .*result.json.*delete the result to measure again"),
+        ("probe-digits", True, "probe-digits.safetensors is damaged: .* or delete it to fit the probe again"),
     ],
 )
 def test_flipped_weights_never_replace_a_result(tmp_path, file, noted, message):

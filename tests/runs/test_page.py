@@ -1,4 +1,4 @@
-"""The page of one run, whole in itself and everything escaped, and its tables on the console."""
+"""The page of one run, self-contained and escaped, and its tables on the console."""
 
 import json
 import re
@@ -41,7 +41,7 @@ def page_of(run: Run) -> str:
     return render(found, found.result())
 
 
-def test_it_needs_no_other_file_and_shows_figures_and_drawings(tmp_path):
+def test_the_page_is_self_contained_and_shows_figures_and_drawings(tmp_path):
     run = measured(tmp_path)
     text = re.sub(r"\s+", " ", run.folder.page.read_text())
     tags = Tags(text)
@@ -55,12 +55,12 @@ def test_it_needs_no_other_file_and_shows_figures_and_drawings(tmp_path):
     cells = "".join(f"<td>{row[key]:.2f}</td>" for key in ("clean", "fgsm", "pgd"))
     assert f"<td>digits</td>{cells}" in text
     assert "simclr on digits" in text
-    assert "PGD at eps 0.1." in text  # the images at the largest, where most is to be seen
-    assert "PGD leaves an image alone that is misclassified already" in text
+    assert "PGD at eps 0.1." in text  # the images at the largest radius, where most can be seen
+    assert "PGD does not change an image that is already misclassified" in text
 
 
-def test_a_page_is_drawn_from_what_is_stored(tmp_path, monkeypatch):
-    """Measurements are read once, images are neither loaded nor attacked again."""
+def test_a_page_is_drawn_from_stored_data(tmp_path, monkeypatch):
+    """Measurements are read once, and images are neither loaded nor attacked again."""
     run, seen = measured(tmp_path), []
     before, real = run.folder.page.read_text(), Measurements.all
     monkeypatch.setattr(Measurements, "all", lambda stored, kind: seen.append(kind) or real(stored, kind))
@@ -71,8 +71,8 @@ def test_a_page_is_drawn_from_what_is_stored(tmp_path, monkeypatch):
     assert Tags(run.folder.page.read_text()).seen == Tags(before).seen
 
 
-def test_without_stored_images_of_its_attacks_a_page_goes_without_their_picture(tmp_path):
-    """As that of a run of an earlier version."""
+def test_a_page_without_stored_examples_lacks_their_picture(tmp_path):
+    """The pages of runs of an earlier version are such."""
     name, run = write_images(tmp_path / "images"), measured(tmp_path)
     measure_attacks(run, name, attacks_at(["fgsm"], 0.02, None))
     assert Tags(page_of(run)).seen.count("svg") == 12
@@ -83,7 +83,7 @@ def test_without_stored_images_of_its_attacks_a_page_goes_without_their_picture(
     assert "None" not in text
 
 
-def test_other_probes_are_listed_with_their_differences_and_knn_is_the_runs_own(tmp_path):
+def test_other_probes_are_listed_with_their_differences_and_knn_is_that_of_the_run(tmp_path):
     run = measured(tmp_path)
     assert "the run&#39;s own" not in run.folder.page.read_text()
     own = measure_knn(run, "digits").figures["accuracy"]
@@ -112,7 +112,7 @@ def test_text_from_outside_is_escaped(tmp_path):
     assert not {"script", "img", "b"} & set(Tags(text).seen)
 
 
-def test_of_several_rows_the_one_over_most_images_and_the_lowest_worst_case_is_drawn():
+def test_the_row_over_most_images_and_the_lowest_worst_case_are_drawn():
     rows = [
         {"dataset": dataset, "name": "pgd", "eps": eps, "images": images, "accuracy": 1.0, "clean": images}
         for dataset, eps, images in (("a", 0.1, 8), ("a", 0.1, 64), ("a", 0.02, 8), ("b", 0.1, 99))
@@ -128,7 +128,7 @@ def test_of_several_rows_the_one_over_most_images_and_the_lowest_worst_case_is_d
         assert best_rows({"attacks": order}, "a") == [low]
 
 
-def test_rows_are_sorted_by_radius_and_at_each_radius_alike():
+def test_rows_are_sorted_by_radius_and_then_by_attack():
     names = ["fgsm", "pgd_tuned", "mine", "worst_case"]
     falling = [
         {"dataset": "a", "name": name, "eps": eps, "images": 8, "accuracy": accuracy}
@@ -139,7 +139,7 @@ def test_rows_are_sorted_by_radius_and_at_each_radius_alike():
     assert [(row["eps"], row["name"]) for row in found] == [(eps, n) for eps in (0.02, 0.1) for n in names]
 
 
-def test_radii_in_grey_levels_are_fractions_on_the_page_and_in_the_tables(tmp_path, capsys):
+def test_radii_in_grey_levels_are_written_as_fractions(tmp_path, capsys):
     run = measured(tmp_path)
     print_attacks("digits", group_rows(AttackGroup(run.measure(attacks_at(["pgd"], 8 / 255, 8)), [])))
     assert "images  8/255" in capsys.readouterr().out
@@ -152,7 +152,7 @@ def test_radii_in_grey_levels_are_fractions_on_the_page_and_in_the_tables(tmp_pa
 
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [1300, 400])
-def test_it_fits_every_screen(browser, tmp_path, width):
+def test_the_page_fits_every_screen(browser, tmp_path, width):
     run = measured(tmp_path)
     name = write_images(tmp_path / "a_long_name_of_a_folder_without_any_place_to_break_it")
     run.measure(attacks_at(["fgsm", "pgd_tuned"], 8 / 255, None), dataset=name)
@@ -169,7 +169,7 @@ def test_it_fits_every_screen(browser, tmp_path, width):
     assert browser.complaints == []
 
 
-def test_classes_are_shown_and_of_many_the_worst_and_the_most_confused(tmp_path):
+def test_classes_are_shown_with_the_worst_and_the_most_confused_of_many(tmp_path):
     run = measured(tmp_path)
     found, result = Overview(run), Overview(run).result()
     figures, row = result["classes"]["digits"], result["accuracy"]["digits"]
@@ -190,14 +190,14 @@ def test_classes_are_shown_and_of_many_the_worst_and_the_most_confused(tmp_path)
     text = render(found, result | {"classes": {"digits": figures | many | {"images": [*map(sum, counts)]}}})
     assert '<td>n5</td><td class="words">n9</td><td>40</td><td>40.00</td>' in text
     assert "<tr><td>n5</td><td>50.00</td>" in text
-    assert "The accuracy of the other 190 classes" in text
+    assert "Accuracy of the other 190 classes" in text
     assert "<span>n7 –</span>" in text
     assert len(text) < 300_000
 
 
 @pytest.fixture
 def printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[[Result], str]:
-    """The text of `print_result` for a result."""
+    """A function that returns the output of `print_result` for a result."""
 
     def show(result: Result) -> str:
         RunFolder(tmp_path).result.write_text(json.dumps(result))
@@ -207,7 +207,7 @@ def printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[[Res
     return show
 
 
-def test_the_tables_of_a_result(tmp_path, printed):
+def test_the_printed_tables_hold_the_figures_of_the_result(tmp_path, printed):
     result = json.loads((measured_original() / "result.json").read_text())
     text, row = printed(result), result["accuracy"]["digits"]
     line = next(line for line in text.splitlines() if line.startswith("digits "))

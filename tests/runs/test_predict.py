@@ -1,4 +1,4 @@
-"""Predictions as a CSV: those of the run's classifier, for pictures in any folders."""
+"""Predictions of the run's classifier for pictures in any folders, as a CSV file."""
 
 import csv
 import os
@@ -46,10 +46,10 @@ def pictures(tmp_path: Path) -> Path:
     return folder
 
 
-def test_each_picture_has_the_class_and_confidence_of_the_runs_classifier(tmp_path, pictures, monkeypatch):
+def test_each_picture_has_the_class_and_confidence_of_the_classifier(tmp_path, pictures, monkeypatch):
     run = measured(tmp_path)
     forbid_evaluation(monkeypatch)
-    monkeypatch.setattr("intnacl.runs.images.load", None)  # what it was trained on may be gone
+    monkeypatch.setattr("intnacl.runs.images.load", None)  # the training images may be gone
     found = predict(run, pictures)
     assert found.out.parent == run.folder.path
     assert found.images == 140
@@ -70,7 +70,7 @@ def test_each_picture_has_the_class_and_confidence_of_the_runs_classifier(tmp_pa
         assert float(row["confidence"]) == pytest.approx(float(wanted[number].max()), abs=1e-4)
 
 
-def test_pictures_are_resized_as_the_runs_own_test_images(tmp_path):
+def test_pictures_are_resized_like_the_test_images_of_the_run(tmp_path):
     name = write_images(tmp_path / "pets", side=21)
     folder = RunFolder(tmp_path / "run")
     settings = {"encoder.name": "small", "size": 8, "train.batch_size": 8, "train.epochs": 1}
@@ -87,14 +87,14 @@ def test_pictures_are_resized_as_the_runs_own_test_images(tmp_path):
     assert one == [table[0] | {"file": "0.png"}]
 
 
-def test_the_head_of_another_data_set_is_chosen_by_its_name(tmp_path):
+def test_the_classifier_of_another_data_set_is_chosen_by_its_name(tmp_path):
     run, name = measured(tmp_path), write_images(tmp_path / "pets")
     table = rows(predict(run, tmp_path / "pets" / "test", dataset=name).out)
     assert {row["class"] for row in table} <= {"cat", "dog"}
     assert len(table) == 12
 
 
-def test_a_file_appears_whole_or_not_at_all(tmp_path, pictures, monkeypatch):
+def test_a_file_appears_complete_or_not_at_all(tmp_path, pictures, monkeypatch):
     run, out = measured(tmp_path), tmp_path / "far" / "p.csv"
     real = predicting.attempt
 
@@ -109,7 +109,7 @@ def test_a_file_appears_whole_or_not_at_all(tmp_path, pictures, monkeypatch):
     assert list(out.parent.iterdir()) == []
 
 
-def test_a_file_that_may_not_be_read_is_listed(tmp_path, pictures, monkeypatch):
+def test_a_file_without_read_permission_is_listed(tmp_path, pictures, monkeypatch):
     real = Path.read_bytes
 
     def read_bytes(path):
@@ -124,7 +124,7 @@ def test_a_file_that_may_not_be_read_is_listed(tmp_path, pictures, monkeypatch):
 
 
 def test_memory_does_not_grow_with_the_number_of_pictures(tmp_path, pictures, monkeypatch):
-    """Decoded pictures that are alive at a time, however many there are."""
+    """The number of decoded pictures that are alive at a time is bounded."""
     run, alive, most, real = measured(tmp_path), set(), [], predicting.attempt
 
     class Counted(np.ndarray):
@@ -144,13 +144,13 @@ def test_memory_does_not_grow_with_the_number_of_pictures(tmp_path, pictures, mo
         os.link(pictures / "000, ü.png", pictures / f"again{number}.png")
     monkeypatch.setattr(predicting, "BATCH", 16)
     assert predict(run, pictures).images == 146
-    assert max(most) <= 3 * 16  # one batch is classified, one waits, one is decoded
+    assert max(most) <= 3 * 16  # one batch is being classified, one waits, one is being decoded
 
 
 def test_mistakes_are_named_before_any_work(tmp_path, pictures):
     run = measured(tmp_path)
     must_refuse(predict, run, tmp_path / "nowhere", "is neither a folder nor a picture")
-    must_refuse(predict, run, pictures / ".hidden" / "..", r"out='a.json' is no table", out="a.json")
+    must_refuse(predict, run, pictures / ".hidden" / "..", r"out='a.json' is not a table", out="a.json")
     (tmp_path / "none").mkdir()
     must_refuse(predict, run, tmp_path / "none", "holds no pictures .*give another folder")
     (tmp_path / "none" / "a.png").touch()

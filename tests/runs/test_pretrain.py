@@ -1,4 +1,4 @@
-"""Pretraining in its folder, in this process: what stops it, what it refuses, what it leaves behind."""
+"""Pretraining in its folder, in this process: stops, refusals and the files it leaves."""
 
 import errno
 import gc
@@ -60,13 +60,13 @@ def weights(folder: Path) -> bytes:
 
 
 @pytest.mark.parametrize(("schedule", "shown"), [("constant", False), ("cosine", True)])
-def test_a_learning_rate_is_printed_where_it_changes_and_always_in_the_log(tmp_path, capsys, schedule, shown):
+def test_a_learning_rate_is_printed_if_it_changes_and_always_logged(tmp_path, capsys, schedule, shown):
     run(tmp_path, train__schedule=schedule)
     assert ("  lr 0" in capsys.readouterr().out) == shown
     assert "lr" in json.loads((tmp_path / "log.jsonl").read_text())
 
 
-def test_an_encoder_that_is_damaged_or_missing_is_written_from_the_last_checkpoint(tmp_path, finished):
+def test_a_damaged_or_missing_encoder_is_written_from_the_last_checkpoint(tmp_path, finished):
     run(tmp_path)
     encoder = tmp_path / "encoder.safetensors"
     encoder.write_bytes(weights(finished)[:100])
@@ -76,7 +76,7 @@ def test_an_encoder_that_is_damaged_or_missing_is_written_from_the_last_checkpoi
     assert weights(tmp_path) == weights(finished)
 
 
-def test_a_damaged_checkpoint_is_named_skipped_and_the_end_is_the_same(tmp_path, finished):
+def test_a_damaged_checkpoint_is_named_and_skipped_with_the_same_final_weights(tmp_path, finished):
     run(tmp_path, Stop(0)), run(tmp_path, Stop(0))
     newest = max((tmp_path / "checkpoints").iterdir())
     (newest / "model.safetensors").write_bytes(b"")
@@ -85,8 +85,8 @@ def test_a_damaged_checkpoint_is_named_skipped_and_the_end_is_the_same(tmp_path,
     assert weights(tmp_path) == weights(finished)
 
 
-def test_a_finished_run_stays_as_it_is_and_another_configuration_is_refused(finished, monkeypatch):
-    """A named set does not change, and may be large: it is not loaded for it."""
+def test_a_finished_run_is_not_changed_and_another_configuration_is_refused(finished, monkeypatch):
+    """A named data set cannot change and may be large, so it is not loaded."""
     monkeypatch.setattr("intnacl.runs.images.load", None)
     before = {path: path.stat().st_mtime_ns for path in finished.rglob("*")}
     assert run(finished) is None
@@ -95,7 +95,7 @@ def test_a_finished_run_stays_as_it_is_and_another_configuration_is_refused(fini
     assert str(caught.value) == (
         f"{finished} holds a run with another configuration:\n"
         "  seed: 0 -> 3\n  train.lr: 0.001 -> 0.5\n"
-        f"Take another --out, such as {finished}-2, or the settings it has."
+        f"Choose another --out, such as {finished}-2, or use the settings of the run."
     )
     to_measure = rf"eps.*\n.*`intnacl attack {finished} …`.*another --out"
     must_refuse(run, finished, to_measure, evaluation__eps=(0.3,))
@@ -103,25 +103,25 @@ def test_a_finished_run_stays_as_it_is_and_another_configuration_is_refused(fini
     assert run(finished, train__keep=7, train__save_steps=3, train__compile="true", root="/nowhere") is None
 
 
-def begun_by_an_earlier_version(folder: Path) -> None:
+def remove_version(folder: Path) -> None:
     written = json.loads((folder / "config.json").read_text())
     del written["version"]
     (folder / "config.json").write_text(json.dumps(written))
 
 
-def test_a_run_of_an_earlier_version_keeps_its_optimisers_former_rate(tmp_path):
+def test_a_run_of_an_earlier_version_keeps_the_former_rate_of_its_optimiser(tmp_path):
     sgd = {"train__optimizer": "sgd"}
     run(tmp_path / "whole", **sgd, train__lr=1e-3)
     run(tmp_path / "run", Stop(0), **sgd, train__lr=1e-3)
     must_refuse(run, tmp_path / "run", r"train\.lr: 0\.001 -> 0\.078125", **sgd)
-    begun_by_an_earlier_version(tmp_path / "run")
+    remove_version(tmp_path / "run")
     must_refuse(run, tmp_path / "run", r"train\.lr: 0\.001 -> 0\.1", **sgd, train__lr=0.1)
-    with pytest.warns(InputWarning, match=r"keeps defaults .* began it, train\.lr=0\.001: another --out has"):
+    with pytest.warns(InputWarning, match=r"keeps defaults .* it, train\.lr=0\.001: another --out gets"):
         assert run(tmp_path / "run", **sgd) is None
     assert weights(tmp_path / "run") == weights(tmp_path / "whole")
 
 
-def test_a_run_of_an_earlier_version_on_ones_own_images_keeps_its_attacks(tmp_path):
+def test_a_run_of_an_earlier_version_on_own_images_keeps_its_attacks(tmp_path):
     own = {"dataset": write_images(tmp_path / "images"), "size": 8, "train.batch_size": 6}
     own |= {"encoder.name": "small", "train.epochs": 1, "probe.solver": "lbfgs"}
     former = {"evaluation.eps": (0.002,), "evaluation.attacks": ("fgsm", "pgd"), "evaluation.fgsm_eps": ()}
@@ -132,7 +132,7 @@ def test_a_run_of_an_earlier_version_on_ones_own_images_keeps_its_attacks(tmp_pa
 
     folder = RunFolder(tmp_path / "run")
     before = measured(folder, own | former)
-    begun_by_an_earlier_version(folder.path)
+    remove_version(folder.path)
     kept = r"evaluation\.eps=\(0\.002,\), evaluation\.attacks=\('fgsm', 'pgd'\)"
     with pytest.warns(InputWarning, match=kept):
         assert measured(folder, own)["accuracy"] == before["accuracy"]
@@ -146,7 +146,7 @@ def test_a_run_of_an_earlier_version_on_ones_own_images_keeps_its_attacks(tmp_pa
     assert result["accuracy"][own["dataset"]]["pgd"] is not None
 
 
-def test_pretrained_weights_are_trained_on_and_a_stopped_run_ends_in_the_same_bytes(tmp_path):
+def test_pretrained_weights_are_trained_further_and_a_stopped_run_ends_in_the_same_bytes(tmp_path):
     import timm
 
     theirs, out = tmp_path / "theirs.pth", tmp_path / "run"
@@ -162,7 +162,7 @@ def test_pretrained_weights_are_trained_on_and_a_stopped_run_ends_in_the_same_by
     assert from_pretrained(out).mean.flatten().tolist() == pytest.approx(encoder.mean)
 
 
-# ---- what can go wrong -----------------------------------------------------------------------------------
+# ---- failures --------------------------------------------------------------------------------------------
 
 
 def failing(number: int) -> Callable[..., None]:
@@ -185,7 +185,7 @@ def test_a_full_disk_loses_nothing(tmp_path, monkeypatch, finished):
     assert weights(tmp_path) == weights(finished)
 
 
-def test_a_folder_that_cannot_be_written(tmp_path, monkeypatch):
+def test_a_folder_that_cannot_be_written_is_named(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     for out in (tmp_path / "file", tmp_path / "file" / "below"):
         must_refuse(run, out, r"is a file: give a folder|could not be written: a file stands")
@@ -193,8 +193,8 @@ def test_a_folder_that_cannot_be_written(tmp_path, monkeypatch):
     must_refuse(run, tmp_path / "new", r"could not be written: Permission denied\. .*fix the permissions")
 
 
-def test_a_second_process_is_sent_away_and_takes_nothing_from_the_first(tmp_path):
-    """Both would write the log, and sweep away what the other is about to save."""
+def test_a_second_process_is_refused_and_does_not_disturb_the_first(tmp_path):
+    """Both would write the log, and each would remove what the other is about to save."""
     first = RunFolder(tmp_path)
     with first.hold():
         first.begin(config())
@@ -203,7 +203,7 @@ def test_a_second_process_is_sent_away_and_takes_nothing_from_the_first(tmp_path
     assert run(tmp_path) is None
 
 
-def test_a_mistake_before_the_first_epoch_leaves_the_folder_to_the_corrected_command(tmp_path, capsys):
+def test_a_mistake_before_the_first_epoch_leaves_no_folder_behind(tmp_path, capsys):
     (tmp_path / "tiny-imagenet-200.zip").write_bytes(b"")
     np.savez(tmp_path / "wide.npz", images=np.zeros((32, 8, 10, 3), dtype=np.uint8))
     np.savez(tmp_path / "plain.npz", images=np.zeros((32, 8, 8, 3), dtype=np.uint8))
@@ -212,14 +212,14 @@ def test_a_mistake_before_the_first_epoch_leaves_the_folder_to_the_corrected_com
     for wrong, told in (
         (tiny, r"tiny-imagenet-200\.zip is not the official archive"),
         ({"dataset": f"folder:{tmp_path / 'nowhere'}"}, "nowhere is not a folder"),
-        ({"dataset": f"npz:{tmp_path / 'wide.npz'}"}, "8×10 images, but encoders are for square ones"),
+        ({"dataset": f"npz:{tmp_path / 'wide.npz'}"}, "8×10 images, but encoders take square ones"),
         (
             {"dataset": f"npz:{tmp_path / 'plain.npz'}", "objective": "supervised"},
             "has no labels: supervised training needs them",
         ),
         ({"train__batch_size": 100_000}, "does not fit"),
-        ({"train__batch_size": 1}, r"train\.batch_size=1 has no negatives"),
-        (mixed, r"train\.batch_size=4 .* 4 others: take 5 or more, or a smaller"),
+        ({"train__batch_size": 1}, r"train\.batch_size=1 leaves no negatives"),
+        (mixed, r"train\.batch_size=4 .* 4 others: give 5 or more, or a smaller"),
     ):
         must_refuse(run, tmp_path / "run", told, **wrong)
         assert not (tmp_path / "run").exists()
@@ -227,23 +227,23 @@ def test_a_mistake_before_the_first_epoch_leaves_the_folder_to_the_corrected_com
     assert run(tmp_path / "run") is None
 
 
-def test_a_changed_image_is_not_taken_for_the_one_a_run_began_with(tmp_path):
+def test_a_changed_image_is_refused(tmp_path):
     settings = {"dataset": write_images(tmp_path / "images"), "root": str(tmp_path), "size": 8}
     settings |= {"train.batch_size": 4, "encoder.name": "small"}
     assert run(tmp_path / "run", Stop(0), **settings) == "time"
     image = tmp_path / "images" / "train" / "cat" / "0.png"
     before = image.read_bytes()
-    for _ in range(2):  # neither while it is trained nor when it is finished
+    for _ in range(2):  # during training, and after it
         Image.new("RGB", (8, 8), "red").save(image)
-        must_refuse(run, tmp_path / "run", "was begun with other images", **settings)
+        must_refuse(run, tmp_path / "run", "was started with other images", **settings)
         image.write_bytes(before)
         assert run(tmp_path / "run", **settings) is None
     shutil.rmtree(tmp_path / "images")
-    assert run(tmp_path / "run", **settings) is None  # trained long ago, and nothing is taken for its images
+    assert run(tmp_path / "run", **settings) is None  # without images, none can be mistaken for them
 
 
-def test_a_run_leaves_nothing_in_memory(tmp_path, monkeypatch):
-    """On a GPU there would be less room to measure its encoder, and for the next run of the process."""
+def test_a_run_frees_its_memory(tmp_path, monkeypatch):
+    """On a GPU, the memory is needed to measure its encoder, and for the next run of the process."""
     made = []
 
     def noted(*arguments: Any) -> Objective:
@@ -252,7 +252,7 @@ def test_a_run_leaves_nothing_in_memory(tmp_path, monkeypatch):
         return objective
 
     monkeypatch.setattr("intnacl.runs.pretrain.build_objective", noted)
-    gc.disable()  # else Python may look just then
+    gc.disable()  # otherwise a collection might happen just then
     try:
         run(tmp_path)
         assert [objective() for objective in made] == [None]
@@ -260,7 +260,7 @@ def test_a_run_leaves_nothing_in_memory(tmp_path, monkeypatch):
         gc.enable()
 
 
-def test_a_rate_far_too_large_ends_in_a_clear_message(tmp_path):
+def test_a_far_too_large_rate_ends_in_a_clear_message(tmp_path):
     with pytest.raises(
         DivergedError, match=r"not finite (at|after) step \d+ .*last good checkpoint.*Lower --lr"
     ):
@@ -279,7 +279,7 @@ def test_out_of_memory_says_what_to_lower(tmp_path, monkeypatch, place):
     must_refuse(run, tmp_path, r"out of memory: lower --batch-size")
 
 
-def test_a_mistake_takes_away_nothing_that_was_there(tmp_path):
+def test_a_mistake_removes_no_existing_files(tmp_path):
     wrong, folder = config(train__batch_size=100_000), RunFolder(tmp_path)
     folder.begin(wrong)
     must_refuse(pretrain, wrong, folder, ALONE, Stop(), "does not fit")
@@ -289,7 +289,7 @@ def test_a_mistake_takes_away_nothing_that_was_there(tmp_path):
 # ---- the parts -------------------------------------------------------------------------------------------
 
 
-def test_a_cpus_precision_is_decided_once_and_kept(tmp_path, monkeypatch):
+def test_the_precision_on_a_cpu_is_decided_once_and_kept(tmp_path, monkeypatch):
     monkeypatch.setattr("intnacl.runs.pretrain.faster_precision", lambda encoder, side: "bf16")
     usual, folder = resolve({"encoder.name": "resnet18"}), RunFolder(tmp_path / "run")
     images = RunImages(usual)

@@ -1,4 +1,4 @@
-"""The recipe robust_clusters: clusters in place of labels, kept with the run, and nothing else changed."""
+"""The recipe robust_clusters: clusters instead of labels, stored with the run, and nothing else changed."""
 
 import json
 from dataclasses import replace
@@ -35,7 +35,7 @@ def config(run: Run | Path, **changes: object) -> RunConfig:
     return resolve(settings, recipe="robust_clusters", device=CPU)
 
 
-def test_clusters_are_of_directions_and_a_function_of_the_seed():
+def test_clusters_depend_on_directions_and_the_seed_only():
     torch.manual_seed(0)
     centres = torch.nn.functional.normalize(torch.randn(5, 20), dim=1)
     truth = torch.arange(200) % 5
@@ -47,11 +47,11 @@ def test_clusters_are_of_directions_and_a_function_of_the_seed():
     noise = torch.randn(200, 20)
     assert torch.equal(cluster(noise, 9, seed=3), cluster(noise, 9, seed=3))
     assert not torch.equal(cluster(noise, 9, seed=3), cluster(noise, 9, seed=4))
-    with pytest.raises(InputError, match=r"finetune.clusters=201 is more than the 200 training images"):
+    with pytest.raises(InputError, match=r"finetune.clusters=201 exceeds the 200 training images"):
         cluster(noise, 201, seed=0)
 
 
-def test_a_run_in_pieces_equals_a_whole_one_and_says_how_many_clusters_it_had(tmp_path):
+def test_a_stopped_run_equals_an_uninterrupted_one_and_reports_its_number_of_clusters(tmp_path):
     begun = trained(tmp_path)
     asked, once, often = config(begun), RunFolder(tmp_path / "once"), RunFolder(tmp_path / "often")
     assert train_and_measure(asked, once, HERE, Stop()) is None
@@ -63,7 +63,7 @@ def test_a_run_in_pieces_equals_a_whole_one_and_says_how_many_clusters_it_had(tm
     for name in ("encoder", "pseudo_labels"):
         assert getattr(once, name).read_bytes() == getattr(often, name).read_bytes(), name
     assert once.encoder.read_bytes() != begun.folder.encoder.read_bytes()
-    assert not once.head.exists()  # the layer of the clusters
+    assert not once.head.exists()  # the layer for the clusters is not kept
 
     result = json.loads(once.result.read_bytes())
     clustering = result["protocol"]["pseudo_labels"]
@@ -82,7 +82,7 @@ def test_a_run_in_pieces_equals_a_whole_one_and_says_how_many_clusters_it_had(tm
     assert {"backbone.layers.0.weight"} < set(moved)
 
 
-def test_no_label_is_used_and_the_teachers_features_may_be_clustered(tmp_path):
+def test_no_label_is_used_and_features_of_another_encoder_may_be_clustered(tmp_path):
     begun = trained(tmp_path)
     train = load("digits", "train")
     assert train.labels is not None
@@ -110,7 +110,7 @@ def test_no_label_is_used_and_the_teachers_features_may_be_clustered(tmp_path):
 
 
 def _other(tmp_path: Path) -> Path:
-    """The file of an encoder with other weights."""
+    """Write the file of an encoder with other weights."""
     from intnacl.models.encoders import build_model
     from intnacl.models.weights import save_encoder
 
@@ -131,7 +131,7 @@ def test_lost_damaged_or_foreign_pseudo_labels_are_refused(tmp_path):
     with pytest.raises(InputError, match=r"pseudo-labels.safetensors is damaged: its SHA-256 is not the one"):
         train_and_measure(asked, folder, HERE, Stop())
     folder.pseudo_labels.unlink()
-    with pytest.raises(InputError, match=r"pseudo-labels.safetensors is gone, with which .* was begun"):
+    with pytest.raises(InputError, match=r"pseudo-labels.safetensors, with which .* was started, is missing"):
         train_and_measure(asked, folder, HERE, Stop())
     folder.pseudo_labels.write_bytes(whole)
     half = load("digits", "train").hold_out(700)[1]
@@ -139,7 +139,7 @@ def test_lost_damaged_or_foreign_pseudo_labels_are_refused(tmp_path):
         pseudo_labels(asked, replace(half, whole_checksum=None), folder, HERE)
 
 
-def test_the_recipe_shares_with_the_run_what_both_are_measured_by(tmp_path):
+def test_the_recipe_takes_the_settings_of_measurements_from_the_run(tmp_path):
     begun = trained(tmp_path, seed=3, **{"encoder.norm": "joint", "evaluation.eps": (0.07,)})
     shared = resolve(
         {"finetune.encoder": str(begun.folder), "finetune.clusters": 100}, recipe="robust_clusters"
@@ -162,15 +162,15 @@ def test_the_recipe_shares_with_the_run_what_both_are_measured_by(tmp_path):
     assert (cifar.finetune.eps, cifar.finetune.beta, cifar.augment.crop_padding) == (8 / 255, 6.0, 4)
 
 
-def test_what_is_missing_or_contradicts_itself_is_named(tmp_path):
+def test_missing_and_contradictory_settings_are_named(tmp_path):
     begun = trained(tmp_path)
     with pytest.raises(InputError, match=r"finetune.encoder is not given: name the run"):
         resolve({"finetune.clusters": 10}, recipe="robust_clusters")
-    with pytest.raises(InputError, match=r"finetune.clusters is not given: say how many clusters"):
+    with pytest.raises(InputError, match=r"finetune.clusters is not given: give the number of clusters"):
         resolve({"finetune.encoder": str(begun.folder)}, recipe="robust_clusters")
-    with pytest.raises(InputError, match="preset='intcl' is a contrastive loss, and fine-tuning"):
+    with pytest.raises(InputError, match="preset='intcl' is a contrastive loss, which fine-tuning"):
         resolve(SHORT | {"finetune.encoder": str(begun.folder)}, recipe="robust_clusters", preset="intcl")
-    with pytest.raises(InputError, match="is no run folder"):
+    with pytest.raises(InputError, match="is not a run folder"):
         resolve({"finetune.encoder": str(tmp_path / "no"), "finetune.clusters": 10}, recipe="robust_clusters")
     with pytest.raises(InputError, match=r"finetune.labels=0.1 is a share .*clusters=7 uses none"):
         config(begun, **{"finetune.labels": 0.1})

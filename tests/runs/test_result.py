@@ -1,4 +1,4 @@
-"""result.json holds what was measured, under the names that other programs read."""
+"""result.json holds the measurements under the names that other programs read."""
 
 import json
 from dataclasses import replace
@@ -24,12 +24,12 @@ def result_of(run: Run) -> Result:
 
 
 def log(run: Run, **more: object) -> None:
-    """Change the last record of the training's log; None takes a key away."""
+    """Change the last record of the training's log; None removes a key."""
     row = {key: value for key, value in (records(run.folder.log)[-1] | more).items() if value is not None}
     run.folder.log.write_text(json.dumps(row) + "\n")
 
 
-def test_the_keys_and_where_the_numbers_come_from(tmp_path):
+def test_the_keys_and_the_origin_of_the_numbers(tmp_path):
     run = measured(tmp_path)
     result = json.loads(run.folder.result.read_text())
     (probe,) = run.measurements.all("probe")
@@ -53,7 +53,7 @@ def test_the_keys_and_where_the_numbers_come_from(tmp_path):
     assert result["config"]["loss"]["negatives"] == "g0"
 
 
-def test_moved_data_sets_leave_the_configuration_and_another_encoders_measurements_do_not_count(tmp_path):
+def test_moved_data_sets_keep_the_configuration_and_measurements_of_another_encoder_do_not_count(tmp_path):
     run = measured(tmp_path)
     curves = Overview(run).probe_curves()
     assert list(curves) == ["digits"]
@@ -67,7 +67,7 @@ def test_moved_data_sets_leave_the_configuration_and_another_encoders_measuremen
     assert (found["accuracy"], found["attacks"]) == ({}, [])
 
 
-def test_the_protocol_is_whole(tmp_path):
+def test_the_protocol_is_complete(tmp_path):
     run = measured(tmp_path)
     protocol = result_of(run)["protocol"]
     train, test = run.images.labelled("digits")
@@ -85,7 +85,7 @@ def test_the_protocol_is_whole(tmp_path):
     assert {"versions", "hardware", "encoder_sha256"} <= protocol.keys()
 
 
-def test_the_protocol_and_the_page_tell_the_number_of_ranks(tmp_path):
+def test_the_protocol_and_the_page_state_the_number_of_ranks(tmp_path):
     run = measured(tmp_path)
     for ranks, said in ((1, "trained on 1 rank."), (2, "trained on 2 ranks."), (None, "recipe digits.")):
         log(run, ranks=ranks)
@@ -94,7 +94,7 @@ def test_the_protocol_and_the_page_tell_the_number_of_ranks(tmp_path):
         assert said in render(found, found.result())
 
 
-def test_pgd_is_the_one_that_was_asked_for_and_the_papers_of_two(tmp_path):
+def test_pgd_is_the_configured_one_and_the_papers_if_both_are(tmp_path):
     for name, attacks in (("pgd_tuned", ("fgsm", "pgd_tuned")), ("pgd", ("pgd", "pgd_tuned"))):
         changes = {"evaluation.attacks": attacks, "evaluation.eps": (0.1,), "evaluation.images": 20}
         run = trained(tmp_path / name, **changes)
@@ -123,14 +123,14 @@ def test_times_are_by_stage_and_sum_up(tmp_path):
 @pytest.mark.parametrize(
     ("asked", "done", "warned"), [(True, False, True), (True, True, False), (False, False, False)]
 )
-def test_a_compiler_that_failed_is_warned_of(tmp_path, asked, done, warned):
+def test_a_failed_compilation_is_warned_about(tmp_path, asked, done, warned):
     run = measured(tmp_path, **{"train.compile": asked})
     log(run, compiled=done)
     assert (SLOW in result_of(run)["warnings"]) == warned
 
 
 def test_there_is_no_result_before_everything_is_measured(tmp_path):
-    """It does not matter which attacks were measured together."""
+    """The grouping of attacks into calls does not matter."""
     run = trained(tmp_path)
     assert write_result(Overview(run)) is None
     measure_probe(run, "digits")
@@ -142,7 +142,7 @@ def test_there_is_no_result_before_everything_is_measured(tmp_path):
     assert write_result(Overview(run)) is not None
 
 
-def test_more_images_to_attack_than_there_are_mean_all_of_them(tmp_path):
+def test_more_images_than_there_are_mean_all_of_them(tmp_path):
     run = trained(tmp_path, **{"evaluation.images": 1000, "evaluation.eps": (0.02,)})
     found = measure_attacks(run, "digits", attacks_at(["fgsm", "pgd"], 0.02, 1000))
     rows, accuracy = [one.figures["attacks"][0] for one in found], result_of(run)["accuracy"]["digits"]
@@ -150,7 +150,7 @@ def test_more_images_to_attack_than_there_are_mean_all_of_them(tmp_path):
     assert {row["images"] for row in rows} == {355}
 
 
-def test_a_result_waits_for_all_data_sets_and_names_the_runs_own_first(tmp_path):
+def test_a_result_waits_for_all_data_sets_and_lists_the_own_one_first(tmp_path):
     name = write_images(tmp_path / "images")
     wanted = {"evaluation.transfer": (name,), "evaluation.eps": (0.02,), "evaluation.attacks": ("fgsm",)}
     run = trained(tmp_path, root=str(tmp_path), **wanted)
@@ -162,19 +162,19 @@ def test_a_result_waits_for_all_data_sets_and_names_the_runs_own_first(tmp_path)
     assert [row["dataset"] for row in result["attacks"]] == ["digits"] * 2 + [name] * 2
 
 
-def test_measurements_that_do_not_tell_their_images_count(tmp_path):
-    """As those of early versions."""
+def test_measurements_without_checksums_count(tmp_path):
+    """Measurements of early versions are such."""
     run = measured(tmp_path)
     before = result_of(run)["attacks"]
     edit(run, "attack-*", lambda content: content["figures"].pop("checksums"))
     assert result_of(run)["attacks"] == before
     alone = trained(tmp_path / "other")
     measure_knn(alone, "digits")
-    assert len(result_of(alone)["knn"]) == 1  # there is no probe whose images could be others
+    assert len(result_of(alone)["knn"]) == 1  # without a probe, images cannot differ from those of the probe
 
 
 @pytest.mark.parametrize(("kind", "key"), [("attack", "attacks"), ("knn", "knn"), ("probe", "probes")])
-def test_measurements_on_other_images_than_the_probes_do_not_count(tmp_path, kind, key):
+def test_measurements_on_other_images_than_those_of_the_probe_do_not_count(tmp_path, kind, key):
     run = measured(tmp_path)
     own = run.measurements.path("probe", run.measurements.probe_settings("digits"))
     measure_probe(run, "digits", replace(run.config.probe, solver="lbfgs"))
@@ -186,17 +186,17 @@ def test_measurements_on_other_images_than_the_probes_do_not_count(tmp_path, kin
     for other in {"attacks", "knn", "probes"} - {key}:
         assert after[other] == before[other]
     (warning,) = set(after["warnings"]) - set(before["warnings"])
-    assert warning.startswith("digits: what was measured on other images or labels")
+    assert warning.startswith("digits: measurements on other images or labels")
 
 
-def test_the_machine_is_that_of_the_runs_own_probe(tmp_path):
+def test_the_hardware_is_that_of_the_own_probe(tmp_path):
     run = measured(tmp_path)
     (probe,) = run.measurements.all("probe")
     edit(run, "[ak]*", lambda content: content["environment"].update(hardware={"cpu": "another"}))
     assert result_of(run)["protocol"]["hardware"] == probe.environment["hardware"]
 
 
-def test_other_probes_and_attacks_are_listed_but_do_not_replace_the_runs_own(tmp_path):
+def test_other_probes_and_attacks_are_listed_but_do_not_replace_the_configured_ones(tmp_path):
     run = measured(tmp_path)
     before = result_of(run)
     measure_probe(run, "digits", replace(run.config.probe, solver="lbfgs"))

@@ -1,4 +1,4 @@
-"""The recipe robust: a teacher, its student and both their figures, in one resumable run."""
+"""The recipe robust: a teacher, its student and the figures of both, in one resumable run."""
 
 import json
 import shutil
@@ -68,7 +68,7 @@ def test_one_command_trains_a_teacher_and_its_student_and_measures_both_alike(wh
     assert ("fgsm", 0.1, 24) not in asked[0]
 
 
-def test_stopped_at_every_stage_it_ends_in_the_same_bytes(tmp_path, whole):
+def test_a_run_stopped_at_every_stage_ends_in_the_same_bytes(tmp_path, whole):
     looks, reason = 0, "terminate"
     while reason is not None:
         looks += 2
@@ -80,7 +80,7 @@ def test_stopped_at_every_stage_it_ends_in_the_same_bytes(tmp_path, whole):
     assert results[0]["attacks"] == results[1]["attacks"]
 
 
-def test_the_page_shows_both_and_attacks_nothing(tmp_path, whole, monkeypatch):
+def test_the_page_shows_teacher_and_student_without_attacking_again(tmp_path, whole, monkeypatch):
     shutil.copytree(whole, tmp_path / "run")
     (tmp_path / "run" / "report.html").unlink()
     forbid_evaluation(monkeypatch)
@@ -97,7 +97,7 @@ def test_the_page_shows_both_and_attacks_nothing(tmp_path, whole, monkeypatch):
     assert "Teacher and student" not in teachers_own
 
 
-def test_a_run_may_be_named_as_the_teacher_and_stays_as_it_was(tmp_path, whole):
+def test_a_run_may_be_the_teacher_and_is_not_changed(tmp_path, whole):
     given = tmp_path / "given"
     shutil.copytree(whole / "teacher", given)
     before = {path: path.read_bytes() for path in given.rglob("*") if path.is_file()}
@@ -110,7 +110,7 @@ def test_a_run_may_be_named_as_the_teacher_and_stays_as_it_was(tmp_path, whole):
     assert {path: path.read_bytes() for path in given.rglob("*") if path.is_file()} == before
 
 
-def test_an_encoders_file_may_be_the_teacher_but_no_other_after_a_stop(tmp_path, whole):
+def test_a_file_of_an_encoder_may_be_the_teacher_but_not_another_one_after_a_stop(tmp_path, whole):
     file = tmp_path / "teacher.safetensors"
     shutil.copyfile(whole / "teacher" / "encoder.safetensors", file)
     named, folder = config(**{"distill.teacher": str(file)}), RunFolder(tmp_path / "run")
@@ -118,7 +118,7 @@ def test_an_encoders_file_may_be_the_teacher_but_no_other_after_a_stop(tmp_path,
     changed = from_pretrained(file)
     save_encoder(changed, replace(named.encoder, norm="per_view"), 8, file)
     file.with_suffix(".sha256").unlink()
-    with pytest.raises(InputError, match=r"begun with another teacher than .*safetensors is now"):
+    with pytest.raises(InputError, match=r"started with another teacher than the present .*safetensors"):
         train_and_measure(named, folder, HERE, Stop())
     shutil.copyfile(whole / "teacher" / "encoder.safetensors", file)
     assert train_and_measure(named, folder, HERE, Stop()) is None
@@ -127,15 +127,15 @@ def test_an_encoders_file_may_be_the_teacher_but_no_other_after_a_stop(tmp_path,
     assert train_and_measure(named, folder, HERE, Stop()) is None, "it is finished"
 
 
-def test_without_a_teacher_pretraining_alone_says_what_to_do(tmp_path):
+def test_pretraining_without_a_teacher_names_the_remedy(tmp_path):
     with pytest.raises(
-        InputError, match=r"distill\.teacher is not given.*--teacher RUN, or take `intnacl run`"
+        InputError, match=r"distill\.teacher is not given.*--teacher RUN, or use `intnacl run`"
     ):
         pretrain(config(), RunFolder(tmp_path / "run"), HERE, Stop())
     assert not (tmp_path / "run").exists()
 
 
-def test_a_student_may_compare_projections_by_its_teachers_head(tmp_path, whole):
+def test_a_student_may_compare_projections_by_the_head_of_its_teacher(tmp_path, whole):
     asked = {"distill.teacher": str(whole / "teacher"), "distill.projection_weight": 0.5}
     once, often = RunFolder(tmp_path / "once"), RunFolder(tmp_path / "often")
     assert pretrain(config(**asked), once, HERE, Stop()) is None
@@ -172,7 +172,7 @@ def test_seeds_are_compared_with_their_teachers(tmp_path, capsys):
     assert "difference" in capsys.readouterr().out
 
 
-def test_the_recipe_lies_over_that_of_the_data_set():
+def test_the_recipe_overrides_that_of_the_data_set():
     cifar, digits = (resolve({"dataset": name}, recipe="robust") for name in ("cifar10", "digits"))
     assert (cifar.recipe, digits.recipe) == ("robust", "robust_digits")
     assert (cifar.train.optimizer, cifar.train.lr, cifar.train.weight_decay) == ("sgd", 0.5, 5e-4)
@@ -203,5 +203,5 @@ def test_settings_of_the_teacher_and_unused_ones_are_checked():
     with pytest.raises(InputError, match=r"setting='train\.epoch' is unknown"):
         teacher_of(config(**{"distill.teacher_settings": ("train.epoch=1",)}))
     for given, objective in (({"distill.steps": 3}, "contrastive"), ({"loss.alpha": 1.0}, "distill")):
-        with pytest.warns(InputWarning, match="changes nothing here"):
+        with pytest.warns(InputWarning, match="has no effect here"):
             warn_of_unused(given, [resolve({"objective": objective} | given)])

@@ -1,4 +1,4 @@
-"""Encoders that come with the package: they load anywhere, by name, and nothing is written beside them."""
+"""Encoders that ship with the package load anywhere by name, and nothing is written to their folders."""
 
 import contextlib
 import os
@@ -38,13 +38,13 @@ def content(folder: Path) -> dict[Path, bytes]:
 
 
 @pytest.fixture(autouse=True)
-def _nothing_is_written_beside_them():
+def _nothing_is_written_to_the_package():
     before = content(shipped.SHIPPED)
     yield
     assert content(shipped.SHIPPED) == before
 
 
-def test_every_name_is_whole():
+def test_every_shipped_encoder_is_complete():
     assert DIGITS in NAMES
     assert {path.name for path in shipped.SHIPPED.iterdir()} == set(NAMES)
     for name in NAMES:
@@ -62,7 +62,7 @@ def test_every_name_is_whole():
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_features_of_photographs_are_those_that_were_noted(name):
+def test_features_of_photographs_equal_the_reference(name):
     encoder = intnacl.from_pretrained(name)
     wanted = load_file(REFERENCES / f"{name}.safetensors")["features"]
     assert not encoder.training
@@ -83,7 +83,7 @@ def test_the_classifier_has_the_accuracy_of_the_result(name):
     assert right / len(labels) > 0.95
 
 
-def test_the_page_has_the_figures_of_the_digits():
+def test_the_page_shows_the_figures_of_the_digits():
     rows = {
         (row["name"], row["eps"]): f"{row['accuracy']:.2f}"
         for row in intnacl.open_run(DIGITS, device="cpu").result["attacks"]
@@ -115,7 +115,7 @@ def test_torch_hub_needs_no_installation():
 def test_measuring_goes_to_a_copy(tmp_path):
     run = intnacl.open_run(DIGITS, device="cpu")
     fgsm = named_attack("fgsm", 0.03, images=8)
-    told = rf"{DIGITS} comes with the package, where nothing is written: give --out FOLDER"
+    told = rf"{DIGITS} ships with the package, where nothing is written: give --out FOLDER"
     must_refuse(run.measure, fgsm, told)
     must_refuse(run.measure, told)
     must_refuse(run.classifier, told, protocol="alf")
@@ -145,11 +145,11 @@ def test_measuring_goes_to_a_copy(tmp_path):
         (("export",), "exported"),
     ],
 )
-def test_commands_take_a_name_and_write_to_out(words, out, tmp_path):
+def test_commands_accept_a_name_and_write_to_out(words, out, tmp_path):
     word, *flags = words
     given = [*flags, *(() if word == "export" else ("--device", "cpu"))]
     run_command = partial(app, result_action="return_value")
-    told = f"{DIGITS} comes with the package, where nothing is written: give --out"
+    told = f"{DIGITS} ships with the package, where nothing is written: give --out"
     must_refuse(run_command, [word, DIGITS, *given], told)
     run_command([word, DIGITS, *given, "--out", str(tmp_path / out)])
     if out == "run":
@@ -164,7 +164,7 @@ def test_commands_take_a_name_and_write_to_out(words, out, tmp_path):
             assert torch.equal(exported, intnacl.from_pretrained(DIGITS)(pixels))
 
 
-def test_it_can_be_fine_tuned_by_name_in_a_folder_of_ones_own():
+def test_a_shipped_encoder_can_be_fine_tuned_by_name():
     run = intnacl.open_run(DIGITS, device="cpu")
     config = finetuning_of(run, "digits")
     assert config.finetune.encoder == DIGITS
@@ -178,7 +178,7 @@ def test_it_classifies_pictures_by_name(tmp_path):
     assert predict(run, tmp_path, out=tmp_path / "found.csv").images == 1
 
 
-def test_it_can_teach_by_name(tmp_path):
+def test_a_shipped_encoder_can_be_the_teacher(tmp_path):
     settings = {"objective": "distill", "distill.teacher": DIGITS, "train.epochs": 1, "evaluation.images": 8}
     run = intnacl.runs.run(settings, recipe="robust", out=tmp_path / "run", device="cpu", say=str)
     assert run.config.distill.teacher == DIGITS
@@ -186,13 +186,13 @@ def test_it_can_teach_by_name(tmp_path):
     assert teacher.encoder_sha256 == intnacl.open_run(DIGITS, device="cpu").encoder_sha256
 
 
-def test_a_path_that_exists_goes_before_a_name(tmp_path):
+def test_an_existing_path_takes_precedence_over_a_name(tmp_path):
     other = measured(tmp_path)
     with contextlib.chdir(tmp_path):
         (tmp_path / "run").rename(DIGITS)
         assert intnacl.open_run(DIGITS, device="cpu").encoder_sha256 == other.encoder_sha256
     must_refuse(intnacl.from_pretrained, "digits-intncl", f"come with the package: .*{DIGITS}")
-    must_refuse(intnacl.open_run, "digits-intncl", f"is no run folder: .* with the package come {DIGITS}")
+    must_refuse(intnacl.open_run, "digits-intncl", f"is not a run folder: .* the package ships with {DIGITS}")
 
 
 def test_a_run_is_rounded_and_packed_in_pieces_that_are_joined(tmp_path, monkeypatch):

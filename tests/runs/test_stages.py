@@ -1,4 +1,4 @@
-"""A run goes on stage by stage, stops when told to, and refuses before training what it could not measure."""
+"""A run is resumed stage by stage, stops on request, and checks before training that it can be measured."""
 
 import json
 import os
@@ -30,7 +30,7 @@ from tiny_run import (
 )
 
 
-def test_a_stopped_measurement_goes_on_where_it_was(tmp_path):
+def test_a_stopped_measurement_is_resumed(tmp_path):
     folder, said = trained(tmp_path).folder, []
     assert train_and_measure(config(), folder, HERE, StopAfter(3), said.append) == "terminate"
     stages = ["probe digits", "knn digits", "fgsm, pgd digits at eps 0.02"]
@@ -74,7 +74,7 @@ def test_a_signal_ends_a_measurement_at_once(
 
 
 class Noted:
-    """A tracker that notes what it is given, and whose run it was."""
+    """A tracker that records its calls."""
 
     def __init__(self):
         self.calls = []
@@ -93,7 +93,7 @@ class Noted:
         self.calls.append(("end",))
 
 
-def test_a_tracker_follows_a_run_that_is_stopped_and_resumed_to_its_accuracies(tmp_path):
+def test_a_tracker_follows_a_stopped_and_resumed_run_to_its_accuracies(tmp_path):
     noted, settings, out = Noted(), SETTINGS | {"train.save_steps": 1}, tmp_path / "mine"
     with pytest.raises(InputError, match="was stopped"):
         run(settings, preset="simclr", out=out, device="cpu", max_minutes=0, trackers=[noted], say=len)
@@ -110,7 +110,7 @@ def test_a_tracker_follows_a_run_that_is_stopped_and_resumed_to_its_accuracies(t
         ]
 
 
-def test_a_finished_run_is_left_as_it_is_and_needs_no_images(tmp_path, monkeypatch):
+def test_a_finished_run_is_not_changed_and_needs_no_images(tmp_path, monkeypatch):
     folder = measured(tmp_path).folder
     before = {path: path.stat().st_ino for path in folder.path.rglob("*")}  # a replaced file has another
     forbid_evaluation(monkeypatch)
@@ -128,7 +128,7 @@ def test_another_process_that_measures_is_not_disturbed(tmp_path):
     assert not folder.measurements.exists()
 
 
-def test_neither_a_run_stopped_in_training_nor_another_rank_measures(tmp_path):
+def test_a_run_stopped_in_training_is_not_measured_and_other_ranks_do_not_measure(tmp_path):
     begun, folder = RunFolder(tmp_path / "begun"), trained(tmp_path).folder
     assert train_and_measure(config(), begun, HERE, StopAfter(1)) == "terminate"
     assert train_and_measure(config(), folder, Ranks(1, 2, CPU), Stop()) is None
@@ -136,7 +136,7 @@ def test_neither_a_run_stopped_in_training_nor_another_rank_measures(tmp_path):
     assert not folder.measurements.exists()
 
 
-def test_transfer_sets_get_the_same_figures(tmp_path):
+def test_transfer_sets_have_the_same_kinds_of_figures(tmp_path):
     name = write_images(tmp_path / "images")
     settings = config(**{"evaluation.transfer": (name,), "evaluation.eps": (0.02,), "root": str(tmp_path)})
     folder = RunFolder(tmp_path / "run")
@@ -168,7 +168,7 @@ def test_mistakes_are_found_before_training(tmp_path, setting, value, message):
     assert not (tmp_path / "run").exists()
 
 
-def test_where_autoattack_cannot_be_done_is_told_before_training(tmp_path):
+def test_too_few_classes_for_autoattack_are_refused_before_training(tmp_path):
     name = write_images(tmp_path / "images", classes=("cat", "cow", "dog"))
     for where in ({"dataset": name}, {"evaluation.transfer": (name,)}):
         asked = config(root=str(tmp_path), **where, **{"evaluation.attacks": ("pgd", "autoattack")})

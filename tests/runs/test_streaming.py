@@ -1,4 +1,4 @@
-"""Streamed runs: like resident ones where nothing is resized, measured and embedded like them."""
+"""Streamed runs: equal to resident ones if nothing is resized, and measured and embedded like them."""
 
 from pathlib import Path
 
@@ -106,7 +106,7 @@ def test_a_whole_run_streams_and_ends_in_a_result(tmp_path, capsys):
     assert (table["name"], table["label"]) == (list(test.names), test.labels.tolist())
 
 
-def test_auto_is_decided_once_by_the_memory_and_kept(tmp_path, monkeypatch):
+def test_auto_is_decided_once_by_the_free_memory_and_kept(tmp_path, monkeypatch):
     name = write_images(tmp_path / "pets")
     bytes_needed = 12 * 3 * 8 * 8
     for free, stream, words in (
@@ -124,11 +124,11 @@ def test_auto_is_decided_once_by_the_memory_and_kept(tmp_path, monkeypatch):
     digits = RunImages(resolve())
     assert digits.decide(None, HERE) == ""
     old = RunImages(config(name))
-    assert old.decide(config(name), HERE) == ""  # of a version that streamed nothing
+    assert old.decide(config(name), HERE) == ""  # from a version without streaming
     assert old.stream == "never"
 
 
-def test_a_run_keeps_its_decoder_and_whether_it_streams(tmp_path, monkeypatch):
+def test_a_run_refuses_another_decoder_and_another_choice_of_streaming(tmp_path, monkeypatch):
     name = write_shards(tmp_path / "shards", 16)
     train(tmp_path / "run", name, stream="always")
     (tmp_path / "run" / "encoder.safetensors").unlink()
@@ -136,7 +136,7 @@ def test_a_run_keeps_its_decoder_and_whether_it_streams(tmp_path, monkeypatch):
     monkeypatch.setattr("PIL.__version__", "1.0")
     must_refuse(
         lambda: train(tmp_path / "run", name, stream="always"),
-        r"decoded by Pillow .*, and here is Pillow 1\.0",
+        r"decoded by Pillow .*, but Pillow 1\.0",
     )
 
 

@@ -1,4 +1,4 @@
-"""The bounds: their values by hand, their order, what they are wrong about, and clear errors."""
+"""The bounds: values computed by hand, their order, flaws of the paper's proofs, and clear errors."""
 
 import math
 from typing import Any
@@ -20,7 +20,7 @@ def test_bounds_by_hand():
     hand = 0.2 + 6 * math.sqrt(math.log(100) / 200)
     assert uniform_deviation(rademacher=10, largest=2, T=100, delta=0.04) == pytest.approx(hand)
     top, floor, tau = math.e, 1 / math.e, 0.25
-    G = (top - tau * floor) / (1 - tau)  # x⁺ and v opposite the anchor, u on it: the largest loss is reached
+    G = (top - tau * floor) / (1 - tau)  # x⁺ and v opposite the anchor, u on it: the largest possible loss
     assert bounds.largest_loss(N=10, tau_plus=tau) == pytest.approx(-math.log(floor / (floor + 10 * G)))
     assert bounds.negatives_for_supervision(10) == 9
     assert bounds.negatives_for_supervision(10, 2) == pytest.approx(9 * math.exp(0.5))
@@ -38,7 +38,7 @@ def test_integrating_lemma_b2_gives_twice_theorem_b1():
 @pytest.mark.parametrize("tau_plus", [0.01, 0.1, 0.5, 0.9])
 @pytest.mark.parametrize("m", [1, 7, 500])
 @pytest.mark.parametrize("n", [1, 10, 1000])
-def test_theorem_b1_is_implied_and_lemma_b2_but_for_equal_shares(n, m, tau_plus):
+def test_theorem_b1_is_implied_and_lemma_b2_too_except_for_equal_shares(n, m, tau_plus):
     setting = {"n": n, "m": m, "tau_plus": tau_plus}
     assert bounds.proved_debiasing_gap(**setting) < 0.57 * debiasing_gap(**setting)
     assert min(1 / n, tau_plus**2 / m) < 0.968 * max(1 / n, tau_plus**2 / m)
@@ -48,7 +48,7 @@ def test_theorem_b1_is_implied_and_lemma_b2_but_for_equal_shares(n, m, tau_plus)
 
 @pytest.mark.parametrize("ratio", [1.0, 0.999, 0.99, 0.98, 0.97, 0.968])
 def test_lemma_b2_with_near_equal_shares_is_implied_above_1e_18(ratio):
-    """(τ⁺)²/m = ratio · 1/n: joint Hoeffding gives the stated bound wherever that exceeds 10⁻¹⁸."""
+    """For (τ⁺)²/m = ratio · 1/n, joint Hoeffding implies the stated bound wherever that exceeds 10⁻¹⁸."""
     setting = {"n": 100, "m": 25 / ratio, "tau_plus": 0.5}
     likely = [epsilon / 50 for epsilon in range(1, 500) if deviation_tail(epsilon / 50, **setting) > 1e-18]
     assert len(likely) > 400
@@ -75,7 +75,7 @@ def test_theorem_b4_by_hand():
 
 
 @pytest.mark.parametrize("M", [1, 4])
-def test_jacobian_of_the_proof(M):
+def test_the_jacobian_norm_of_the_proof_is_a_bound(M):
     n, m = 3, 2
     z = torch.nn.functional.normalize(torch.randn(1 + M + n + m, 4, dtype=torch.float64), dim=1)
 
@@ -88,10 +88,10 @@ def test_jacobian_of_the_proof(M):
 
 @pytest.mark.parametrize(("tau_plus", "M"), [(0.0, 21), (0.01, 21), (0.1, 23), (0.5, 38)])
 def test_the_proofs_loss_is_constant_for_many_positives(tau_plus, M):
-    """ℓ of Theorem B.4's proof floors the ratio at e⁻¹, where the loss has e⁻¹/Σh."""
+    """ℓ in the proof of Theorem B.4 clamps the ratio at e⁻¹, but the loss clamps it at e⁻¹/Σh."""
     floor = math.exp(-1)
     h = (2 * torch.rand(2, 1000, 16, dtype=torch.float64) - 1).exp()
-    h[0, 0], h[1, 0] = math.e, floor  # u on the anchor, v opposite: the largest G there is
+    h[0, 0], h[1, 0] = math.e, floor  # u on the anchor, v opposite: the largest possible G
     u, v = h.mean(2)
     ratio = (u - tau_plus * v) / (1 - tau_plus) / (M * floor)  # each positive opposite: the smallest Σh
     ell = torch.log1p(M * 10 * ratio.clamp(min=floor))

@@ -30,14 +30,14 @@ def neighbourhoods(h: list[Tensor]) -> list[tuple[Tensor, Tensor, Tensor]]:
 
 
 def s1(x: Tensor, positives: Tensor, negatives: Tensor) -> Tensor:
-    """Stochastic neighbours under f/√2: distances, the sum over j outside the fraction."""
+    """Stochastic neighbours under f/√2, by distances, with the sum over j outside the fraction."""
     others = torch.cat([positives, negatives])
     total = torch.exp(-0.5 * (x - others).square().sum(1)).sum()
     return -torch.log(sum(torch.exp(-0.5 * (x - y).square().sum()) / total for y in positives))
 
 
 def s2(x: Tensor, positives: Tensor, negatives: Tensor) -> Tensor:
-    """The squares multiplied out."""
+    """The expression with squared distances expanded."""
 
     def kernel(y: Tensor) -> Tensor:
         return torch.exp(y @ x - 0.5 * x @ x - 0.5 * y.square().sum(1))
@@ -46,20 +46,20 @@ def s2(x: Tensor, positives: Tensor, negatives: Tensor) -> Tensor:
 
 
 def s3(x: Tensor, positives: Tensor, negatives: Tensor) -> Tensor:
-    """Norms are t⁻¹ (1 at t = 1): both sides carry the same factor."""
+    """Norms are t⁻¹ (1 at t = 1), so that numerator and denominator share a factor."""
     scale = x @ x
     others = torch.cat([positives, negatives])
     return -torch.log((torch.exp(positives @ x - scale) / torch.exp(others @ x - scale).sum()).sum())
 
 
 def s4(x: Tensor, positives: Tensor, negatives: Tensor) -> Tensor:
-    """The neighbours are the positives and the rest."""
+    """The neighbours split into the positives and the rest."""
     own = torch.exp(positives @ x).sum()
     return -torch.log(own / (own + torch.exp(negatives @ x).sum()))
 
 
 def s5(x: Tensor, positives: Tensor, negatives: Tensor) -> Tensor:
-    """The rest as N·g0, the mean over N negatives."""
+    """The rest written as N·g0, with the mean g0 over N negatives."""
     own, g0 = torch.exp(positives @ x).sum(), torch.exp(negatives @ x).mean()
     return -torch.log(own / (own + len(negatives) * g0))
 
@@ -88,7 +88,7 @@ def test_every_step_is_the_contrastive_loss(M, temperature, denominator):
 
 @pytest.mark.parametrize("temperature", [1.0, 0.5])
 def test_simclr_is_nca_whose_classes_are_the_images(temperature):
-    """M = 1: one call of NCA's objective on the stacked views, value and gradient."""
+    """M = 1: one call of NCA's objective on the stacked views gives the same value and gradient."""
     h = [view.requires_grad_() for view in views(2)]
     z = torch.cat([normalize(view, dim=1) for view in h])
     nca = neighbour_loss(z / math.sqrt(2 * temperature), torch.arange(B).repeat(2), "kl")
@@ -100,7 +100,7 @@ def test_simclr_is_nca_whose_classes_are_the_images(temperature):
 
 @pytest.mark.parametrize("M", [1, 3])
 def test_nca_on_all_views_is_the_row_loss_of_the_package(M):
-    """Every view an anchor and a neighbour: M positives and N = (M+1)(B−1) negatives a row."""
+    """Every view is an anchor and a neighbour: each row has M positives and N = (M+1)(B−1) negatives."""
     z = torch.cat([normalize(view, dim=1) for view in views(M + 1)])
     image = torch.arange(B).repeat(M + 1)
     similarity = z @ z.T

@@ -1,4 +1,4 @@
-"""The comparison: every method on the same points, figures by name, clear errors."""
+"""The comparison of NCA with other methods on the same points, and clear errors."""
 
 import numpy as np
 import pytest

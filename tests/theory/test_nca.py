@@ -1,4 +1,4 @@
-"""The NCA estimator: scikit-learn's rules and accuracy, and what scikit-learn's own lacks."""
+"""The NCA estimator: scikit-learn's rules, its accuracy, and features that scikit-learn's NCA lacks."""
 
 import numpy as np
 import pytest
@@ -26,7 +26,7 @@ def table(name: str) -> tuple[np.ndarray, np.ndarray]:
 @parametrize_with_checks(
     [
         *(NCA(max_iter=5, device="cpu", batch_size=b, objective=o) for b in (None, 16) for o in ("tv", "kl")),
-        NCA(1, max_iter=5, device="cpu", init="lda"),  # at times a minimum already
+        NCA(1, max_iter=5, device="cpu", init="lda"),  # sometimes already a minimum
         NCA(1, max_iter=5, device="cpu", encoder=nn.LazyLinear(1)),
         NCA(1, max_iter=5, device="cpu", encoder=nn.LazyLinear(1), batch_size=16),
     ]
@@ -62,7 +62,7 @@ def test_learning_lowers_its_own_objective(objective, init):
 
 @pytest.mark.parametrize("objective", ["kl", "tv"])
 def test_minibatches_learn_the_whole_set(objective):
-    """Two dimensions are the noisiest in batches: there a constant rate leaves KL where it began."""
+    """Batches are noisiest in two dimensions, where KL makes no progress at a constant rate."""
     X, y = table("digits")
     nca = NCA(16, objective=objective, batch_size=256, max_iter=20, random_state=0)
     accuracy = clone(nca).set_params(init="pca").fit(X, y).score(X, y)
@@ -73,9 +73,9 @@ def test_minibatches_learn_the_whole_set(objective):
 
 
 @pytest.mark.parametrize("batch_size", [None, 64])
-def test_an_encoder_bends_what_no_matrix_can(batch_size):
+def test_an_encoder_separates_classes_that_no_matrix_can(batch_size):
     X = np.random.RandomState(0).standard_normal((256, 2))
-    y = (X.prod(1) > 0).astype(int)  # exclusive or: quadrants of one class lie opposite each other
+    y = (X.prod(1) > 0).astype(int)  # XOR: the quadrants of one class lie opposite each other
     encoder = nn.Sequential(nn.Linear(2, 16), nn.Tanh(), nn.Linear(16, 1))
     weights = [p.clone() for p in encoder.parameters()]
     linear, bent = NCA(1), NCA(encoder=encoder, objective="kl", batch_size=batch_size, max_iter=100)
@@ -90,7 +90,7 @@ LAZY = nn.Sequential(nn.LazyLinear(8), nn.Dropout(), nn.ReLU(), nn.LazyLinear(2)
 
 
 @pytest.mark.parametrize("encoder", [None, LAZY])
-def test_equal_seeds_give_equal_maps_and_leave_torch_alone(encoder):
+def test_equal_seeds_give_equal_maps_and_leave_the_generator_of_torch_unchanged(encoder):
     """Lazy weights and dropout are drawn from `random_state` too."""
     X, y = table("wine")
     nca, state = NCA(2, encoder=encoder, init="random", batch_size=32, max_iter=3), torch.get_rng_state()
@@ -100,7 +100,7 @@ def test_equal_seeds_give_equal_maps_and_leave_torch_alone(encoder):
     assert np.abs(first - other).max() > 1e-3
 
 
-def test_works_in_pipelines_and_searches_with_names_for_labels():
+def test_works_in_pipelines_and_grid_searches_with_string_labels():
     X, y = load_wine(return_X_y=True)
     names = np.array(["barolo", "grignolino", "barbera"])[y]
     pipeline = make_pipeline(StandardScaler(), NCA(2, max_iter=10), KNeighborsClassifier())
@@ -129,7 +129,7 @@ test_bad_settings_are_named = refused(
 )
 
 
-def test_data_that_do_not_suffice_are_refused():
+def test_insufficient_data_are_refused():
     with pytest.raises(InputError, match=r"one class, \[3\]"):
         NCA().fit(np.eye(4), [3, 3, 3, 3])
     with pytest.raises(InputError, match="4 classes of one point each"):
@@ -139,7 +139,7 @@ def test_data_that_do_not_suffice_are_refused():
         NCA(2, n_neighbors=3, max_iter=1).fit(X, y).score(X[:3], y[:3])
 
 
-def test_auto_starts_from_the_best_that_the_sizes_allow():
+def test_auto_chooses_the_best_start_that_the_sizes_allow():
     """Principal components are orthonormal, and discriminants separate the classes."""
     X, y = load_iris(return_X_y=True)
 

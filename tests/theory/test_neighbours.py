@@ -20,7 +20,7 @@ def points(count: int = 12, classes: int = 3) -> tuple[Tensor, Tensor]:
 
 
 def looped(z: Tensor, labels: Tensor, objective: str) -> float:
-    """The definition, word by word."""
+    """The definition, written as loops."""
     losses = []
     for i in range(len(z)):
         kernel = {k: math.exp(-float((z[i] - z[k]).square().sum())) for k in range(len(z)) if k != i}
@@ -37,14 +37,16 @@ def looped(z: Tensor, labels: Tensor, objective: str) -> float:
 def test_equals_the_loops_and_finite_differences(objective, tile, alone):
     z, labels = points()
     if alone:
-        labels[0] = 7  # alone in its class: no anchor, nobody's positive, and everybody's negative
+        labels[0] = (
+            7  # the only point of its class: not an anchor, no point's positive, every point's negative
+        )
     expected = looped(z, labels, objective)
     assert neighbour_loss(z, labels, objective, tile).item() == pytest.approx(expected, rel=1e-12)
     assert torch.autograd.gradcheck(lambda z: neighbour_loss(z, labels, objective, tile), z.requires_grad_())
 
 
-def test_kl_pulls_where_the_probability_underflows():
-    z = torch.tensor([[0.0], [1e3], [1.0]], requires_grad=True)  # p_0 = e^(−10⁶) is no float
+def test_kl_has_a_gradient_even_if_the_probability_underflows():
+    z = torch.tensor([[0.0], [1e3], [1.0]], requires_grad=True)  # p_0 = e^(−10⁶) underflows
     loss = neighbour_loss(z, torch.tensor([0, 0, 1]), "kl")
     loss.backward()
     assert loss.item() == pytest.approx((1e6 - 1 + 0) / 2 + (1e6 - 999**2) / 2, rel=1e-5)
@@ -62,7 +64,7 @@ def test_equal_points_choose_evenly_and_classes_without_pairs_give_zero(objectiv
     assert not z.grad.any()
 
 
-def test_no_tile_exceeds_its_share(monkeypatch):
+def test_no_tile_exceeds_its_number_of_elements(monkeypatch):
     tiles, compute = [], neighbours.neighbour_logits
     monkeypatch.setattr(neighbours, "neighbour_logits", lambda *a: tiles.append(compute(*a)) or tiles[-1])
     neighbour_loss(torch.randn(100, 2), torch.arange(100) % 2, tile=1000)
@@ -89,7 +91,7 @@ def test_leave_one_out_agrees_with_scikit_learn(neighbours, origin):
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_far_from_the_origin_float32_keeps_its_digits(objective):
-    """Distances do not depend on where the origin is: squares of large coordinates must not drown them."""
+    """Distances do not depend on the origin, and must not drown in squares of large coordinates."""
     z, labels = points()
     far = (1024 * z).round() / 1024 + 4096  # numbers that float32 holds exactly
     where = [(far - 4096).requires_grad_(), far.float().requires_grad_()]
@@ -100,7 +102,7 @@ def test_far_from_the_origin_float32_keeps_its_digits(objective):
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
-def test_autocast_and_half_embeddings_change_nothing_but_their_own_rounding(objective):
+def test_autocast_and_half_precision_only_round_the_embeddings(objective):
     half = torch.randn(500, 1).bfloat16().requires_grad_()
     wide = half.detach().float()
     labels = (3 * wide).floor().long()[:, 0] % 3

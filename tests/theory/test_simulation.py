@@ -1,4 +1,4 @@
-"""The known mixture: Lemma B.3 on its exact losses, and draws from it below the bounds."""
+"""The known mixture: Lemma B.3 on its exact losses, and the bounds on draws from it."""
 
 import math
 from itertools import product
@@ -14,25 +14,25 @@ from mistakes import refused
 SETTINGS = product((2, 3, 5), (1, 3), (0.3, 1.0, 3.0), (0, 1))
 RANDOM = [random_mixture(K, P, 4, spread, seed=seed) for K, P, spread, seed in SETTINGS]
 MIXTURE = random_mixture(4, 8, 6, 1.0, seed=0)
-# A class at each end of a line: kernels take their extreme values, and E h⁻ = e⁻¹: the hardest case there is.
+# A class at each end of a line: kernels take their extreme values, and E h⁻ = e⁻¹, which is the hardest case.
 EXTREME = Mixture(features=torch.tensor([[[1.0]], [[-1.0]]]))
 
 
-def test_second_half_for_one_positive():
-    """And the first: the best classifier beats the means."""
+def test_second_half_of_lemma_b3_for_one_positive():
+    """The first half is checked as well: the best classifier beats the class means."""
     for mixture in RANDOM:
         K, mean = mixture.classes, simulation.mean_classifier_loss(mixture)
         assert simulation.supervised_loss(mixture) <= mean + 1e-7
         losses = [unbiased_loss(mixture, N) for N in (K - 1, K, 4 * K)]
         assert mean <= losses[0] + 1e-12
         assert losses == sorted(losses), "N = K − 1 gives the smallest loss"
-    collapsed = random_mixture(5, 1, 4, 0.0, seed=0)  # one point a class: at N = K − 1 nearly L_Sup^μ
+    collapsed = random_mixture(5, 1, 4, 0.0, seed=0)  # one point per class: at N = K − 1 nearly L_Sup^μ
     assert unbiased_loss(collapsed, 3) < simulation.mean_classifier_loss(collapsed)
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.5])
 @pytest.mark.parametrize("M", [1, 2, 6])
-def test_second_half_for_any_m_with_more_negatives(M, temperature):
+def test_second_half_of_lemma_b3_for_any_m_with_more_negatives(M, temperature):
     for mixture in (exclusive_or(), two_classes(), *RANDOM):
         mixture = Mixture(features=mixture.features, temperature=temperature)
         N = bounds.negatives_for_supervision(mixture.classes, M, temperature)
@@ -41,7 +41,7 @@ def test_second_half_for_any_m_with_more_negatives(M, temperature):
 
 
 def test_more_positives_never_raise_the_loss():
-    """And many tend to that of the mean kernel."""
+    """For many positives, the loss tends to that of the mean kernel."""
     mixtures = (random_mixture(3, 4, 4, 1.0, seed=0), two_classes(), exclusive_or())
     for mixture, denominator in product(mixtures, ("N", "MN")):
         losses = [unbiased_loss(mixture, 5, M, denominator) for M in range(1, 7)]
@@ -68,7 +68,7 @@ def test_enumeration_equals_loops(M):
 
 
 def test_the_proved_bound_is_within_a_factor_of_three_of_the_worst_case(monkeypatch):
-    """And the deviation falls like 1/√n."""
+    """The deviation also falls like 1/√n."""
     spread = [deviations(MIXTURE, Setting(n=n, m=n), 4000).abs().mean().item() for n in (16, 256)]
     assert spread[0] / spread[1] == pytest.approx(4, rel=0.15)
     delta = deviations(EXTREME, Setting(N=10_000, M=1, n=1000, m=10**4), 2000).abs().mean().item()
@@ -85,7 +85,7 @@ def test_the_plain_mean_keeps_its_bias():
 
 
 def test_draws_agree_with_the_exact_loss():
-    """Averaged over x and x⁺, the loss with the true E h⁻ is the enumerated one, and g1 tends to it."""
+    """The loss with the true E h⁻, averaged over x and x⁺, is the enumerated one; with g1 it tends to it."""
     assert deviations(MIXTURE, Setting(N=16, M=2, n=4096, m=4096), 1000).abs().max() < 0.2
     x = torch.randint(32, (20_000,))
     own = MIXTURE.own_XP[x[:, None], torch.randint(8, (20_000, 2))].sum(1)
@@ -101,7 +101,7 @@ def test_estimate_by_hand():
 
 
 def test_complexity_of_known_classes():
-    """One function has none; sup over ±1 of σ·g is |Σσ|, of mean 1 for T = 2; all patterns fit any noise."""
+    """One function has complexity 0; the pair ±1 has E|Σσ|, 1 for T = 2; all sign patterns have T."""
     assert complexity(torch.randn(1, 50)) == pytest.approx((0, 0), abs=1e-5)
     measured, error = complexity(torch.tensor([[1.0, 1.0], [-1.0, -1.0]]), draws=4000)
     assert measured == pytest.approx(1.0, abs=4 * error)
@@ -149,6 +149,6 @@ test_bad_settings_are_named = refused(
     (Setting, {"M": 0}, "M=0"),
     (Setting, {"estimator": "g2"}, "'g2'.*g0, g1"),
     (complexity, {"values_FT": torch.zeros(3)}, r"\(3,\)"),
-    # Fewer positives would be summed than the factor counts.
-    (simulation.loss_class, {"setting": Setting(M=65), "encoders": 2, "T": 4}, "M=65: .* has 64 positives"),
+    # Otherwise, fewer positives would be summed than the factor counts.
+    (simulation.loss_class, {"setting": Setting(M=65), "encoders": 2, "T": 4}, "M=65: .* at most 64"),
 )

@@ -1,4 +1,4 @@
-"""The sweep: what was measured lies below what was proved, in every setting it reports."""
+"""The sweep: measured values lie below the proved bounds, in every setting."""
 
 import json
 import math
@@ -25,7 +25,7 @@ def test_deviations_and_their_tail_are_below_the_bounds(measured):
     assert json.loads(json.dumps(measured)) == sweep(SweepConfig(draws=500, points=8))
 
 
-def test_lemma_fails_and_is_repaired_and_complexity_falls_more_slowly_than_one_over_m(measured):
+def test_lemma_b3_fails_and_is_repaired_and_complexity_falls_more_slowly_than_one_over_m(measured):
     for rows in measured["lemma"].values():
         assert rows[0]["unbiased"] > rows[0]["sup_mean"] > rows[-1]["unbiased"]
         assert all(row["unbiased_enough"] >= row["sup_mean"] >= row["sup"] - 1e-9 for row in rows)

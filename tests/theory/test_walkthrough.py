@@ -1,4 +1,4 @@
-"""docs/theory.md, step by step: the code it quotes stands in the files it links to, its numbers hold."""
+"""docs/theory.md, step by step: the quoted code is in the linked files, and the quoted numbers hold."""
 
 import re
 from pathlib import Path
@@ -32,7 +32,7 @@ def test_a_step_has_its_lines_of_code_and_its_figure(number):
 
 
 def test_both_denominators_of_step_3():
-    """64 images in 16 dimensions, noise 0.7 a view: loss and the norm of its gradient over M."""
+    """64 images in 16 dimensions, noise 0.7 per view: the loss and the norm of its gradient over M."""
     torch.manual_seed(0)
     centres = torch.randn(64, 16)
     views = [centres + 0.7 * torch.randn(64, 16) for _ in range(17)]
@@ -50,7 +50,7 @@ def test_both_denominators_of_step_3():
 
 
 def quoted_row(start: str) -> list[float]:
-    """The numbers of the table row that begins so."""
+    """The numbers of the table row that begins with `start`."""
     (row,) = [line for line in TEXT.splitlines() if line.startswith(f"| {start}")]
     return [float(cell) for cell in re.findall(r"[\d.]+", row.removeprefix(f"| {start}"))]
 

@@ -1,4 +1,4 @@
-"""The command line, one file a topic."""
+"""The command line, one module per topic."""
 
 from intnacl.cli.program import app, main
 

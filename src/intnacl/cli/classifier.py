@@ -1,4 +1,4 @@
-"""`intnacl finetune` and `predict`: a classifier from a run's encoder and labels, and its use on pictures."""
+"""`intnacl finetune` and `predict`: fine-tune a run's encoder with labels, and classify pictures."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -25,9 +25,9 @@ def finetune(
     device: str = "auto",
     max_minutes: float | None = None,
 ) -> None:
-    """Train a run's encoder with a linear layer on a share of the labels, in a run folder of its own.
+    """Train a run's encoder together with a linear layer on a share of the labels, in a new run folder.
 
-    Beside it, the run's linear probe is fitted on its frozen encoder with the same labels: result.json and
+    For comparison, a linear probe is fitted on the run's frozen encoder with the same labels: result.json and
     report.html hold both accuracies, which semi-supervised papers report. The same command resumes.
 
     **Examples**
@@ -43,7 +43,7 @@ def finetune(
     run
         A run folder with a trained encoder.
     labels
-        Share of the training images whose labels are used, the same of every class: 1%, 10%, … or all.
+        Share of the training images whose labels are used, the same for every class: 1%, 10%, … or all.
     dataset
         A labelled data set with images of the run's size; by default the run's own.
     epochs
@@ -51,7 +51,7 @@ def finetune(
     batch_size
         Images per batch; by default 128, or all labelled images if they are fewer.
     lr
-        Learning rate; by default 0.05 for 256 images per batch, in proportion to them.
+        Learning rate; by default 0.05 for 256 images per batch, and in proportion to the batch size.
     seed
         Random seed for the choice of labels, and for batches and views; by default the run's.
     set_
@@ -80,19 +80,19 @@ def predict(
     root: Path | None = None,
     device: str = "auto",
 ) -> None:
-    """Classify the pictures below a folder: a CSV of file, class and confidence, a row for each picture.
+    """Classify the pictures below a folder, and write file, class and confidence of each to a CSV file.
 
-    The classifier is the run's linear probe, or the layer of a fine-tuned run. Pictures may lie in folders of
-    any layout, and there may be any number of them. Each is cut to its central square and resized, as in the
-    run. Confidence is the softmax of the class, from 0 to 1. Broken pictures have no row, and are listed at
-    the end.
+    The classifier is the run's linear probe, or the layer of a fine-tuned run. Folders may have any layout
+    and any number of pictures. Each picture is cropped to its central square and resized, as in the run.
+    Confidence is the softmax probability of the class, from 0 to 1. Broken pictures get no row, and are
+    listed at the end.
 
     **Examples**
 
     ```
     intnacl predict runs/mine ~/new-pictures
     intnacl predict runs/mine-labels-10percent ~/new-pictures --out new.csv
-    intnacl predict runs/c100 ~/pictures --dataset cifar10   # of a transfer
+    intnacl predict runs/c100 ~/pictures --dataset cifar10   # its classes
     ```
 
     Parameters
@@ -102,11 +102,11 @@ def predict(
     folder
         A folder of pictures, or one picture.
     dataset
-        The data set whose classes are predicted, where the run has several; by default the run's own.
+        The data set whose classes are predicted; by default the run's own.
     out
-        A file .csv; by default one in RUN that is named after the folder.
+        A .csv file; by default in RUN, named after the folder.
     root
-        Data folder, where the linear layer has yet to be fitted; by default the run's own.
+        Data folder, only needed if the linear layer has not been fitted yet; by default the run's own.
     device
         auto, cpu, cuda, cuda:1 …
     """
@@ -132,9 +132,9 @@ def finetune_and_measure(
     *,
     labels: str | None = None,
 ) -> NoReturn:
-    """Fine-tune a run's encoder and measure it, in a run folder of its own.
+    """Fine-tune a run's encoder and measure it, in a new run folder.
 
-    That is adversarially with all labels, or, where they are given, on clean images with a share of them.
+    Without `labels`, fine-tuning is adversarial, with all labels; otherwise on clean images with that share.
     """
     from intnacl.cli.train import end
     from intnacl.console import show
@@ -149,7 +149,9 @@ def finetune_and_measure(
     from intnacl.training.stop import Stop
 
     if len(datasets) > 1:
-        raise InputError(f"--dataset {' '.join(datasets)}: --protocol aff takes one, as it writes one run.")
+        raise InputError(
+            f"--dataset {' '.join(datasets)}: --protocol aff writes one run, so give only one data set."
+        )
     for key in changes.keys() - {"seed"}:
         check_choice("setting", key, [name for name in SETTINGS if name.startswith(("finetune.", "train."))])
     changes = changes if root is None else {**changes, "root": str(root.absolute())}

@@ -1,4 +1,4 @@
-"""`intnacl datasets`: what can be loaded, and how it looks."""
+"""`intnacl datasets`: list the data sets, and draw their images and views."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -39,7 +39,10 @@ def list_datasets(*, root: Path | None = None) -> None:
     ]
     print_table("", ["name", "train + test", "size", "classes", "files"], rows, text=5)
     print()
-    show(f"Named sets are looked for in {root or default_root()} (--root, or the variable INTNACL_DATA).")
+    show(
+        f"Data sets without a PATH are expected in {root or default_root()} (--root, or the environment "
+        "variable INTNACL_DATA)."
+    )
 
 
 @datasets.command(name="show")
@@ -76,33 +79,33 @@ def show_dataset(
     name
         A data set that `intnacl datasets` lists, such as cifar100 or folder:PATH.
     out
-        File to write: .png, .jpg, .pdf or .svg; by default one in runs/grids that is named after the data set
-        and these settings.
+        File to write: .png, .jpg, .pdf or .svg; by default in runs/grids, named after the data set and these
+        settings.
     split
         train or test.
     root
         Data folder; by default $INTNACL_DATA, else ~/.cache/intnacl.
     size
-        Side length to which images of folder: and parquet: are resized (32).
+        Side length to which images of folder: and parquet: are resized; by default 32.
     strict
-        Refuse broken images, and name them, instead of skipping them.
+        Fail on broken images and name them, instead of skipping them.
     rows
-        How many images to draw, spread over the data set.
+        Number of images to draw, spread over the data set.
     augment
         Augmentation of the views: paper, simclr, crop_flip, pad_crop_flip or none; by default that of
         training on this set.
     extra
-        How many extra views.
+        Number of extra views.
     mixed
-        How many mixed views.
+        Number of mixed views.
     lam
         λ, the weight of the image itself in a mixed view.
     eps
         Radius of the adversarial view, in pixels of [0, 1]; 0 leaves it out.
     run
-        A run whose encoder makes the adversarial view; by default the untrained encoder.
+        A run against whose encoder the adversarial view is made; by default an untrained encoder.
     seed
-        Seed of the views, and of that encoder.
+        Seed of the views, and of the untrained encoder.
     """
     from intnacl.console import show
     from intnacl.data import load
@@ -114,8 +117,8 @@ def show_dataset(
 
     check_count("rows", rows, 1, MOST)
     if out is None:
-        shown = (size, rows, augment, extra, mixed, lam, eps, seed, *map(str, (root, run)))
-        out = Path("runs/grids") / f"{file_name(absolute_name(name))}-{split}-{digest(shown)}.png"
+        settings = (size, rows, augment, extra, mixed, lam, eps, seed, *map(str, (root, run)))
+        out = Path("runs/grids") / f"{file_name(absolute_name(name))}-{split}-{digest(settings)}.png"
     named = {} if augment is None else {"augment": augment}
     config = resolve({"dataset": name} | named).augment
     dataset = load(name, split, root, size=size, strict=strict)
@@ -131,7 +134,7 @@ def show_dataset(
 
 
 def untrained_model(dataset: str, image_size: int, seed: int) -> "ContrastiveModel":
-    """Return the model with which training on this data set begins."""
+    """Return the model with which training on this data set starts."""
     from intnacl.models.encoders import build_model
     from intnacl.runs.resolve import resolve
 
@@ -140,7 +143,7 @@ def untrained_model(dataset: str, image_size: int, seed: int) -> "ContrastiveMod
 
 
 def trained_encoder(run: Path, image_size: int) -> "Encoder":
-    """Return the encoder of a finished run, for images of the size that it was trained on."""
+    """Return the encoder of a run; raise if it was trained on images of another size."""
     from intnacl.errors import InputError
     from intnacl.models.weights import load_encoder
 
@@ -148,7 +151,7 @@ def trained_encoder(run: Path, image_size: int) -> "Encoder":
     wanted = header["image_size"]
     if wanted != image_size:
         raise InputError(
-            f"{run} was trained on {wanted}×{wanted} images, but these have side {image_size}: take the "
-            f"run's data set, or --size {wanted} for your own images."
+            f"{run} was trained on {wanted}×{wanted} images, but these are {image_size}×{image_size}: give "
+            f"the run's data set, or --size {wanted} for your own images."
         )
     return encoder

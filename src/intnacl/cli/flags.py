@@ -13,7 +13,7 @@ MANY = Parameter(consume_multiple=1, negative=(), show_default=False)  # --seeds
 
 
 def _numbers(kind: Any, tokens: Sequence[Token]) -> Any:
-    """Convert to one float or to a tuple of them, as the flag's type says; 8/255 is a number too."""
+    """Convert to one float or a tuple of floats, depending on the flag's type; 8/255 is allowed."""
     from intnacl.runs.config import number
 
     numbers = tuple(number(token.value) for token in tokens)
@@ -21,7 +21,7 @@ def _numbers(kind: Any, tokens: Sequence[Token]) -> Any:
 
 
 def _as_written(kind: Any, tokens: Sequence[Token]) -> Any:
-    """Convert as cyclopts does, but refuse a fraction for a whole number: it would be rounded."""
+    """Convert as cyclopts does, but refuse a decimal fraction for an integer, which would be rounded."""
     if int in (kind, *get_args(kind)):
         for token in tokens:
             if "." in token.value:
@@ -30,7 +30,7 @@ def _as_written(kind: Any, tokens: Sequence[Token]) -> Any:
 
 
 FRACTIONS = Parameter(converter=_numbers)  # --eps 8/255
-USUAL = Parameter(converter=_as_written)  # of every other flag
+USUAL = Parameter(converter=_as_written)  # for every other flag
 
 
 @Parameter(name="*")
@@ -45,9 +45,9 @@ class Flags:
     root
         Data folder; by default $INTNACL_DATA, else ~/.cache/intnacl.
     size
-        Side length to which images of folder:, parquet: and webdataset: are resized (32).
+        Side length to which images of folder:, parquet: and webdataset: are resized; by default 32.
     stream
-        auto, always or never: decode images while the run trains, for sets larger than memory.
+        auto, always or never: decode images during training, for data sets larger than memory.
     augment
         Augmentation of the views: paper, simclr, crop_flip, pad_crop_flip or none; by default the recipe's.
     preset
@@ -65,7 +65,7 @@ class Flags:
     alpha
         α, the weight of the robust term.
     holdout
-        Training images that are held out and measured on in place of the test images.
+        Number of training images to hold out, on which everything is measured instead of the test images.
     seed
         Random seed for weights, batches and views.
     device
@@ -79,13 +79,13 @@ class Flags:
         imagenet (docs/scale.md); robust, an encoder for attacks of 8/255, or robust_clusters, its last stage
         on pseudo-labels (docs/robust.md).
     teacher
-        With the recipe robust: a trained run, or an encoder's file, instead of a teacher of its own.
+        With the recipe robust: a trained run or an encoder's file to distil, instead of training a teacher.
     set_
         Any setting in docs/settings.md by its dotted name: loss.temperature=0.2 encoder.name=resnet34 …
     max_minutes
         Save and stop after this many minutes; the same command resumes.
     trackers
-        Programs that show the run's figures as it goes on: tensorboard, wandb (docs/trackers.md).
+        Programs that show the run's figures during training: tensorboard, wandb (docs/trackers.md).
     """
 
     dataset: str | None = None
@@ -113,7 +113,7 @@ class Flags:
 
     @property
     def overrides(self) -> dict[str, Any]:
-        """The given settings by dotted name; pairs of `--set` come last and win."""
+        """The given settings by dotted name; those of `--set` override the others."""
         from intnacl.runs.config import FLAGS
 
         values = {dotted: getattr(self, name) for dotted, name in FLAGS.items()}
@@ -123,10 +123,10 @@ class Flags:
 
     @property
     def names_a_run(self) -> bool:
-        """True if the flags say which data or which loss is meant."""
+        """True if the flags determine the data or the loss."""
         named = {key.partition(".")[0] for key in self.overrides} & {"loss", "dataset", "objective"}
-        begun = (self.recipe or "").startswith("robust")
-        return bool(named or self.preset or self.config or begun)
+        robust = (self.recipe or "").startswith("robust")
+        return bool(named or self.preset or self.config or robust)
 
 
 def pairs(texts: tuple[str, ...]) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""`intnacl runs`: many runs as a list and as a page."""
+"""`intnacl runs`: list and compare runs, on the console and as a page."""
 
 from pathlib import Path
 from typing import Annotated
@@ -20,8 +20,8 @@ def runs(
 ) -> None:
     """List the runs in a folder with their progress and accuracies, and name the best.
 
-    Accuracies are on each run's own data set, as in its result; a run that is being trained or measured shows
-    how far it is. The best run is named by figures on held-out training images where a data set has some.
+    Accuracies are on each run's own data set, as in its result; unfinished runs show their progress. If runs
+    on a data set hold images out, the best run is chosen by figures on those.
 
     **Examples**
 
@@ -42,13 +42,15 @@ def runs(
         split, attacks, seed, epochs, clean, fgsm, pgd, knn, minutes) or a setting in docs/settings.md, and
         VALUE may have the wildcard *; or with this text in their names.
     sort
-        A column, or changed: the last changed first. Accuracies and epochs begin with the highest.
+        A column, or changed: the most recently changed first. Accuracies and epochs are sorted from high to
+        low.
     reverse
-        Sort the other way round.
+        Reverse the order.
     compare
-        Two runs, by their names in the list or their paths: settings that differ, figures side by side.
+        Two runs, by their names in the list or their paths: print the settings that differ, and the figures
+        side by side.
     html
-        Write a page with their learning curves over each other, whole in itself.
+        Write a self-contained page with the learning curves of all runs in one plot.
     out
         The page's file; by default FOLDER/runs.html.
     """

@@ -1,4 +1,4 @@
-"""`intnacl probe`, `knn`, `attack`, `embed` and `export`: what is done with a trained run."""
+"""`intnacl probe`, `knn`, `attack`, `corruptions`, `embed` and `export`: measure and use a trained run."""
 
 from pathlib import Path
 from typing import Annotated
@@ -28,18 +28,18 @@ def probe(
     Reports the last epoch's accuracy on all test images, and fails if the encoder's weights or batch norm
     statistics change. Results are stored in RUN/parts; the same measurement is not repeated.
 
-    Of the protocols by which robust encoders are compared, slf is the linear probe of the run itself, alf
-    trains the layer on attacked images, and aff trains the whole encoder adversarially: it writes a run of
-    its own, and the same command resumes it.
+    Robust encoders are compared by three protocols: slf is the linear probe of the run itself, alf trains the
+    layer on attacked images, and aff trains encoder and layer adversarially, in a new run folder; the same
+    command resumes it.
 
     **Examples**
 
     ```
     intnacl probe runs/c100
     intnacl probe runs/c100 --dataset cifar100 cifar10
-    intnacl probe runs/c100 --protocol quick   # L-BFGS, no epochs of Adam
-    intnacl probe runs/c100 --protocol clae    # raw features at rate 3e-4
-    intnacl probe runs/c100 --protocol hcl     # augmented, batch norm trains
+    intnacl probe runs/c100 --protocol quick   # L-BFGS instead of Adam
+    intnacl probe runs/c100 --protocol clae    # raw features, rate 3e-4
+    intnacl probe runs/c100 --protocol hcl     # augmented, BN in train mode
     intnacl probe runs/c10 --protocol alf      # attacked at 8/255
     intnacl probe runs/c10 --protocol aff --out runs/c10-aff
     intnacl probe runs/c100 --lr 0.01 --set probe.standardize=true
@@ -54,21 +54,23 @@ def probe(
     protocol
         run or slf (the probe settings of the run's configuration), quick, clae, hcl, alf or aff.
     epochs
-        Passes over the features, where Adam makes them, or over the images; by default the protocol's.
+        Passes over the features (for probes by Adam) or over the images; by default the protocol's.
     batch_size
         Samples per batch; by default the protocol's.
     lr
         Learning rate; by default the protocol's.
     set_
         Any setting of the probe in docs/settings.md by its dotted name: probe.solver=lbfgs probe.l2=1e-3 …;
-        of alf, those of alf; of aff, those of finetune and train.
+        for alf, the settings of alf; for aff, those of finetune and train.
     out
-        Folder to measure in, which gets a copy of the run; by default RUN itself. A name needs one. Of aff,
-        the folder of the new run; by default RUN-aff.
+        Folder for a copy of the run, to which measurements are written; by default RUN itself. Required if
+        RUN is a name. For aff, the folder of the new run; by default RUN-aff.
     root
         Data folder; by default the run's own.
     device
         auto, cpu, cuda, cuda:1 …
+    max_minutes
+        Only for aff: save and stop after this many minutes; the same command resumes.
     """
     part = "train" if protocol == "aff" else "probe"
     given = {f"{part}.epochs": epochs, f"{part}.batch_size": batch_size, f"{part}.lr": lr}
@@ -79,7 +81,7 @@ def probe(
         finetune_and_measure(run, dataset, changes, out, root, device, max_minutes)
     if max_minutes is not None:
         raise InputError(
-            "--max-minutes belongs to --protocol aff: leave it out, other probes run to their end."
+            "--max-minutes belongs to --protocol aff: leave it out, because other probes cannot be stopped."
         )
     from intnacl.runs.commands import probe_command
 
@@ -96,14 +98,14 @@ def knn(
     root: Path | None = None,
     device: str = "auto",
 ) -> None:
-    """Classify a run's frozen features by nearest neighbours, without training.
+    """Classify images by the nearest neighbours of their frozen features, without training.
 
     **Examples**
 
     ```
     intnacl knn runs/c100
     intnacl knn runs/c100 --dataset cifar10 --k 20
-    intnacl knn runs/c10 --k 10 --weights uniform   # as scikit-learn's
+    intnacl knn runs/c10 --k 10 --weights uniform   # like scikit-learn
     ```
 
     Parameters
@@ -117,7 +119,8 @@ def knn(
     weights
         exp (each neighbour's vote counts exp(cosine / 0.1)) or uniform (all votes count the same).
     out
-        Folder to measure in, which gets a copy of the run; by default RUN itself. A name needs one.
+        Folder for a copy of the run, to which measurements are written; by default RUN itself. Required if
+        RUN is a name.
     root
         Data folder; by default the run's own.
     device
@@ -140,7 +143,9 @@ def attack(
     root: Path | None = None,
     device: str = "auto",
 ) -> None:
-    """Attack a run's classifier in [0, 1] pixels, scored in float32: accuracy by eps, worst case, examples.
+    """Attack a run's classifier: print its accuracy by eps and in the worst case, and draw examples.
+
+    Pixels are in [0, 1]; accuracies are scored in float32.
 
     **Examples**
 
@@ -161,17 +166,19 @@ def attack(
     dataset
         Data sets with images of the run's size; by default the run's own.
     eps
-        Radii of the ball, in pixels of [0, 1], also as fractions; by default 0.002 … 0.032 and 8/255, on
-        one's own images 1/255 … 16/255.
+        Radii of the ball, for pixels in [0, 1], also as fractions; by default 0.002 … 0.032 and 8/255, or on
+        your own images 1/255 … 16/255.
     attacks
         fgsm, pgd (the paper's), pgd_tuned (step eps/4, 40 steps) and autoattack; by default the first three.
     images
         Attack a fixed random selection of this many test images; by default all.
     protocol
-        The classifier to attack: slf (the run's own probe) or alf (its linear layer is trained on attacked
-        images); by default the run's own, which a run of `probe --protocol aff` has trained already.
+        The classifier to attack: slf (the run's linear probe) or alf (its linear layer is trained on attacked
+        images); by default the run's own, which for a run of `probe --protocol aff` is the layer trained with
+        the encoder.
     out
-        Folder to measure in, which gets a copy of the run; by default RUN itself. A name needs one.
+        Folder for a copy of the run, to which measurements are written; by default RUN itself. Required if
+        RUN is a name.
     root
         Data folder; by default the run's own.
     device
@@ -194,8 +201,8 @@ def corruptions(
 ) -> None:
     """Measure a run's classifier on images with 15 common corruptions (those of CIFAR-10-C).
 
-    Images are corrupted on the spot, at five severities, always in the same way. The photographs of frost
-    come with the package imagecorruptions (the extra `corruptions`).
+    Images are corrupted on the fly, at five severities, with a fixed seed. The photographs of frost come with
+    the package imagecorruptions (the extra `corruptions`).
 
     **Examples**
 
@@ -212,12 +219,13 @@ def corruptions(
     dataset
         Data sets with images of the run's size; by default the run's own.
     only
-        Some of gaussian_noise, shot_noise, impulse_noise, defocus_blur, glass_blur, motion_blur, zoom_blur,
-        snow, frost, fog, brightness, contrast, elastic_transform, pixelate and jpeg_compression.
+        Only some of gaussian_noise, shot_noise, impulse_noise, defocus_blur, glass_blur, motion_blur,
+        zoom_blur, snow, frost, fog, brightness, contrast, elastic_transform, pixelate and jpeg_compression.
     protocol
-        The classifier: slf, alf or aff, as of `attack`; by default the run's own.
+        The classifier: slf, alf or aff, as for `attack`; by default the run's own.
     out
-        Folder to measure in, which gets a copy of the run; by default RUN itself. A name needs one.
+        Folder for a copy of the run, to which measurements are written; by default RUN itself. Required if
+        RUN is a name.
     root
         Data folder; by default the run's own.
     device
@@ -241,16 +249,16 @@ def embed(
 ) -> None:
     """Write a run's features of images to a file for other programs, and draw nearest neighbours.
 
-    The images need no labels. `numpy.load(FILE)` holds `features` (images × features) and, where the data
-    set has them, `names` (paths below the folder), `labels` and `classes`; a parquet file has a row an image.
-    A PNG of the same name shows some images, each with its nearest neighbours by cosine; with --html, a page
-    lays images out by their features, to move about in with mouse, fingers and keyboard. Features are stored
-    in pieces as they are computed: memory does not grow with the images, and a stopped command goes on.
+    The images need no labels. `numpy.load(FILE)` holds `features` (images × features) and, if the data set
+    has them, `names` (paths below the folder), `labels` and `classes`; a parquet file has a row per image. A
+    PNG of the same name shows some images, each with its nearest neighbours by cosine. With --html, a page
+    lays images out by their features, to explore with mouse, touch or keyboard. Features are stored in pieces
+    as they are computed: memory does not grow with the number of images, and the same command resumes.
 
     **Examples**
 
     ```
-    intnacl embed runs/mine   # its own training images
+    intnacl embed runs/mine   # the run's training images
     intnacl embed runs/mine --dataset folder:~/new --out new.npz
     intnacl embed runs/c100 --dataset cifar10 --split test
     intnacl embed runs/c100 --split test --html
@@ -261,16 +269,16 @@ def embed(
     run
         A run folder with a trained encoder, or a name of `intnacl.pretrained()`, such as digits-intnacl.
     dataset
-        A data set with images of the run's size; by default its own. folder:PATH, parquet:PATH and
-        webdataset:PATH are resized to it.
+        A data set with images of the run's size; by default the run's own. Images of folder:PATH,
+        parquet:PATH and webdataset:PATH are resized to it.
     split
-        train or test; a folder without such folders is all train.
+        train or test; a folder without train/ and test/ counts as train.
     out
-        A file .npz or .parquet; by default RUN/features-DATASET-SPLIT.npz. A name needs one.
+        A .npz or .parquet file; by default RUN/features-DATASET-SPLIT.npz. Required if RUN is a name.
     html
-        Write a page beside it, whole in itself.
+        Also write a self-contained page beside the file.
     images
-        The most images on the page; of more, as many are taken at even distances.
+        The largest number of images on the page; of more images, an evenly spaced choice is shown.
     root
         Data folder; by default the run's own.
     device
@@ -299,7 +307,7 @@ def export(run: Path, *, format: str = "safetensors", out: Path | None = None) -
     format
         safetensors, torchvision, timm or onnx.
     out
-        Folder to write to; by default RUN/export-FORMAT. A name needs one.
+        Folder to write to; by default RUN/export-FORMAT. Required if RUN is a name.
     """
     from intnacl.console import show
     from intnacl.runs.export import export_run

@@ -8,7 +8,7 @@ from cyclopts import Parameter
 
 from intnacl.cli.flags import MANY
 
-OUT = Path("runs/paper")  # the results folder where none is named
+OUT = Path("runs/paper")  # the default results folder
 
 
 def reproduce(
@@ -33,8 +33,8 @@ def reproduce(
 ) -> None:
     """Perform the runs for the paper's tables and figures, or for your own grid.
 
-    A run that several tables share is done once. Finished runs are skipped, interrupted runs resume, failed
-    runs are retried and then listed. Several processes with the same --out share the work.
+    A run that several tables share is executed once. Finished runs are skipped, interrupted runs resume,
+    failed runs are retried and then listed. Several processes with the same --out share the work.
 
     **Examples**
 
@@ -46,13 +46,13 @@ def reproduce(
     intnacl reproduce --table main --row SimCLR IntCl --seeds 0 --max-minutes 120
     intnacl reproduce --table more_epochs --column "100 epochs" "200 epochs"
     intnacl reproduce --config my_grid.toml --workers 2
-    intnacl reproduce --all --ray auto         # on the cluster of `ray start`
+    intnacl reproduce --all --ray auto         # on a Ray cluster
     ```
 
     Parameters
     ----------
     table
-        Tables or figures by their names in `--list`; 2, 3 and 4 are the main tables.
+        Tables or figures by their names in `--list`; 2, 3 and 4 are short for table2, table3 and table4.
     row
         Only rows with these labels; where labels repeat, write "GROUP, LABEL".
     column
@@ -60,7 +60,7 @@ def reproduce(
     all_
         Every table and figure.
     list_
-        Show the tables, or rows of those named, with their runs and estimated GPU time.
+        List the tables, or the rows of the given tables, with their runs and estimated GPU time.
     dry_run
         Print the configurations of the runs, one JSON object per line.
     trials
@@ -68,7 +68,7 @@ def reproduce(
     seeds
         Use exactly these seeds.
     scale
-        paper, or tiny: the same tables, or those of --config, on the digits, only to check the machinery.
+        paper, or tiny: the same tables (or those of --config) on the digits, only to check the machinery.
     config
         A TOML file with your own tables.
     root
@@ -78,7 +78,7 @@ def reproduce(
     device
         auto, cpu, cuda, cuda:1 …
     workers
-        Runs in parallel: by default one per GPU, or one on the CPU; 0 runs them in this process.
+        Number of runs in parallel: by default one per GPU, or one on the CPU; 0 runs them in this process.
     ray
         Address of a Ray cluster: auto, or HOST:PORT.
     max_minutes

@@ -18,7 +18,7 @@ from intnacl.cli import classifier, datasets, listing, measure, paper, theory, t
 from intnacl.cli.flags import USUAL
 from intnacl.console import show_warnings_once
 
-# Refusals of a file system that are not a mistake of the program.
+# Errors of a file system that are not the program's fault.
 REFUSALS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.ENAMETOOLONG)
 
 app = App(
@@ -39,8 +39,8 @@ for command in (
 def main() -> None:
     """Run the command line.
 
-    A user's mistake ends in one clear line and exit code 2; a lost rank or worker, a lack of memory or a file
-    that may not be touched in one line and 1; a closed pipe silently in 1.
+    A user's mistake ends with one clear line and exit code 2; a lost rank or worker, a lack of memory or a
+    file that cannot be written with one line and 1; a closed pipe silently with 1.
     """
     from intnacl.errors import InputError, LostRankError, LostWorkerError
 
@@ -63,23 +63,23 @@ def main() -> None:
 
         if not is_out_of_memory(error):
             raise
-        _fail(1, "out of memory: ask for less, or take a machine with more.")
-    except BrokenPipeError:  # the reader of our output has ended, as `head` does
+        _fail(1, "out of memory: lower the batch size, or use a machine with more memory.")
+    except BrokenPipeError:  # the reader of our output has ended, for example `head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except OSError as error:
         if error.errno not in REFUSALS:
             raise
         place = f"{error.filename}: " if error.filename else ""
-        _fail(1, f"{place}{error.strerror}: take another place (--out, --root).")
+        _fail(1, f"{place}{error.strerror}: choose another place (--out, --root).")
 
 
 def _let_waiting_threads_sleep() -> None:
-    """Let OpenMP's threads sleep after waiting for microseconds, unless the user says for how long.
+    """Let OpenMP's waiting threads sleep after microseconds, unless the user has set a time.
 
-    The operations of a small network are so short that its threads mostly wait. By default they do so for
-    milliseconds, on cores that other processes want: beside a single busy one, training took three times as
-    long. It must be set before torch is loaded.
+    The operations of a small network are so short that threads mostly wait. By default they spin for
+    milliseconds, on cores that other processes need: next to a single busy process, training took three times
+    as long. This must be set before torch is loaded.
     """
     if not {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & os.environ.keys():
         os.environ["GOMP_SPINCOUNT"] = "400"
@@ -91,7 +91,7 @@ def _fail(code: int, message: str) -> NoReturn:
 
 
 def _check_words(words: list[str]) -> None:
-    """Raise if a value is empty: as a path, it would be the current folder."""
+    """Raise if a value is empty, because an empty path would mean the current folder."""
     from intnacl.errors import InputError
 
     for before, word in pairwise(["", *words]):
@@ -101,7 +101,7 @@ def _check_words(words: list[str]) -> None:
 
 
 def _explain(error: CycloptsError) -> str:
-    """Say what is wrong with the words of the command line, and what to write instead."""
+    """Return a message about a mistake on the command line, and what to write instead."""
     from intnacl.errors import printable
 
     text = str(error)
@@ -111,7 +111,7 @@ def _explain(error: CycloptsError) -> str:
         from intnacl.runs.config import SETTINGS
 
         name = (error.token.keyword or "").strip("-").replace("-", "_")
-        part = "probe." if error.command_chain == ("probe",) else ""  # whose settings the command takes
+        part = "probe." if error.command_chain == ("probe",) else ""  # `probe` only takes its own settings
         keys = (key for key in SETTINGS if key.startswith(part))
         key = next((key for key in keys if key.rpartition(".")[2] == name), None)
         if key and any("--set" in argument.names for argument in error.argument_collection):

@@ -1,4 +1,4 @@
-"""`intnacl nca` and `bounds`: the theory on small tables and mixtures."""
+"""`intnacl nca` and `bounds`: the theory, measured on small tables and mixtures."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -23,7 +23,7 @@ def nca(
     seed: int = 0,
     out: Path = Path("runs/nca"),
 ) -> None:
-    """Learn a space by Neighbourhood Components Analysis and compare it with PCA and scikit-learn's NCA.
+    """Learn an embedding by Neighbourhood Components Analysis; compare it with PCA and scikit-learn's NCA.
 
     Prints leave-one-out accuracy and seconds; writes OUT/nca.json and the plot OUT/nca.png.
 
@@ -137,7 +137,7 @@ def bounds(
     for name in VARIED:
         title = f"deviation from the unbiased loss over {name}, measured and bounded"
         _print_rows(title, _chosen(measured[name], name, DEVIATION), digits=4)
-    title = "inside the O(·) of Theorems B.4 and 3.1: constants unknown, only ratios count"
+    title = "terms inside the O(·) of Theorems B.4 and 3.1: constants are unknown, only ratios are meaningful"
     _print_rows(title, _chosen(measured["order"], "M", ORDER), digits=4)
     save_theory(draw_bounds(measured), out / "bounds.png")
     write_json(out / "bounds.json", {"config": asdict(config), **measured})
@@ -145,7 +145,7 @@ def bounds(
 
 
 def _chosen(rows: list[dict[str, float]], name: str, columns: dict[str, str]) -> dict[str, dict[str, float]]:
-    """The columns, heading -> key, of rows that differ in `name`."""
+    """Select columns (heading -> key) of rows that differ in `name`."""
     return {f"{name} = {row['value']}": {head: row[key] for head, key in columns.items()} for row in rows}
 
 

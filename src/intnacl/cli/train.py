@@ -1,4 +1,4 @@
-"""`intnacl pretrain`, `run` and `supervised`, which train, and `bench`, which times a step of it."""
+"""`intnacl pretrain`, `run` and `supervised`, which train, and `bench`, which times a training step."""
 
 import os
 import shlex
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from intnacl.training.ranks import Ranks
 
 DEFAULTS = Flags()
-COMPARED = ("simclr", "intnacl")  # where neither a loss nor a data set is given
-EXIT_CODES = {"terminate": 75, "interrupt": 130}  # sysexits' EX_TEMPFAIL: try again later; Ctrl-C's
+COMPARED = ("simclr", "intnacl")  # if neither a loss nor a data set is given
+EXIT_CODES = {"terminate": 75, "interrupt": 130}  # EX_TEMPFAIL of sysexits (try again later), and Ctrl-C
 
 
 def pretrain(flags: Flags = DEFAULTS) -> None:
@@ -55,7 +55,7 @@ def run(
     seeds: Annotated[tuple[int, ...], MANY] = (),
     transfer: Annotated[tuple[str, ...], MANY] = (),
 ) -> None:
-    """Pretrain, probe and attack in one go; writes result.json and report.html. The same command resumes.
+    """Pretrain, probe and attack in one go; write result.json and report.html. The same command resumes.
 
     Without arguments, compares SimCLR with IntNaCl on the embedded digits: about two minutes on two cores.
 
@@ -132,7 +132,7 @@ def supervised(flags: Flags = DEFAULTS) -> None:
         f"--set {key}" for key in pairs(flags.set_) if key.startswith(("loss.", "adversary.", "distill."))
     ]
     if given:
-        raise InputError(f"{given[0]} belongs to other objectives than supervised training: leave it out.")
+        raise InputError(f"{given[0]} does not apply to supervised training: leave it out.")
     _run(flags, {"objective": "supervised"})
 
 
@@ -172,7 +172,7 @@ def bench(
 
 
 def _run(flags: Flags, more: Mapping[str, object]) -> NoReturn:
-    """Train and measure the run that the flags name, over the settings `more`."""
+    """Train and measure the run of the flags, which override the settings `more`."""
     from intnacl.console import show
     from intnacl.runs.folder import RunFolder, default_folder
     from intnacl.runs.page import print_result
@@ -192,9 +192,9 @@ def _run(flags: Flags, more: Mapping[str, object]) -> NoReturn:
 def _resolve(
     flags: Flags, more: Mapping[str, object], here: "Ranks", presets: Sequence[str] = ()
 ) -> "dict[str | None, RunConfig]":
-    """Return the configuration of the flags over the settings `more`, for each preset if there are any.
+    """Return the configuration of the flags, which override the settings `more`, for each preset if any.
 
-    Warn of settings among the flags that no run uses.
+    Warn of flags that no run uses.
     """
     from intnacl.runs.resolve import resolve, warn_of_unused
 
@@ -213,15 +213,15 @@ def _resolve(
 
 
 def end(reason: str | None, here: "Ranks") -> NoReturn:
-    """Exit; if the work was stopped early, for the `reason`, say so and how to go on."""
+    """Exit; if the work was stopped early, print the `reason` and the command that resumes it."""
     from intnacl.console import show
 
     if here.main and reason:
         show(f"stopped ({reason})")
-        show(f"go on with: {resume_command()}")
+        show(f"resume with: {resume_command()}")
     code = EXIT_CODES.get(reason or "", 0)  # 0 also for a run that stopped at its time limit
     if here.world > 1:
-        # A thread of the process group occasionally aborts when the interpreter ends by itself.
+        # A thread of the process group occasionally aborts during the interpreter's normal shutdown.
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
@@ -229,7 +229,7 @@ def end(reason: str | None, here: "Ranks") -> NoReturn:
 
 
 def resume_command() -> str:
-    """Return the command line of this process, to be run again; under torchrun, that of one node."""
+    """Return the command line that repeats this process; under torchrun, for a single node."""
     arguments = ["-m", "intnacl", *sys.argv[1:]]
     if "TORCHELASTIC_RUN_ID" in os.environ:
         return shlex.join(["torchrun", "--nproc-per-node", os.environ["LOCAL_WORLD_SIZE"], *arguments])

@@ -1,1 +1,1 @@
-"""The paper, runnable: its grid of runs, the workers that do them, and the report."""
+"""The paper, runnable: its grid of runs, the workers that execute them, and the report."""

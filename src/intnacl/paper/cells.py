@@ -1,7 +1,7 @@
-"""From run folders to cells: mean ± deviation (n), the published value, and their difference.
+"""From run folders to cells: mean ± standard deviation (n), the published value, and their difference.
 
-The difference is in units of the pooled spread, √(((n−1)s² + (5−1)s_p²) / (n−1 + 5−1)) with the deviations s
-of our n trials and s_p of the paper's 5; a single trial has no deviation and adds nothing to the pool.
+The difference is in units of the pooled spread, √(((n−1)s² + (5−1)s_p²) / (n−1 + 5−1)), with the standard
+deviations s of our n trials and s_p of the paper's 5; a single trial has none and does not contribute.
 """
 
 import math
@@ -33,11 +33,11 @@ class RecordedRun:
     result: Result | None
     error: str | None
     departures: list[str]
-    """What it does otherwise than the paper states; nothing in the paper's setting."""
+    """Differences from the paper's stated setting; empty in the paper's setting."""
     choices: list[str]
-    """What it sets otherwise than the recipe where the paper leaves it open."""
+    """Differences from the recipe in settings that the paper leaves open."""
     command: str
-    """The command line that does this run alone."""
+    """The command line of this run alone."""
 
     @property
     def status(self) -> str:
@@ -46,7 +46,7 @@ class RecordedRun:
 
     @property
     def seconds(self) -> dict[str, float]:
-        """Of each kind of stage, all data sets together, and in all: {"pretrain", "probe", …, "total"}."""
+        """Seconds by kind of stage, over all data sets: {"pretrain", "probe", …, "total"}."""
         times: dict[str, float] = {}
         for stage, seconds in (self.result or {}).get("time_s", {}).items():
             kind = stage.partition(" ")[0]
@@ -55,7 +55,7 @@ class RecordedRun:
 
     @property
     def machine(self) -> str:
-        """The GPU it was done on, or the processor, and whether other runs used it at the same time."""
+        """The GPU or processor of the run, marked if other runs used it at the same time."""
         hardware = (self.result or {}).get("protocol", {}).get("hardware", {})
         name = str(hardware.get("gpu") or hardware.get("cpu", ""))
         return f"{name}, shared" if hardware.get("shared") else name
@@ -66,40 +66,41 @@ class Cell:
     """A figure over seeds."""
 
     runs: dict[str, RecordedRun]
-    """By seed."""
+    """Runs by seed."""
     values: dict[str, float]
+    """Figures by seed."""
     images: dict[str, int] = field(default_factory=dict)
-    """Images attacked for each seed; empty where no attack was on fewer than all test images."""
+    """Number of attacked images by seed; empty if every attack was on all test images."""
     dataset: str
     published: published.Value | None
     timed: bool = False
-    """True if the figure is a time: other work on the machine only ever adds to it."""
+    """True if the figure is a time, to which other work on the machine can only add."""
 
     @property
     def n(self) -> int:
-        """Runs that have the figure."""
+        """Number of runs that have the figure."""
         return len(self.values)
 
     @property
     def mean(self) -> float | None:
-        """Over the seeds that are there; of times, the least."""
+        """Mean over the seeds; for times, the shortest."""
         if self.timed:
             return min(self.values.values(), default=None)
         return mean_and_deviation(list(self.values.values()))[0] if self.values else None
 
     @property
     def sd(self) -> float | None:
-        """Deviation over the seeds (n − 1); None for fewer than two, and for times."""
+        """Standard deviation over the seeds (n − 1); None for fewer than two seeds, and for times."""
         return mean_and_deviation(list(self.values.values()))[1] if self.values and not self.timed else None
 
     @property
     def difference(self) -> float | None:
-        """Ours less the paper's, in percentage points."""
+        """Our figure minus the paper's, in percentage points."""
         return None if self.mean is None or self.published is None else self.mean - self.published.mean
 
     @property
     def units(self) -> float | None:
-        """The difference in units of the pooled spread; None where there is no spread."""
+        """The difference in units of the pooled spread; None without a spread."""
         if self.difference is None or self.published is None:
             return None
         spread = pooled(self.spreads)
@@ -107,13 +108,13 @@ class Cell:
 
     @property
     def spreads(self) -> list[tuple[float | None, int]]:
-        """Deviation and number of trials: ours, and the paper's where it prints the figure."""
+        """Standard deviation and number of trials: ours, and the paper's if it prints the figure."""
         paper = [] if self.published is None else [(self.published.sd, published.TRIALS)]
         return [(self.sd, self.n), *paper]
 
     @property
     def status(self) -> str:
-        """measured, partly (some seeds are missing), failed, shared (a time that says nothing) or missing."""
+        """measured, partly (seeds are missing), failed, shared (a time on a shared device) or missing."""
         if self.values:
             return "measured" if self.n == len(self.runs) else "partly"
         found = {run.status for run in self.runs.values()}
@@ -135,12 +136,12 @@ class FilledTable:
     figure: str | None
     x_label: str
     departures: list[str] = field(default_factory=list)
-    """What its runs do otherwise than the paper states; nothing if one of them is in the paper's setting."""
+    """Differences of its runs from the paper's setting; empty if any run is in the paper's setting."""
     tiny: bool = False
 
     @property
     def notice(self) -> str:
-        """A heading for its departures."""
+        """The heading of its departures."""
         return "A check of the machinery, not of the paper" if self.tiny else "Not the paper's setting"
 
 
@@ -149,11 +150,11 @@ class Figure(NamedTuple):
 
     value: float | None
     images: int | None = None
-    """Images attacked for it; None: all, or none were."""
+    """Number of attacked images; None: all of them, or no attack."""
 
 
 def pooled(spreads: Iterable[tuple[float | None, int]]) -> float | None:
-    """Return √(Σ(n−1)s² / Σ(n−1)) over the deviations s of n trials that there are."""
+    """Return √(Σ(n−1)s² / Σ(n−1)) over the standard deviations s of n trials each, ignoring missing ones."""
     known = [(count - 1, value) for value, count in spreads if value is not None and count > 1]
     freedom = sum(count for count, _ in known)
     return math.sqrt(sum(count * value**2 for count, value in known) / freedom) if freedom else None
@@ -178,7 +179,7 @@ def read_cells(results: Path) -> tuple[list[FilledTable], dict[str, RecordedRun]
                 choices=published.choices(config),
                 command=command(config, Path("RUN") if result else folder.path),
             )
-    # A loss has the same seeds in every table: the finished runs that differ in their seeds alone.
+    # In every table, a loss has all seeds of its finished runs, which differ in nothing but the seed.
     setting = {name: run_name(replace(run.config, seed=0)) for name, run in runs.items()}
     trials: dict[str, dict[str, RecordedRun]] = defaultdict(dict)
     for name, run in runs.items():
@@ -194,7 +195,7 @@ def _fill(
     runs: Mapping[str, RecordedRun],
     trials: Mapping[str, Mapping[str, RecordedRun]],
 ) -> FilledTable:
-    """Return a table with its cells; an optional column is shown once it has a value, or in a figure."""
+    """Return a table with its cells; an optional column is shown if it has a value or is part of a figure."""
     columns = [Column(**column) for column in table["columns"]]
     cells: list[list[Cell]] = []
     for row in table["cells"]:
@@ -227,7 +228,7 @@ def _fill(
 
 
 def command(config: RunConfig, folder: Path) -> str:
-    """Return the command line that does this run alone."""
+    """Return the command line of this run alone."""
     base = dict(flatten(to_dict(resolve({"dataset": config.dataset}))))
     flags = [
         f"{key}={','.join(map(str, value)) if isinstance(value, list) else value}"
@@ -240,8 +241,8 @@ def command(config: RunConfig, folder: Path) -> str:
 
 
 def cell_of(runs: dict[str, RecordedRun], config: RunConfig, column: Column) -> Cell:
-    """Return a column's figure over `runs`, by seed, which train as `config` does; with the paper's value."""
-    dataset, values, images, some = column.dataset or config.dataset, {}, {}, False
+    """Return a column's figure over `runs`, which train like `config`, by seed, with the paper's value."""
+    dataset, values, images, is_subset = column.dataset or config.dataset, {}, {}, False
     for seed, run in runs.items():
         value, attacked = figure(run.result, dataset, column.metric, column.eps)
         if value is None or not math.isfinite(value):
@@ -250,12 +251,12 @@ def cell_of(runs: dict[str, RecordedRun], config: RunConfig, column: Column) -> 
         if attacked is not None and run.result is not None:
             images[seed] = attacked
             counts = run.result.get("protocol", {}).get("images", {}).get(dataset, {"test": 0})
-            some |= attacked < measured_images(counts)
+            is_subset |= attacked < measured_images(counts)
     comparable = not any(run.departures for run in runs.values())
     return Cell(
         runs=runs,
         values=values,
-        images=images if some else {},
+        images=images if is_subset else {},
         dataset=dataset,
         published=published.find(config, dataset, column.metric, column.eps) if comparable else None,
         timed=column.metric == "minutes",
@@ -263,7 +264,7 @@ def cell_of(runs: dict[str, RecordedRun], config: RunConfig, column: Column) -> 
 
 
 def figure(result: Result | None, dataset: str, metric: str, eps: float | None = None) -> Figure:
-    """Return a figure of a result; of an attack on several numbers of images, that on the most.
+    """Return a figure of a result; among equal attacks on different numbers of images, that on the most.
 
     `eps` is the attack's radius; None: the first of the run.
     """
@@ -273,7 +274,7 @@ def figure(result: Result | None, dataset: str, metric: str, eps: float | None =
         shared = result["protocol"].get("hardware", {}).get("shared")
         seconds = None if shared else result["time_s"].get("pretrain")
         return Figure(None if seconds is None else float(seconds) / 60)
-    if metric == "knn":  # the one that the run itself asks for comes first
+    if metric == "knn":  # the run's own kNN comes first
         return Figure(next((float(r["accuracy"]) for r in result["knn"] if r["dataset"] == dataset), None))
     if eps is None or metric == "clean":
         value = result["accuracy"].get(dataset, {}).get(metric)

@@ -1,9 +1,9 @@
 """The claims of the paper's abstract and section 4, judged by the runs of a record.
 
-A claim is a list of comparisons "this loss over that one" of a figure. With n_a and n_b seeds a difference of
-means stands out from chance if it is larger than 2·s·√(1/n_a + 1/n_b), where s is the deviation of that
-figure over seeds, pooled over all losses of the claims that have several and over the paper's trials. It
-differs from the paper's own difference, whose means are of 5 trials each, if it is further away than
+A claim is a list of comparisons of a figure between two losses. With n_a and n_b seeds, a difference of means
+is more than chance if it is larger than 2·s·√(1/n_a + 1/n_b), where s is the standard deviation of that
+figure over seeds, pooled over all losses of the claims that have several seeds, and over the paper's trials.
+It differs from the paper's difference, whose means are over 5 trials each, if it is further away from it than
 2·s·√(1/n_a + 1/n_b + 2/5).
 """
 
@@ -14,7 +14,7 @@ from functools import cache
 
 from intnacl.losses.config import PRESETS
 from intnacl.paper.cells import Cell, RecordedRun, cell_of, figure, pooled
-from intnacl.paper.grid import BESIDE, CENTRAL, CIFAR, LAMBDAS, loss, mixnca
+from intnacl.paper.grid import CENTRAL, CIFAR, LAMBDAS, OTHER_LOSSES, loss, mixnca
 from intnacl.paper.published import TRIALS
 from intnacl.paper.run_names import canonical
 from intnacl.paper.tables import Column, Settings
@@ -22,7 +22,7 @@ from intnacl.runs.config import RunConfig
 from intnacl.runs.resolve import resolve
 
 LOSSES: dict[str, Settings] = {
-    **{row.label: row.settings for row in (*CENTRAL, *BESIDE)},
+    **{row.label: row.settings for row in (*CENTRAL, *OTHER_LOSSES)},
     **{f"MIXNCA(g2, 2, {lam})": mixnca("g2", 2, lam) for lam in LAMBDAS},
     "MIXNCA(g0, 2, 0.5)": mixnca("g0", 2, 0.5),
     "IntNaCl with λ = 0.9": loss(**PRESETS["intnacl"] | {"lam": 0.9}),
@@ -34,24 +34,24 @@ FIGURES = {
     ("cifar100", "clean"): "CIFAR-100", ("cifar10", "clean"): "CIFAR-10",
     ("cifar100", "fgsm"): "CIFAR-100 under FGSM", ("cifar10", "fgsm"): "CIFAR-10 under FGSM",
 }  # fmt: skip
-On = tuple[str, str]
+DataAndMetric = tuple[str, str]
 """A data set and a metric."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """A sentence of the paper, and the comparisons of losses that it stands for."""
+    """A sentence of the paper, and the comparisons of losses that express it."""
 
     where: str
     text: str
     pairs: tuple[tuple[str, str], ...]
     """(the better loss, the other one)."""
-    figures: tuple[On, ...]
+    figures: tuple[DataAndMetric, ...]
     kind: str = "more"
-    """more: better; as_much: better by as much as the paper's figures say; no_less: not clearly worse."""
+    """more: better; as_much: better by at least the paper's difference, within chance; no_less: not worse."""
 
 
-def over(better: Iterable[str], others: Iterable[str]) -> tuple[tuple[str, str], ...]:
+def all_pairs(better: Iterable[str], others: Iterable[str]) -> tuple[tuple[str, str], ...]:
     """Pair every one of the first with every one of the others."""
     others = tuple(others)
     return tuple((a, b) for a in better for b in others)
@@ -60,7 +60,7 @@ def over(better: Iterable[str], others: Iterable[str]) -> tuple[tuple[str, str],
 CLAIMS = (
     Claim(
         where="abstract", text="The proposed losses outperform the existing ones (here: without attack).",
-        pairs=over(("MIXNCA(g2, 5, 0.5)", "IntNaCl"), EXISTING), figures=CLEAN,
+        pairs=all_pairs(("MIXNCA(g2, 5, 0.5)", "IntNaCl"), EXISTING), figures=CLEAN,
     ),
     Claim(
         where="abstract", text="Standard accuracy improves by up to 6 %.",
@@ -85,19 +85,20 @@ CLAIMS = (
     ),
     Claim(
         where="4.1", text="IntCl does not sacrifice standard accuracy on CIFAR-100.",
-        pairs=over(("IntCl",), EXISTING), figures=CLEAN[:1], kind="no_less",
+        pairs=all_pairs(("IntCl",), EXISTING), figures=CLEAN[:1], kind="no_less",
     ),
     Claim(
         where="4.1", text="IntCl's standard accuracy on CIFAR-10 is below HardNeg's and Debiased+HardNeg's.",
-        pairs=over(("HardNeg", "Debiased+HardNeg"), ("IntCl",)), figures=CLEAN[1:],
+        pairs=all_pairs(("HardNeg", "Debiased+HardNeg"), ("IntCl",)), figures=CLEAN[1:],
     ),
     Claim(
         where="4.1", text="IntNaCl wins over the baselines on both data sets, standard and robust.",
-        pairs=over(("IntNaCl",), EXISTING), figures=(*CLEAN, *FGSM),
+        pairs=all_pairs(("IntNaCl",), EXISTING), figures=(*CLEAN, *FGSM),
     ),
     Claim(
-        where="4.1", text="It does so by a large margin (here: the paper's, where it states one).",
-        pairs=over(("IntNaCl",), ("SimCLR", "Debiased+HardNeg")), figures=(*CLEAN, *FGSM), kind="as_much",
+        where="4.1", text="It does so by a large margin (here: the paper's margin, where it states one).",
+        pairs=all_pairs(("IntNaCl",), ("SimCLR", "Debiased+HardNeg")), figures=(*CLEAN, *FGSM),
+        kind="as_much",
     ),
     Claim(
         where="4.2", text="The robust term lifts robust accuracy where M = 1.",
@@ -118,7 +119,8 @@ CLAIMS = (
     ),
     Claim(
         where="4.3", text="On Debiased+HardNeg, standard accuracy falls as λ grows.",
-        pairs=over(("MIXNCA(g2, 2, 0.5)",), [f"MIXNCA(g2, 2, {lam})" for lam in LAMBDAS[1:]]), figures=CLEAN,
+        pairs=all_pairs(("MIXNCA(g2, 2, 0.5)",), [f"MIXNCA(g2, 2, {lam})" for lam in LAMBDAS[1:]]),
+        figures=CLEAN,
     ),
     Claim(
         where="4.3", text="NaCl on Debiased+HardNeg does better than NaCl on SimCLR.",
@@ -127,7 +129,7 @@ CLAIMS = (
     ),
     Claim(
         where="4.3",
-        text="The weighting ŵ does better than w = 1 (here: ŵ over its mean; there: TinyImageNet).",
+        text="The weighting ŵ does better than w = 1 (here: ŵ over its mean; the paper: on TinyImageNet).",
         pairs=(("IntCl", "IntCl with w = 1"),), figures=(CLEAN[0], FGSM[0]),
     ),
 )  # fmt: skip
@@ -138,22 +140,22 @@ class Difference:
     """The figure of the first loss of a pair minus that of the second, in percentage points."""
 
     pair: tuple[str, str]
-    figure: On
+    figure: DataAndMetric
     kind: str
     measured: float | None
     chance: float | None
-    """The largest difference from zero that chance explains."""
+    """The largest difference from zero that chance can explain."""
     paper: float | None
     chance_from_paper: float | None
-    """The largest difference from `paper` that chance explains."""
+    """The largest difference from `paper` that chance can explain."""
     seeds: tuple[int, int]
     """Number of seeds of each loss."""
 
     @property
     def verdict(self) -> str:
-        """Say whether it supports the claim.
+        """The verdict on the claim.
 
-        yes; no; partly: better, but by less than the paper says; unclear: chance explains it; missing.
+        yes; no; partly: better, but by less than in the paper; unclear: chance can explain it; missing.
         """
         if self.measured is None or self.chance is None:
             return "missing"
@@ -181,14 +183,14 @@ class Difference:
 
 @dataclass(frozen=True, kw_only=True)
 class Judgement:
-    """A claim and what the runs say of it."""
+    """A claim and its measured comparisons."""
 
     claim: Claim
     differences: tuple[Difference, ...]
 
     @property
     def verdict(self) -> str:
-        """Sum up its comparisons in one phrase, with "so far" while some are missing."""
+        """A summary of its comparisons in one phrase, with "so far" while some are missing."""
         found = [d.verdict for d in self.differences if d.verdict != "missing"]
         if not found:
             return "not measured yet"
@@ -202,18 +204,18 @@ class Judgement:
 
 
 def measured_claims(runs: Mapping[str, RecordedRun]) -> list[Judgement]:
-    """Judge all claims; return none while no comparison has been measured."""
+    """Judge all claims; return an empty list if no comparison has been measured."""
     found = judge(runs)
     return found if any(d.verdict != "missing" for one in found for d in one.differences) else []
 
 
 def judge(runs: Mapping[str, RecordedRun]) -> list[Judgement]:
-    """Judge every claim by the record's runs of the paper's setting and our recipe."""
+    """Judge every claim by the record's runs in the paper's setting and with our recipe."""
     own = [run for run in runs.values() if not run.departures and not run.choices]
     cell = cache(lambda name, on: _cell(own, LOSSES[name], on))
     spread = cache(lambda on: pooled(s for name in LOSSES for s in cell(name, on).spreads))
 
-    def difference(claim: Claim, pair: tuple[str, str], on: On) -> Difference:
+    def difference(claim: Claim, pair: tuple[str, str], on: DataAndMetric) -> Difference:
         a, b, s = cell(pair[0], on), cell(pair[1], on), spread(on)
         chance, chance_from_paper = (
             2 * s * math.sqrt(sum(1 / n for n in trials)) if s is not None and all(trials) else None
@@ -239,11 +241,11 @@ def judge(runs: Mapping[str, RecordedRun]) -> list[Judgement]:
     ]
 
 
-def _cell(runs: Iterable[RecordedRun], settings: Settings, on: On) -> Cell:
+def _cell(runs: Iterable[RecordedRun], settings: Settings, on: DataAndMetric) -> Cell:
     """Return a loss's figure over seeds, after the paper's 100 epochs.
 
-    Under attack, runs whose first radius differs from the paper's do not count. Of several runs with one
-    seed, one that has the figure is taken.
+    Under attack, runs whose first radius differs from the paper's do not count. Among several runs with the
+    same seed, one that has the figure is used.
     """
     wanted, (dataset, metric) = canonical(resolve({**CIFAR, **settings})), on
 
@@ -252,7 +254,8 @@ def _cell(runs: Iterable[RecordedRun], settings: Settings, on: On) -> Cell:
         return config.dataset, config.objective, config.loss, config.train.epochs, radius
 
     same = [run for run in runs if compared(run.config) == compared(wanted)]
-    same.sort(key=lambda run: figure(run.result, dataset, metric).value is not None)  # later ones count
+    # Sorted so that a run with the figure comes last, and replaces others of its seed.
+    same.sort(key=lambda run: figure(run.result, dataset, metric).value is not None)
     column = Column(label="", metric=metric, dataset=dataset)
     return cell_of({str(run.config.seed): run for run in same}, wanted, column)
 

@@ -1,7 +1,7 @@
-"""Figures of the report: direct labels instead of legends, colours that colour-blind readers tell apart.
+"""Figures of the report, with direct labels instead of legends, in a palette for colour-blind readers.
 
 Measured values are filled, published ones hollow or dashed, in the same colour. In the SVG, text and axes
-take the colour of the page around them, so that it can be light or dark.
+take the text colour of the page, which can be light or dark.
 """
 
 import io
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 Points = list[tuple[float, float]]
 Curve = tuple[str, Points, list[float], Points]
-"""A label, the measured points with their deviations (or none), and the published points."""
+"""A label, the measured points, their standard deviations (or none), and the published points."""
 LONGEST = 40  # characters of a label
 STYLE: Any = {
     "font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "axes.titlesize": 9,
@@ -27,13 +27,13 @@ STYLE: Any = {
 
 
 def draw(table: FilledTable) -> tuple[str, bytes]:
-    """Return the figure of a table, as SVG for any page and as PNG on white."""
+    """Return the figure of a table as SVG for any page, and as PNG on white."""
     import matplotlib as mpl
 
     def make() -> "Figure":
         figure = DRAWERS[str(table.figure)](table)
         for ax in figure.axes:
-            if not ax.has_data():  # its scale would run from 0 to 1, which means nothing
+            if not ax.has_data():  # the default scale from 0 to 1 would be meaningless
                 ax.tick_params(left=False, bottom=False, labelleft=False, labelbottom=False)
                 ax.text(0.5, 0.5, "not measured yet", ha="center", va="center", transform=ax.transAxes)
         return figure
@@ -46,13 +46,13 @@ def draw(table: FilledTable) -> tuple[str, bytes]:
 
 
 def plain(text: str) -> str:
-    """Return a label without the meaning that $ has for matplotlib, and no longer than there is room for."""
+    """Return a label with $ escaped for matplotlib, cut to `LONGEST` characters."""
     short = text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
     return short.replace("$", r"\$")
 
 
 def scatter(table: FilledTable) -> "Figure":
-    """Draw a panel for each pair of columns: the second against the first, a labelled point a row."""
+    """Draw a panel for each pair of columns: the second against the first, with a labelled point per row."""
     panels = _places(column.panel for column in table.columns)
     figure, axes = _panes(1, len(panels), (4.6 * len(panels), 3.8))
     for ax, (title, (i, j, *_)) in zip(axes[0], panels.items(), strict=True):
@@ -78,7 +78,7 @@ def scatter(table: FilledTable) -> "Figure":
 
 
 def curves(table: FilledTable) -> "Figure":
-    """Draw a panel for each group of rows and panel of columns: a curve a row over the columns' x."""
+    """Draw a panel for each group of rows and panel of columns, with a curve per row over the columns' x."""
     groups = _places(row.group for row in table.rows)
     panels = _places(column.panel for column in table.columns)
     size = (3.9 * max(len(panels), 1.4), 3.0 * max(len(groups), 1.15))
@@ -98,7 +98,7 @@ def curves(table: FilledTable) -> "Figure":
             timed = all(table.columns[j].metric == "minutes" for j in places)
             ylabel = "minutes of training" if timed else "accuracy (%)"
             ax.set(xlabel=plain(table.x_label), ylabel=ylabel)
-            if len(xs) > 2 and min(xs) > 0 and max(xs) / min(xs) >= 8:  # they grow by factors
+            if len(xs) > 2 and min(xs) > 0 and max(xs) / min(xs) >= 8:  # a wide range of values
                 ax.set_xscale("log")
             ax.set_xticks(xs, [f"{x:g}" for x in xs])
             ax.minorticks_off()
@@ -131,13 +131,13 @@ def runtime(table: FilledTable) -> "Figure":
             by_epochs.append((label, measured, [], paper))
             by_minutes.append((label, timed, [], []))
         ends = [(left, _draw_curves(left, by_epochs)), (right, _draw_curves(right, by_minutes))]
-        for ax, found in ends:  # labels fix the axes, which both share
+        for ax, found in ends:  # only now, because labels fix the limits of the shared axis
             end_labels(ax, found)
     return figure
 
 
 def _draw_curves(ax: "Axes", series: Iterable[Curve]) -> list[tuple[float, float, str, str]]:
-    """Draw curves; return where their labels belong: at the end of what reaches further, ours if both do."""
+    """Draw curves, and return the places of their labels: the end of the longer curve, ours if they tie."""
     ends = []
     for (label, measured, deviations, paper), color, marker in zip(series, cycle(COLORS), cycle(MARKERS)):
         if paper:
@@ -154,7 +154,7 @@ def _draw_curves(ax: "Axes", series: Iterable[Curve]) -> list[tuple[float, float
 
 
 def _panes(rows: int, columns: int, size: tuple[float, float], **options: Any) -> tuple["Figure", Any]:
-    """Return a figure and its grid of axes, without pyplot, which would keep it and change the backend."""
+    """Return a figure and its grid of axes, without pyplot's global state and choice of backend."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=size, layout="constrained")
@@ -162,7 +162,7 @@ def _panes(rows: int, columns: int, size: tuple[float, float], **options: Any) -
 
 
 def _places(names: Iterable[str]) -> Mapping[str, Sequence[int]]:
-    """Return the places of every name, in the order in which they first occur."""
+    """Return the indices of each name, with names in the order of their first occurrence."""
     found: dict[str, list[int]] = {}
     for i, name in enumerate(names):
         found.setdefault(name, []).append(i)

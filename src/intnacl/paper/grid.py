@@ -1,6 +1,6 @@
-"""The paper's tables and figures as plain lists of rows and columns, and their small form on the digits.
+"""The paper's tables and figures as plain lists of rows and columns, and their tiny versions on the digits.
 
-A loss is a dictionary of settings; rows with M = 1 of many tables are the same run and are trained once.
+A loss is a dictionary of settings; the rows with M = 1 of many tables are the same run, trained once.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ TINY: Settings = {
     "train.monitor_epochs": 0, "encoder.name": "small", "probe.solver": "lbfgs", "probe.max_iter": 10,
     "evaluation.eps": (0.002,), "evaluation.attacks": ("fgsm", "pgd"),
 }  # fmt: skip
-TINY_HOLDOUT = 200  # of the digits, where a table holds images out
+TINY_HOLDOUT = 200  # digits held out, for tables that hold images out
 
 
 def loss(**keywords: Any) -> dict[str, Any]:
@@ -44,7 +44,7 @@ def mixnca(g: str, m: int, lam: float, **more: Any) -> dict[str, Any]:
 
 
 def block(g: str, lam: float | None, positives: tuple[int, ...] = POSITIVES, **more: Any) -> tuple[Row, ...]:
-    """Return the rows over M of one kind of loss: NCA where λ is None, else MIXNCA."""
+    """Return the rows over M of one kind of loss: NCA if λ is None, else MIXNCA."""
     robust = ", α = 1" if more else ""
     robust += ", w = 1" if "weight" in more else ""
     group = f"NCA({g}{robust})" if lam is None else f"MIXNCA({g}, λ = {lam}{robust})"
@@ -56,7 +56,7 @@ def block(g: str, lam: float | None, positives: tuple[int, ...] = POSITIVES, **m
 
 
 def measures(*metrics: str) -> tuple[Column, ...]:
-    """Return columns of the metrics on CIFAR-100 and, by transfer, on CIFAR-10; AutoAttack's are optional."""
+    """Return columns of the metrics on CIFAR-100 and, by transfer, CIFAR-10; AutoAttack's are optional."""
     names = {"cifar100": "CIFAR-100", "cifar10": "→ CIFAR-10"}
     return tuple(
         Column(
@@ -91,11 +91,11 @@ ADV = Row(label="Adv", settings=loss(**PRESETS["adv"]))
 INTCL = Row(label="IntCl", settings=loss(**PRESETS["intcl"]))
 INTNACL = Row(label="IntNaCl", settings=loss(**PRESETS["intnacl"]))
 SEVEN = (SIMCLR, DEBIASED, HARDNEG, DEBIASED_HARDNEG, ADV, INTCL, INTNACL)
-# The eleven losses by which most claims are judged: those that the paper's abstract is about, and others.
+# The eleven losses by which most claims are judged: those of the paper's abstract, and others.
 CENTRAL = (
     SIMCLR, DEBIASED_HARDNEG, Row(label="MIXNCA(g2, 5, 0.5)", settings=mixnca("g2", 5, 0.5)), INTCL, INTNACL,
 )  # fmt: skip
-BESIDE = (
+OTHER_LOSSES = (
     DEBIASED, HARDNEG, ADV,
     Row(label="NCA(g0, 5)", settings=nca("g0", 5)),
     Row(label="NCA(g2, 5)", settings=nca("g2", 5)),
@@ -119,11 +119,11 @@ PAPER: tuple[Table, ...] = (
         columns=CLAIM_COLUMNS, settings=CIFAR,
     ),
     Table(
-        name="main_beside", title="The losses beside them", rows=BESIDE, columns=CLAIM_COLUMNS,
+        name="main_beside", title="Other losses behind the claims", rows=OTHER_LOSSES, columns=CLAIM_COLUMNS,
         settings=CIFAR,
     ),
     Table(
-        name="weights", title="What the adversarial weighting does on CIFAR-100", settings=CIFAR,
+        name="weights", title="The effect of the adversarial weighting on CIFAR-100", settings=CIFAR,
         columns=measures("clean", "fgsm", "pgd"),
         rows=tuple(Row(label=label, settings=loss(**PRESETS["intcl"] | {"weight": weight}))
                    for label, weight in (("IntCl, ŵ", "relative"), ("IntCl, w = 1", "one"))),
@@ -159,7 +159,7 @@ PAPER: tuple[Table, ...] = (
         name="supervised", title="The supervised baseline (the paper does not state its augmentation)",
         settings={**CIFAR, "train.epochs": 1000}, columns=measures("clean", "fgsm", "pgd"),
         rows=(
-            Row(label="supervised, the views of contrastive training", settings=SUPERVISED),
+            Row(label="supervised, views of contrastive training", settings=SUPERVISED),
             Row(label="supervised, crop and flip only", settings={**SUPERVISED, "augment": "crop_flip"}),
         ),
     ),
@@ -172,7 +172,7 @@ PAPER: tuple[Table, ...] = (
         ),
     ),
     Table(
-        name="figure_lambda", title="Accuracy as a function of λ (M = 1 has none: the baseline)",
+        name="figure_lambda", title="Accuracy as a function of λ (M = 1, the baseline, has no λ)",
         settings=CIFAR, figure="curves", x_label="λ",
         columns=tuple(
             replace(column, label=f"{column.label}, λ = {lam}", panel=column.label, x=lam,
@@ -183,13 +183,13 @@ PAPER: tuple[Table, ...] = (
                    for g in ("g0", "g2") for m in POSITIVES),
     ),
     Table(
-        name="figure_eps", title="Accuracy under FGSM of different strength", settings=CIFAR,
+        name="figure_eps", title="Accuracy under FGSM of different strengths", settings=CIFAR,
         figure="curves", x_label="FGSM ε (pixels in [0, 1])",
         columns=tuple(Column(label=f"FGSM {eps}", metric="fgsm", dataset="cifar100", eps=eps, x=eps)
                       for eps in STRENGTHS),
         rows=(
             *(replace(row, group="the paper's figure") for row in SEVEN),
-            *(replace(row, group="NaCl alone") for row in (*CENTRAL, *BESIDE) if row not in SEVEN),
+            *(replace(row, group="NaCl alone") for row in (*CENTRAL, *OTHER_LOSSES) if row not in SEVEN),
         ),
     ),
     Table(
@@ -201,16 +201,16 @@ PAPER: tuple[Table, ...] = (
 
 
 def tables_of(scale: str, tables: Sequence[Table] = PAPER) -> tuple[Table, ...]:
-    """Return tables, by default the paper's, at their own scale or small, to check the machinery."""
+    """Return tables, by default the paper's, at full scale or as tiny runs that only check the machinery."""
     check_choice("scale", scale, SCALES)
     return tuple(tables) if scale == "paper" else tuple(map(shrink, tables))
 
 
 def shrink(table: Table) -> Table:
-    """Return the same rows and columns as small runs on the digits, which say nothing about the paper.
+    """Return the same rows and columns as tiny runs on the digits, which say nothing about the paper.
 
     Columns that only differ in their data set become one. The epochs of rows and columns become 1, 2, 3 … in
-    their order, so that longer trainings still go on from shorter ones.
+    their order, so that longer trainings still continue shorter ones.
     """
     parts: list[Row | Column] = [*table.rows, *table.columns]
     milestones = sorted({part.settings["train.epochs"] for part in parts if "train.epochs" in part.settings})
@@ -240,11 +240,11 @@ def shrink(table: Table) -> Table:
 
 
 def pick(tables: tuple[Table, ...], names: tuple[str, ...]) -> tuple[Table, ...]:
-    """Return the tables of these names; a number stands for the main table with it."""
+    """Return the tables of these names; a number N means the paper's main table N."""
     known = {table.name: table for table in tables}
     chosen = dict.fromkeys(f"table{name}" if f"table{name}" in known else name for name in names)
     for name in chosen:
         check_choice("table", name, known)
     if not chosen:
-        raise InputError("name a --table, or take --all; `--list` shows what there is.")
+        raise InputError("give a --table or --all; `--list` shows the tables.")
     return tuple(known[name] for name in chosen)

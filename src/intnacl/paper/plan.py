@@ -1,7 +1,7 @@
-"""From tables to runs: a run that several tables share is done once.
+"""From tables to runs: a run that several tables share is executed once.
 
 Runs that differ only in their epochs, under a constant learning rate, are milestones of one training: each
-goes on from the last state of the one before.
+continues from the last state of the previous one.
 """
 
 from collections import defaultdict
@@ -21,27 +21,27 @@ from intnacl.runs.config import RunConfig
 from intnacl.runs.resolve import resolve
 
 # Costs measured on one H200 (bf16, CUDA graphs), for images of 32×32 and ResNet-18.
-STEP_S = 5.5e-3  # an update with 256 images, two views of each; in proportion to the views and to their area
-VIEW_S = STEP_S / 2 / 256  # one view, forward and backward; an adversarial one costs about as much as two
+STEP_S = 5.5e-3  # an update with two views of 256 images; it scales with the number and area of the views
+VIEW_S = STEP_S / 2 / 256  # one view, forward and backward; an adversarial view costs about two
 PROBE_S = 9 / 1000 / 50_000  # one image's features in one epoch of the probe: 9 s for 1000 epochs of CIFAR
 ATTACK_S = 20 / 80 / 10_000  # one image, forward and backward: 20 s for 80 passes over 10,000 images
-AUTOATTACK_PASSES = 1000  # about
+AUTOATTACK_PASSES = 1000  # a rough estimate
 START_S = 40.0  # compilation
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """A run to be done."""
+    """A run to be executed."""
 
     name: str
     """The name of its folder."""
     config: RunConfig
     parent: str | None = None
-    """The run whose last state it goes on from."""
+    """The run from whose last state it continues."""
     goes_on: bool = False
-    """True if a longer run may go on from it."""
+    """True if a longer run may continue from it."""
     shorter: tuple[str, ...] = ()
-    """The runs that it may go on from, the longest first."""
+    """The runs from which it may continue, the longest first."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,8 +63,8 @@ def make_plan(
 ) -> Plan:
     """Return the runs of `tables` for each seed.
 
-    A run measures what all tables of `universe` want from it, so that its name does not depend on the tables
-    that were asked for.
+    A run measures what all tables of `universe` need from it, so that its name does not depend on the
+    selected tables.
     """
     wanted = [want for table in universe or tables for want in _wants(table, overrides or {}, device)]
     by_training: dict[str, list[_Want]] = defaultdict(list)
@@ -94,19 +94,19 @@ def make_plan(
 
 
 def jobs_of(plan: Plan, rows: Sequence[str] = (), columns: Sequence[str] = ()) -> tuple[Job, ...]:
-    """Return the runs of rows with these labels (or "GROUP, LABEL"s) and columns with these; none: all."""
+    """Return the runs of the rows and columns with these labels (or "GROUP, LABEL"); none given: all."""
     check_names(plan.tables, rows, columns)
     found = (runs for table in plan.tables for _, runs in runs_by_row(plan, table, rows, columns))
     return only(plan, set[str]().union(*found))
 
 
 def only(plan: Plan, names: Container[str]) -> tuple[Job, ...]:
-    """Return the runs of these names, as they are done on their own."""
+    """Return the runs of these names, each with a parent among them if there is one."""
     return _chained(job for job in plan.jobs if job.name in names)
 
 
 def check_names(tables: Sequence[Table], rows: Sequence[str], columns: Sequence[str]) -> None:
-    """Raise unless the tables have every row and column, and one of them has some of both."""
+    """Raise unless the tables have every row and column, and one table has both a row and a column named."""
     of_rows = [{name for row in table.rows for name in row.names} for table in tables]
     of_columns = [{column.label for column in table.columns} for table in tables]
     for name in rows:
@@ -123,7 +123,7 @@ def check_names(tables: Sequence[Table], rows: Sequence[str], columns: Sequence[
 def runs_by_row(
     plan: Plan, table: Table, rows: Sequence[str] = (), columns: Sequence[str] = ()
 ) -> list[tuple[Row, set[str]]]:
-    """Return the rows of a table, all or those named, with their runs in all columns or in those named."""
+    """Return the rows of a table with their runs, by default for all rows and columns."""
     taken = [j for j, column in enumerate(table.columns) if not columns or column.label in columns]
     return [
         (row, {run for j in taken for run in cells[j].values()})
@@ -134,7 +134,7 @@ def runs_by_row(
 
 @dataclass(frozen=True, kw_only=True)
 class _Want:
-    """A training (here with seed 0) and a figure of it that one cell wants."""
+    """A training (here with seed 0) and the figure of it that one cell shows."""
 
     table: str
     row: int
@@ -146,12 +146,14 @@ class _Want:
 
 
 def _wants(table: Table, overrides: Mapping[str, Any], device: torch.device | None) -> list[_Want]:
-    """Return the wants of a table's cells, one after another."""
+    """Return the `_Want` of every cell of a table."""
     found = []
     known: dict[str, tuple[RunConfig, str]] = {}  # many columns of a row are figures of one run
     for i, j, settings in table.cells():
         if "seed" in settings or "seed" in overrides:
-            raise InputError(f"table {table.name!r}: seed is no setting of a cell; take --seeds or --trials.")
+            raise InputError(
+                f"table {table.name!r}: seed cannot be a setting of a cell; use --seeds or --trials."
+            )
         text = repr(settings)
         if text not in known:
             config = canonical(resolve({**settings, **overrides}, device=device))
@@ -167,10 +169,10 @@ def _wants(table: Table, overrides: Mapping[str, Any], device: torch.device | No
 
 
 def _merged(wants: Sequence[_Want]) -> RunConfig:
-    """Return the configuration of one training that measures what all these cells want of it.
+    """Return the configuration of one training that measures what all these cells show.
 
-    A run has one first radius and one number of attacked images: a cell that asks for others is refused, as
-    it would show the figures of the first.
+    A run has one first radius and one number of attacked images. A cell that asks for others is refused,
+    because it would show the figures of another cell.
     """
     config = wants[0].config
     base = config.evaluation
@@ -181,14 +183,14 @@ def _merged(wants: Sequence[_Want]) -> RunConfig:
             if asked != taken:
                 raise InputError(
                     f"table {want.table!r}, column {figure.label!r}: evaluation.{key} is {asked}, but "
-                    f"another cell of the same training has {taken}. Give every cell the same, and further "
-                    "radii as eps of their columns."
+                    f"another cell of the same training has {taken}. Give all cells the same value, and "
+                    "further radii as eps of their columns."
                 )
         transfer += own.transfer
         attacks += own.attacks
         eps += own.eps
         fgsm_eps += own.fgsm_eps
-        if figure.optional:  # shown where it has been measured; no run measures it
+        if figure.optional:  # shown if it has been measured by hand; no run measures it
             continue
         if figure.dataset not in (None, config.dataset):
             transfer.append(str(figure.dataset))
@@ -206,12 +208,12 @@ def _merged(wants: Sequence[_Want]) -> RunConfig:
     )
     for radius, names in evaluation.rounds:
         for name in names:
-            named_attack(name, radius)  # refused before anything is trained
+            named_attack(name, radius)  # raises for a bad radius before anything is trained
     return replace(config, evaluation=evaluation)
 
 
 def _shorter_trainings(configs: Mapping[str, RunConfig]) -> dict[str, tuple[str, ...]]:
-    """Return for each training the shorter ones that it may go on from, the longest first."""
+    """Return, for each training, the shorter ones from which it may continue, the longest first."""
     alike: dict[str, list[tuple[int, str]]] = defaultdict(list)
     for key, config in configs.items():
         if config.train.schedule == "constant" and config.train.warmup_epochs == 0:
@@ -225,7 +227,7 @@ def _shorter_trainings(configs: Mapping[str, RunConfig]) -> dict[str, tuple[str,
 
 
 def _chained(jobs: Iterable[Job]) -> tuple[Job, ...]:
-    """Let each go on from the longest of its shorter runs that is asked for too, if one is."""
+    """Set each run's parent to the longest of its shorter runs among `jobs`, if there is one."""
     there = {job.name: job for job in jobs}
     return tuple(
         replace(job, parent=next((name for name in job.shorter if name in there), None))
@@ -234,9 +236,9 @@ def _chained(jobs: Iterable[Job]) -> tuple[Job, ...]:
 
 
 def estimated_seconds(jobs: Sequence[Job]) -> dict[str, float]:
-    """Estimate the seconds of each run on one H200, where the size of its data set is known.
+    """Estimate the seconds of each run on one H200, if the size of its data set is known.
 
-    A run that goes on from another is charged for what it adds.
+    A run that continues another counts only its additional epochs.
     """
     epochs = {job.name: job.config.train.epochs for job in jobs}
     seconds = {}
@@ -247,7 +249,7 @@ def estimated_seconds(jobs: Sequence[Job]) -> dict[str, float]:
         views = 1 + config.loss.num_positives + (2.0 if config.loss.alpha > 0 else 0.0)
         if config.objective == "supervised":
             views = 1
-        if config.objective == "distill":  # the attack, both images, the teacher's pass forward
+        if config.objective == "distill":  # the attack, both images, the teacher's forward pass
             views = config.distill.steps + (4 if config.distill.perturbation else 2) + 1 / 3
         batch = config.train.batch_size
         images = (

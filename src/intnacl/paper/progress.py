@@ -1,4 +1,4 @@
-"""The progress of a session: a live table on a terminal, a line for each event elsewhere."""
+"""The progress of a session: a live table on a terminal, otherwise a line for each event."""
 
 import time
 from collections import Counter
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from rich.live import Live
     from rich.table import Table
 
-SHOWN = 12
+SHOWN = 12  # rows of the live table
 COLORS = {"running": "cyan", "failed": "red", "begun": "yellow", "waiting": "dim"}  # in this order
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunStatus:
-    """The state of a run, for people."""
+    """The displayed state of a run."""
 
     name: str
     status: str
@@ -32,7 +32,7 @@ class RunStatus:
 
 
 def status_of(job: Job, results: Path, session: str) -> RunStatus:
-    """Read a run's status from its folder; one that only earlier sessions gave up has not failed."""
+    """Read a run's status from its folder; a run that only earlier sessions gave up has not failed."""
     folder = run_folder(results, job.name)
     if folder.is_finished():
         return RunStatus(name=job.name, status="finished")
@@ -51,13 +51,13 @@ def status_of(job: Job, results: Path, session: str) -> RunStatus:
 
 
 def last_line(error: str) -> str:
-    """Return the line of a traceback that says what happened; the first of a message."""
+    """Return the last line of a traceback, or the first line of another message."""
     lines = [line for line in error.strip().splitlines() if line.strip()] or ["?"]
     return lines[-1] if lines[0].startswith("Traceback") else lines[0]
 
 
 class Progress:
-    """Shows how far all runs of a session are. `costs` are the estimated seconds of each."""
+    """The display of a session's runs. `costs` are the estimated seconds of each run."""
 
     def __init__(self, jobs: Sequence[Job], results: Path, costs: Mapping[str, float], session: str) -> None:
         from rich.console import Console
@@ -67,7 +67,7 @@ class Progress:
         self._begun = time.monotonic()
         self._looked = 0.0
         self._former: dict[str, str] = {}
-        """Status by run, when it was last looked at."""
+        """The status of each run at the last update."""
         self._done_before: set[str] | None = None
         self._live: Live | None = None
 
@@ -86,7 +86,7 @@ class Progress:
             self._live.stop()
 
     def update(self, *, force: bool = False) -> None:
-        """Look at the run folders again, at most once a second."""
+        """Read the run folders again, at most once per second."""
         if not force and time.monotonic() - self._looked < 1:
             return
         self._looked = time.monotonic()
@@ -101,7 +101,7 @@ class Progress:
             former = self._former.get(run.name)
             self._former[run.name] = run.status
             news = run.status in ("running", "failed", "finished") and run.status != former
-            if news and (former is not None or run.status == "running"):  # else of an earlier session
+            if news and (former is not None or run.status == "running"):  # otherwise from an earlier session
                 detail = f": {run.detail}" if run.status == "failed" else ""
                 show(f"[{done}/{len(runs)}] {run.status} {run.name}{detail}")
 
@@ -113,7 +113,8 @@ class Progress:
         title = ", ".join(f"{n} {status}" for status, n in counts.most_common())
         if set(counts) == {"finished"}:
             return title
-        # The time left: from the estimated costs, corrected by how long this session's runs really took.
+        # The time left is estimated from the costs, scaled by the actual time of this session's finished
+        # runs.
         done = {run.name for run in runs if run.status == "finished"} - (self._done_before or set())
         spent = sum(self.costs.get(name, 0.0) for name in done)
         left = sum(self.costs.get(r.name, 0.0) for r in runs if r.status not in ("finished", "failed"))

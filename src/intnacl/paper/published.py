@@ -1,7 +1,7 @@
-"""The paper's values: percent, mean and deviation over 5 trials, and which runs they may stand beside.
+"""The paper's values, in percent: mean and standard deviation over 5 trials, and the runs comparable to them.
 
-A run that a value stands beside must do what the paper states. What the paper leaves open (the strength of
-the colour jitter, the head, the temperature …) is a choice: it is named, and the comparison stands.
+A run is comparable to a value if it follows everything that the paper states. Settings that the paper leaves
+open (the strength of the colour jitter, the head, the temperature …) are listed as choices.
 """
 
 import json
@@ -46,20 +46,20 @@ Key = tuple[str | float | None, ...]
 
 
 class Value(NamedTuple):
-    """A published mean and its deviation, None where the paper gives none."""
+    """A published mean and its standard deviation, which is None if the paper gives none."""
 
     mean: float
     sd: float | None
 
 
 def find(config: RunConfig, dataset: str, metric: str, eps: float | None = None) -> Value | None:
-    """Return the published value of a run's figure, if any; `departures` says whether they compare."""
+    """Return the published value of a run's figure, if any; it is comparable if `departures` is empty."""
     key = figure_key(config, dataset, metric, eps)
     return None if key is None else values().get(key)
 
 
 def figure_key(config: RunConfig, dataset: str, metric: str, eps: float | None = None) -> Key | None:
-    """Return what identifies a figure among those of the paper; None: it prints none of this kind."""
+    """Return the key of a figure among those of the paper; None if the paper prints no such figure."""
     radius = config.evaluation.eps[0] if eps is None and config.evaluation.eps else eps
     if metric != "clean" and radius != EPS:
         return None
@@ -104,20 +104,20 @@ def values() -> Mapping[Key, Value]:
 
 @cache
 def document() -> Mapping[str, Any]:
-    """Return the values as they are stored, one for each number printed in a table of the paper."""
+    """Return the stored values, one for each number printed in a table of the paper."""
     text = files("intnacl.paper").joinpath("published.json").read_text(encoding="utf-8")
     return dict(json.loads(text))
 
 
 def training_times() -> str:
-    """Return the paper's training times, which are those of its machine: loss, epochs and minutes."""
+    """Return the paper's training times on its own machine: loss, epochs and minutes."""
     times = document()["wall_clock_minutes"]
     return ", ".join(f"{t['loss']} {t['minutes']} min for {t['epochs']} epochs" for t in times)
 
 
 @cache
 def lengths(dataset: str, objective: str) -> tuple[int, ...]:
-    """Return the numbers of epochs after which the paper prints figures of such runs."""
+    """Return the numbers of epochs for which the paper prints figures of such runs."""
     rows = [row for row in document()["values"] if row["pretrain"] == dataset]
     return tuple(
         sorted({row["epochs"] for row in rows if (row["g1"] is None) == (objective == "supervised")})
@@ -125,7 +125,7 @@ def lengths(dataset: str, objective: str) -> tuple[int, ...]:
 
 
 def departures(config: RunConfig, result: Mapping[str, Any] | None = None) -> list[str]:
-    """List what a run does otherwise than the paper states; none: a published value may stand beside it."""
+    """List a run's differences from the paper's setting; a run without any is comparable to its values."""
     if config.dataset not in STATED_OF:
         return [f"data set {config.dataset}"]
     if config.objective == "distill":
@@ -145,13 +145,13 @@ def departures(config: RunConfig, result: Mapping[str, Any] | None = None) -> li
     for dataset, images in (result or {}).get("protocol", {}).get("images", {}).items():
         entry, (train, test) = DATASETS.get(dataset), (images["train"], images.get("test", 0))
         if "holdout" not in images and entry and entry.counts and (train, test) != entry.counts:
-            # A part of a data set is another one.
+            # A part of a data set counts as another data set.
             found.append(f"{dataset} has {train:,} + {test:,} images, not {entry.images}")
     return found
 
 
 def choices(config: RunConfig) -> list[str]:
-    """List the settings that the paper leaves open and that the run sets otherwise than our recipe."""
+    """List the settings that the paper leaves open and in which the run differs from our recipe."""
     own = dict(flatten(to_dict(canonical(config))))
     recipe = dict(flatten(to_dict(resolve({"dataset": config.dataset, "objective": config.objective}))))
     hidden = {"loss.nacl", "loss.negatives", "loss.num_positives", "loss.lam"}

@@ -1,4 +1,4 @@
-"""RESULTS/plan.json: which runs belong to which cells, so that the report knows what is missing.
+"""RESULTS/plan.json: the runs behind every cell, by which the report tells which are missing.
 
 Later calls with other tables or seeds add to it.
 """
@@ -22,9 +22,9 @@ from intnacl.training.settings import TrainConfig
 
 NAME = "plan.json"
 VERSION = 1
-UNMARKED = FREE - {"recipe"}  # a run's recipe is only its name; as an override it stands for settings
+UNMARKED = FREE - {"recipe"}  # a run's recipe is only a name, but as an override it changes settings
 Cells = list[list[dict[str, str]]]
-"""In each row and column, the run of each seed."""
+"""For each row and column, the run of each seed."""
 
 
 class TableRecord(TypedDict):
@@ -35,7 +35,7 @@ class TableRecord(TypedDict):
     rows: list[dict[str, Any]]
     columns: list[dict[str, Any]]
     settings: list[str]
-    """The scale and overrides that make it another table than the paper's of this name."""
+    """The scale and overrides that distinguish it from the paper's table of this name."""
     figure: str | None
     x_label: str
     cells: Cells
@@ -57,7 +57,7 @@ class Record(TypedDict):
 
 
 def write(results: Path, plan: Plan, *, scale: str, overrides: Mapping[str, Any]) -> None:
-    """Add a plan to the record; tables of other settings stay beside it."""
+    """Add a plan to the record; tables of other settings stay in the record."""
     path = results / NAME
     with disk_errors(path):
         results.mkdir(parents=True, exist_ok=True)
@@ -88,27 +88,25 @@ def read(results: Path) -> Record:
     except OSError as error:
         remedy = f"`intnacl reproduce --out {results} …` makes one"
         if RunFolder(results).config.exists():
-            remedy = (
-                f"it is one run, whose own page is {RunFolder(results).page}, once `intnacl run` is through"
-            )
-        raise InputError(f"{results} is no results folder: it has no {NAME}; {remedy}.") from error
-    except ValueError as error:  # no JSON, or no text at all
+            remedy = f"it is a single run, whose page is {RunFolder(results).page} when `intnacl run` is done"
+        raise InputError(f"{results} is not a results folder: it has no {NAME}; {remedy}.") from error
+    except ValueError as error:  # not JSON, or not text
         raise InputError(f"{path} is damaged: {error}.") from error
     version = record.get("version") if isinstance(record, dict) else None
     if version != VERSION:
         raise InputError(
-            f"{path} has version {version!r}, this program writes {VERSION}: take another results folder."
+            f"{path} has version {version!r}, this program writes {VERSION}: choose another results folder."
         )
     try:
         _check(record)
     except (ValueError, TypeError) as error:
         remedy = "move it away and repeat the commands of `intnacl reproduce`, which skip finished runs"
-        raise InputError(f"{path} is damaged: {error} To make it again, {remedy}.") from error
+        raise InputError(f"{path} is damaged: {error} To restore it, {remedy}.") from error
     return cast(Record, record)
 
 
 def _check(record: Any) -> None:
-    """Raise unless every part of a record is as `write` leaves it."""
+    """Raise unless a record has the form that `write` gives it."""
     if not fits(record, Record) or not all(
         fits(table["rows"], list[Row]) and fits(table["columns"], list[Column])
         for table in record["tables"].values()
@@ -122,25 +120,25 @@ def _check(record: Any) -> None:
         facts = {key: table[key] for key in ("name", "title", "figure", "x_label")}
         Table(rows=rows, columns=columns, **facts)
         if [len(row) for row in table["cells"]] != [len(columns)] * len(rows):
-            raise ValueError(f"the cells of {table['name']!r} are not its rows times its columns.")
+            raise ValueError(f"the cells of {table['name']!r} do not match its rows and columns.")
         cells = [cell for row in table["cells"] for cell in row]
         if not all(cells) or not all(seed.lstrip("-").isdecimal() for cell in cells for seed in cell):
             raise ValueError(f"a cell of {table['name']!r} has no seeds.")
         if unknown := {name for cell in cells for name in cell.values()} - record["jobs"].keys():
-            raise ValueError(f"it has no run {min(unknown)!r}.")
+            raise ValueError(f"it lacks the run {min(unknown)!r}.")
 
 
 def _with_former_seeds(new: Cells, former: Cells, record: Record, results: Path) -> Cells:
-    """Return the new cells with the seeds that the same training had before, under whatever label.
+    """Return the new cells, extended by the seeds that the same training had before, under any label.
 
-    Where a seed has another run now, the new one counts. But while only the old one is finished, its figure
-    stays, if the two differ in their machines or in what else they measure, and not in the first radius or
-    the number of images. Runs that train otherwise leave the table: the grid was edited.
+    A seed's new run replaces its old one. But while only the old run is finished, it stays, provided that
+    both have the same first radius and number of images, and differ only in their machines or in what else
+    they measure. Runs of other trainings leave the table, because the grid was edited.
     """
 
     @cache
     def config(name: str) -> RunConfig:
-        """A run without the precision that its machine gave it: runs of one cell may differ in that."""
+        """Return a run's configuration without its precision, in which the runs of one cell may differ."""
         run = from_dict(record["jobs"][name]["config"])
         return replace(run, train=replace(run.train, precision=TrainConfig.precision))
 

@@ -1,4 +1,4 @@
-"""The report of a results folder: Markdown, LaTeX, one self-contained HTML page, figures, a tidy CSV."""
+"""The report of a results folder: Markdown, LaTeX, a self-contained HTML page, figures, a tidy CSV."""
 
 import csv
 import hashlib
@@ -18,36 +18,36 @@ from intnacl.paper.run_names import training_key
 from intnacl.paper.tables import NOT_ATTACKED, Column
 from intnacl.runs.page import escape_markdown, template_environment
 
-LONGEST_NAME = 50  # characters of a file's name, which may take four bytes each
+LONGEST_NAME = 50  # characters of a file's name, of up to four bytes each
 STAGES = {
-    "compile": "compilation", "pretrain": "pretraining", "pauses": "its kNN and checkpoints",
-    "probe": "probe", "knn": "kNN", "attack": "attacks", "total": "in all",
+    "compile": "compilation", "pretrain": "pretraining", "pauses": "monitoring and checkpoints",
+    "probe": "probe", "knn": "kNN", "attack": "attacks", "total": "total",
 }  # fmt: skip
-MINUTES = "Minutes are the least of the seeds'; runs that shared their device with others have none."
+MINUTES = "Minutes are those of the fastest seed; runs that shared their device with others are not counted."
 COVERED = "{} of the {} figures that the paper prints have a measured value beside them."
-STRONG, WEAK = 2.0, 1.0  # units of the pooled spread from which a difference is coloured
+STRONG, WEAK = 2.0, 1.0  # units of the pooled spread above which a difference is coloured strongly or weakly
 CSV_COLUMNS = (
     "table", "group", "row", "column", "dataset", "metric", "eps", "seed", "run", "status", "value",
     "published_mean", "published_sd", "paper_setting", "images", "seeds", "published_seeds",
 )  # fmt: skip
-TEX_WIDTH, TEX_COMPARED, TEX_ALONE = 12, 3, 2  # of a page, a column with published values, one without
+TEX_WIDTH, TEX_COMPARED, TEX_ALONE = 12, 3, 2  # width of a page, of a column with published values, without
 TEX_SPECIAL = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{",
     "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}",
     ">": r"\textgreater{}", "`": r"\textasciigrave{}", "'": r"\textquotesingle{}",
-    "/": r"\slash{}",  # where a long path may break
+    "/": r"\slash{}",  # lets a long path break
     "±": r"$\pm$", "−": "$-$", "·": r"$\cdot$", "→": r"$\to$", "≤": r"$\leq$", "≥": r"$\geq$",
     "≈": r"$\approx$", "∞": r"$\infty$", "α": r"$\alpha$", "β": r"$\beta$", "γ": r"$\gamma$",
     "δ": r"$\delta$", "ε": r"$\varepsilon$", "η": r"$\eta$", "θ": r"$\theta$", "λ": r"$\lambda$",
     "μ": r"$\mu$", "π": r"$\pi$", "ρ": r"$\rho$", "σ": r"$\sigma$", "τ": r"$\tau$", "φ": r"$\varphi$",
     "ω": r"$\omega$",
 }  # fmt: skip
-TEX_UNKNOWN = "¸ĦħĸĿŀŉŦŧſ"  # below U+0180, and not in the T1 fonts
+TEX_UNKNOWN = "¸ĦħĸĿŀŉŦŧſ"  # characters below U+0180 that the T1 fonts lack
 
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """Everything that the templates show."""
+    """The content of the templates."""
 
     tables: list[FilledTable]
     runs: dict[str, RecordedRun]
@@ -55,11 +55,11 @@ class Report:
     drawings: dict[str, str]
     """Table key -> SVG."""
     names: dict[str, str]
-    """Table key -> its name in the page, and of its figure's files without their ending."""
+    """Table key -> its name on the page, which is also the stem of its figure's files."""
 
 
 def write_report(results: Path, out: Path) -> list[Path]:
-    """Write the report of `results` below `out`, print how much of the paper it covers, return its files."""
+    """Write the report of `results` below `out`, print its coverage of the paper, and return its files."""
     tables, runs = read_cells(results)
     names = file_names([table.key for table in tables])
     drawings: dict[str, str] = {}
@@ -113,7 +113,7 @@ def render(name: str, report: Report, escape: Callable[[str], str] | None) -> st
         report=report,
         data=cells_data,
         minutes_note=minutes_note,
-        parts=side_by_side,
+        parts=column_groups,
         strong=STRONG,
         weak=WEAK,
         stages=STAGES,
@@ -128,9 +128,9 @@ def render(name: str, report: Report, escape: Callable[[str], str] | None) -> st
 
 
 def distinct(tables: Sequence[FilledTable]) -> list[Cell]:
-    """Return the cells that are compared, each figure once, over the most seeds.
+    """Return the compared cells, each figure once.
 
-    Tables share runs, and some have fewer seeds.
+    Tables share runs: of several cells with the same figure, the one with the most seeds is returned.
     """
     found: dict[tuple[Any, ...], Cell] = {}
     for table in tables:
@@ -143,7 +143,7 @@ def distinct(tables: Sequence[FilledTable]) -> list[Cell]:
 
 
 def printed_and_measured(tables: Sequence[FilledTable]) -> set[published.Key]:
-    """Return the figures of the paper that have a measured value beside them in a table, each once."""
+    """Return the figures of the paper for which a table has a measured value, each once."""
     return {
         key
         for table in tables
@@ -156,14 +156,14 @@ def printed_and_measured(tables: Sequence[FilledTable]) -> set[published.Key]:
 
 
 def radius(column: Column, run: RecordedRun) -> float | None:
-    """Return the radius of a column's attack; None: there is none."""
+    """Return the radius of a column's attack; None if it has no attack."""
     if column.metric in NOT_ATTACKED:
         return None
     return float(run.config.evaluation.eps[0] if column.eps is None else column.eps)
 
 
 def number(cell: Cell) -> str:
-    """53.69 ± 0.25 (n = 5), or (n = 2 of 5) where three of the planned seeds are missing."""
+    """Write 53.69 ± 0.25 (n = 5), or (n = 2 of 5) if three of the planned seeds are missing."""
     if cell.mean is None:
         return cell.status
     spread = "" if cell.sd is None else f" ± {cell.sd:.2f}"
@@ -172,23 +172,23 @@ def number(cell: Cell) -> str:
 
 
 def images(cell: Cell) -> str:
-    """1,000 images."""
+    """Write the number of attacked images: 1,000 images."""
     return " or ".join(f"{count:,}" for count in sorted(set(cell.images.values()))) + " images"
 
 
 def value(of_paper: published.Value) -> str:
-    """53.69 ± 0.25 (n = 5)."""
+    """Write a published value: 53.69 ± 0.25 (n = 5)."""
     spread = "" if of_paper.sd is None else f" ± {of_paper.sd:.2f}"
     return f"{of_paper.mean:.2f}{spread} (n = {published.TRIALS})"
 
 
 def signed(value: float) -> str:
-    """+1.2 or −1.2, with a minus sign that aligns."""
+    """Write +1.2 or −1.2, with a minus sign as wide as the plus."""
     return f"{value:+.1f}".replace("-", "−")
 
 
 def shade(cell: Cell) -> str:
-    """Return the class of a cell's colour: above, below, near, none, or the status of one without a value."""
+    """Return the CSS class of a cell: above, below, near, none, or its status if it has no value."""
     if cell.units is None:
         return cell.status if cell.mean is None else "none"
     if abs(cell.units) < WEAK:
@@ -197,7 +197,7 @@ def shade(cell: Cell) -> str:
 
 
 def minutes_note(table: FilledTable) -> str:
-    """Explain a table's minutes; the paper's are another machine's, so they stand apart from the cells."""
+    """Explain a table's minutes; the paper's are of another machine, so they are given here, not in cells."""
     if not any(column.metric == "minutes" for column in table.columns):
         return ""
     paper = f" The paper's own training times, on its machine: {published.training_times()}."
@@ -205,12 +205,12 @@ def minutes_note(table: FilledTable) -> str:
 
 
 def markdown_code(text: str) -> str:
-    """Return text to be copied, without backslashes; where a code span in a table cannot hold it, escaped."""
+    """Return text as a code span, which can be copied; escaped if a code span in a table cannot hold it."""
     return escape_markdown(text) if set(text) & set("`|<>&\n") else f"`{text}`"
 
 
 def escape_latex(text: str) -> str:
-    """Return text that LaTeX prints as it is, with the number of a character that its fonts lack."""
+    """Escape text for LaTeX; a character that its fonts lack is replaced by its code point."""
     escaped = []
     for character in text:
         known = character.isprintable() and (character < "\u0180" or character in "–—‘’“”…")
@@ -220,13 +220,13 @@ def escape_latex(text: str) -> str:
             escaped.append(
                 character if known and character not in TEX_UNKNOWN else f"[U+{ord(character):04X}]"
             )
-    return re.sub("-(?=-)", "-{}", "".join(escaped))  # two hyphens are no dash
+    return re.sub("-(?=-)", "-{}", "".join(escaped))  # or LaTeX would turn two hyphens into a dash
 
 
-def side_by_side(table: FilledTable) -> list[list[tuple[int, bool]]]:
-    """Split a table's columns into as many side by side as a page of LaTeX has room for.
+def column_groups(table: FilledTable) -> list[list[tuple[int, bool]]]:
+    """Split a table's columns into groups that each fit on a page of LaTeX.
 
-    Each is its place in the table, and whether the paper has values for it.
+    A column is its index in the table, and True if the paper has values for it.
     """
     found: list[list[tuple[int, bool]]] = []
     room = 0
@@ -242,7 +242,7 @@ def side_by_side(table: FilledTable) -> list[list[tuple[int, bool]]]:
 
 
 def cells_data(report: Report) -> dict[str, Any]:
-    """Return what the page shows of the runs behind a cell that is clicked."""
+    """Return the data of the runs behind each cell, which the page shows when a cell is clicked."""
     runs = {
         run.name: {
             "status": run.status,
@@ -267,7 +267,7 @@ def cells_data(report: Report) -> dict[str, Any]:
 
 
 def tidy(tables: Sequence[FilledTable]) -> str:
-    """Return the CSV: one line for every table, cell and seed."""
+    """Return the CSV, with one line for every table, cell and seed."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(CSV_COLUMNS)
@@ -296,14 +296,14 @@ def tidy(tables: Sequence[FilledTable]) -> str:
                 cell.n,
                 published.TRIALS if cell.published else "",
             )
-            # A spreadsheet would take text that begins like this for a formula: it gets an apostrophe.
+            # An apostrophe keeps a spreadsheet from reading text that begins like this as a formula.
             formula = ("=", "+", "-", "@", "\t")
             writer.writerow(f"'{v}" if isinstance(v, str) and v.startswith(formula) else v for v in line)
     return text.getvalue()
 
 
 def file_names(keys: list[str]) -> dict[str, str]:
-    """Return a name for each key that any file system takes; a digest tells apart what would be the same."""
+    """Return a file name for each key that every file system accepts; a digest resolves collisions."""
     names: dict[str, str] = {}
     for key in keys:
         name = "".join(c if c.isalnum() or c in "._" else "-" for c in key)
@@ -314,6 +314,6 @@ def file_names(keys: list[str]) -> dict[str, str]:
 
 
 def as_script(data: Any) -> str:
-    """Return JSON for a script element; NaN and infinities, which browsers refuse, become text."""
+    """Return JSON for a script element; NaN and infinities, which JSON lacks, become text."""
     data = json.loads(json.dumps(data), parse_constant=str)
     return json.dumps(data, ensure_ascii=False).replace("<", "\\u003c").replace("&", "\\u0026")

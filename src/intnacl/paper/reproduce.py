@@ -1,4 +1,4 @@
-"""`intnacl reproduce`: list, print or run the tables and figures of the paper, or of a grid of one's own."""
+"""`intnacl reproduce`: list, print or run the tables and figures of the paper, or of the user's own grid."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -36,13 +36,13 @@ TRIALS = 5  # the paper's
 
 @dataclass(frozen=True, kw_only=True)
 class Selection:
-    """The runs that are asked of the command, and where they are done."""
+    """The runs that the command selects, and the devices on which they are executed."""
 
     tables: tuple[str, ...] = ()
     rows: tuple[str, ...] = ()
     """Labels of the rows to run; none: all."""
     columns: tuple[str, ...] = ()
-    """Likewise of the columns."""
+    """Labels of the columns to run; none: all."""
     everything: bool = False
     scale: str = "paper"
     seeds: tuple[int, ...] = (0,)
@@ -57,17 +57,17 @@ class Selection:
 
     @property
     def scale_name(self) -> str:
-        """The scale, or the name of a grid's file at full size, which is never taken for one."""
+        """The scale; for a user's grid at full scale the name of its file, made distinct from the scales."""
         if self.grid is None or self.scale == "tiny":
             return self.scale
         return self.grid.name if self.grid.stem in SCALES else self.grid.stem
 
     def universe(self) -> tuple[Table, ...]:
-        """Return all tables there are."""
+        """Return all tables, selected or not."""
         return tables_of(self.scale, read_grid(self.grid) if self.grid else PAPER)
 
     def chosen(self) -> tuple[Table, ...]:
-        """Return the tables that are asked for; all of a grid of one's own."""
+        """Return the selected tables; by default all tables of the user's own grid."""
         if self.everything and self.tables:
             raise InputError(f"--table {' '.join(self.tables)} and --all exclude each other: leave one out.")
         universe = self.universe()
@@ -75,9 +75,9 @@ class Selection:
         return universe if whole else pick(universe, self.tables)
 
     def plan(self, tables: Sequence[Table]) -> Plan:
-        """Return the runs of these tables on the kind of device that they are done on.
+        """Return the runs of these tables for the kind of device on which they are executed.
 
-        It decides the precision of training, and so the name of a run.
+        The device decides the precision of training, and thereby the name of a run.
         """
         if self.ray is None:
             device = torch.device(local_devices(self.device, self.workers)[0])
@@ -87,9 +87,9 @@ class Selection:
         return make_plan(tables, self.seeds, universe=universe, overrides=self.overrides, device=device)
 
     def plan_chosen(self) -> tuple[Plan, tuple[Job, ...]]:
-        """Return the plan of the tables that are asked for, and the runs of their chosen rows and columns.
+        """Return the plan of the selected tables, and the runs of their selected rows and columns.
 
-        Settings by which rows or columns differ are refused: figures would stand under labels of others.
+        Raise if an override changes a setting by which rows or columns differ: their labels would be wrong.
         """
         tables = self.chosen()
         for table in tables:
@@ -97,17 +97,17 @@ class Selection:
             for label, key in ((part.label, key) for part in parts for key in part.settings):
                 if key in self.overrides:
                     raise InputError(
-                        f"--set {key}: table {table.name!r} sets it itself, in {label!r}, which would then "
-                        "be another run than its label says. Leave it, or name other tables."
+                        f"--set {key}: table {table.name!r} sets it itself, in {label!r}, whose label would "
+                        "then be wrong. Leave it out, or choose other tables."
                     )
         plan = self.plan(tables)
         return plan, jobs_of(plan, self.rows, self.columns)
 
 
 def seeds_of(trials: int | None, seeds: Sequence[int]) -> tuple[int, ...]:
-    """Return the seeds that are named, else 0, 1, … for so many trials, by default the paper's."""
+    """Return the given seeds, else 0, 1, … for the number of trials, by default the paper's."""
     if seeds and trials is not None:
-        raise InputError(f"--trials {trials} and --seeds exclude each other: name the seeds alone.")
+        raise InputError(f"--trials {trials} and --seeds exclude each other: give only the seeds.")
     if seeds:
         return tuple(dict.fromkeys(seeds))
     trials = TRIALS if trials is None else trials
@@ -116,7 +116,7 @@ def seeds_of(trials: int | None, seeds: Sequence[int]) -> tuple[int, ...]:
 
 
 def list_tables(selection: Selection) -> None:
-    """Print every table, or the rows that are named: runs, those finished, the estimated GPU time."""
+    """Print every table, or the selected rows, with runs, finished runs and the estimated GPU time."""
     from rich.console import Console
     from rich.table import Table as Grid
 
@@ -134,9 +134,9 @@ def list_tables(selection: Selection) -> None:
     else:
         heading = "title"
         lines += [(t.name, t.title, set[str]().union(*(runs for _, runs in by_row))) for t, by_row in found]
-    short = sum(seconds.values()) < 10 * 3600  # as grids of one's own mostly are
+    short = sum(seconds.values()) < 10 * 3600  # as most users' grids are
     grid = Grid("name", heading, "runs", "finished", f"H200 {'minutes' if short else 'hours'}", box=None)
-    for name, title, runs in [*lines, ("", "all, shared runs once", listed)]:
+    for name, title, runs in [*lines, ("", "all, counting shared runs once", listed)]:
         known = [seconds[run] for run in runs if run in seconds]
         time = sum(known) / (60 if short else 3600)
         grid.add_row(
@@ -146,7 +146,7 @@ def list_tables(selection: Selection) -> None:
             str(sum(finished(out, run) for run in runs)),
             f"{time:.1f}" if len(known) == len(runs) else "?",
         )
-    Console(markup=False).print(grid)  # titles of a grid of one's own may hold brackets
+    Console(markup=False).print(grid)  # titles of a user's grid may hold brackets
     print(
         f"\nFor {len(selection.seeds)} seed(s). Times are estimates from step times measured on one NVIDIA "
         "H200, not measurements of these runs. Tables share runs: each is trained once."
@@ -155,24 +155,25 @@ def list_tables(selection: Selection) -> None:
     others = sum(finished(out, name) for name in there - {job.name for job in plan.jobs})
     if others:
         show(
-            f"{out / 'runs'} holds {others} more finished runs, of other seeds or settings, or made "
-            "where training has another precision (newer GPUs: bf16, else fp32); `intnacl report` shows them."
+            f"{out / 'runs'} holds {others} more finished runs, with other seeds or settings, or from "
+            "devices with another training precision (newer GPUs: bf16, else fp32); `intnacl report` shows "
+            "them."
         )
 
 
 def print_plan(selection: Selection) -> None:
-    """Print each run's configuration, one JSON object a line."""
+    """Print each run's configuration, one JSON object per line."""
     for job in selection.plan_chosen()[1]:
         print(json.dumps({"run": job.name, "goes_on_from": job.parent, "config": to_dict(job.config)}))
 
 
 def reproduce(selection: Selection) -> tuple[str | None, int]:
-    """Do the runs; return why it stopped early (None: it did not) and how many runs failed."""
+    """Execute the runs; return the reason of an early stop, or None, and the number of failed runs."""
     out, limit = selection.out, selection.max_minutes
     plan, jobs = selection.plan_chosen()
     scale, overrides = selection.scale_name, selection.overrides
     record.write(out, plan, scale=scale, overrides=overrides)
-    stop = Stop(limit)  # before the session: its workers' time must not be up earlier
+    stop = Stop(limit)  # created before the session, whose workers must not stop earlier
     session = new_session(out, jobs, limit)
     progress = Progress(jobs, out, estimated_seconds(jobs), session.name)
     with stop, progress:
@@ -185,12 +186,12 @@ def reproduce(selection: Selection) -> tuple[str | None, int]:
             in_process = selection.workers == 0
             executor = InProcess(session, devices[0], stop) if in_process else Processes(session, devices)
         run_all(session, executor, stop=stop, progress=progress)
-    record.write(out, plan, scale=scale, overrides=overrides)  # what is finished now counts
+    record.write(out, plan, scale=scale, overrides=overrides)  # again, because finished runs count
     return stop.reason, print_summary(session, stop)
 
 
 def print_summary(session: Session, stop: Stop) -> int:
-    """Say how a session ended; return how many runs failed, or were left though nothing told it to stop."""
+    """Print the outcome of a session; return the number of runs that failed, or were left without a stop."""
     names = [job.name for job in session.jobs]
     done = {name for name in names if finished(session.results, name)}
     show(f"{len(done)} of {len(names)} runs are finished in {session.results}.")
@@ -199,17 +200,17 @@ def print_summary(session: Session, stop: Stop) -> int:
         noted = failure(run_folder(session.results, name))
         if name not in done and noted is not None and session.name in noted["given_up"]:
             failed[name] = last_line(noted["error"])
-    for error in dict.fromkeys(failed.values()):  # a missing data set fails all runs alike
+    for error in dict.fromkeys(failed.values()):  # once per error: a missing data set fails all runs
         first, *more = (name for name in failed if failed[name] == error)
         show(f"failed: {first}{f' and {len(more)} more' if more else ''}: {error}")
     if failed:
         show(
             f"{len(failed)} failed; their output is in {session.results / 'runs'}/NAME/output.txt, and the "
-            "same command tries them again."
+            "same command retries them."
         )
     left = len(names) - len(done) - len(failed)
     if left:
-        print(f"stopped ({stop.reason or 'its workers died'}); the same command goes on.")
+        print(f"stopped ({stop.reason or 'its workers died'}); the same command resumes.")
     else:
         show(f"report: intnacl report {session.results}")
     return len(failed) + (left if stop.reason is None else 0)

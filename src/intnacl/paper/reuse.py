@@ -1,4 +1,4 @@
-"""Taking over the work of other runs in the same results folder, instead of training once more."""
+"""Reuse of the work of other runs in the same results folder, instead of training again."""
 
 import os
 import shutil
@@ -16,17 +16,17 @@ from intnacl.training.checkpoint import saved
 
 
 def take_training(config: RunConfig, folder: RunFolder) -> None:
-    """Give a run that has nothing yet the work of others that train alike.
+    """Give a new run the work of other runs with the same training.
 
-    This is an encoder, of several that on which most is measured, and all that is measured on it; or else the
-    last state of a run that was stopped.
+    It gets the encoder with the most measurements, and all measurements on it; or else the last state of a
+    run that was stopped.
     """
     if folder.encoder.exists() or saved(folder.checkpoints):
         return
     alike: dict[RunFolder, RunConfig] = {}
-    readable = folder.path.name.rpartition("-")[0]  # of the names of all
+    readable = folder.path.name.rpartition("-")[0]  # the part of the name before the hash
     for path in sorted(folder.path.parent.glob(f"{escape(readable)}-*")):
-        with suppress(InputError):  # without a configuration, nothing tells how an encoder came about
+        with suppress(InputError):  # without a configuration, the origin of an encoder is unknown
             other = RunFolder(path)
             found = other.read_config()
             if path != folder.path and encoder_key(found) == encoder_key(config):
@@ -35,7 +35,7 @@ def take_training(config: RunConfig, folder: RunFolder) -> None:
     if trained:
         folder.begin(config)
         first = max(trained, key=lambda other: len(list(other.measurements.glob("*.json"))))
-        print(f"takes the encoder of {first.path.name}, which was trained alike")
+        print(f"reuses the encoder of {first.path.name}, which was trained in the same way")
         for other in trained:
             if alike[other].probe == config.probe and cmp(other.encoder, first.encoder, shallow=False):
                 for file in other.measured_files():
@@ -48,9 +48,9 @@ def take_training(config: RunConfig, folder: RunFolder) -> None:
 
 
 def inherit(other: RunFolder, folder: RunFolder) -> None:
-    """Give a run that has no state of its own the last one of another, and the log so far.
+    """Give a run that has no state yet the last state of another run, and its log.
 
-    A run in training is left alone, as it removes its states.
+    The states of a run in training are not used, because it removes them.
     """
     states = saved(other.checkpoints) if other.result.exists() or other.holder() is None else []
     if not states or saved(folder.checkpoints) or folder.encoder.exists():
@@ -65,16 +65,16 @@ def inherit(other: RunFolder, folder: RunFolder) -> None:
 
 
 def _copy_mark(other: RunFolder, folder: RunFolder) -> None:
-    """Mark a run as shared if the other is, since its time has that one's in it."""
+    """Mark a run as shared if the other is, because its time includes that of the other."""
     if other.shared.exists():
         folder.mark_shared()
 
 
 def _link(source: Path, target: Path) -> None:
-    """Give a file that is never written to again a second name, or a copy on systems that cannot."""
+    """Hard-link a file that is never modified again, or copy it if the file system has no links."""
     make_folder(target.parent)
     target.unlink(missing_ok=True)
     try:
         os.link(source, target)
-    except OSError:  # another file system, or none that links
+    except OSError:  # another file system, or one without hard links
         shutil.copyfile(source, target)

@@ -1,4 +1,4 @@
-"""Names of runs, which hold a hash of all that the result depends on, and keys of runs that are alike."""
+"""Names of runs, which include a hash of all that the result depends on, and keys of equivalent runs."""
 
 import hashlib
 import json
@@ -12,13 +12,13 @@ from intnacl.losses.config import LossConfig
 from intnacl.runs.config import FREE, EvaluationConfig, RunConfig, flatten, to_dict, unused
 from intnacl.runs.resolve import resolve
 
-DEFAULTS = 2  # raise when a setting's default changes: runs with the old one must not be taken for new
+DEFAULTS = 2  # raise when a setting's default changes, so that runs with the old default get other names
 
 
 def canonical(config: RunConfig) -> RunConfig:
-    """Return the run with those settings of loss and mixing that it does not use as in the recipes.
+    """Return the configuration with unused settings of loss and mixing reset to those of the recipes.
 
-    Runs that do the same are then equal.
+    Equivalent runs then have equal configurations.
     """
     names = unused(config)
     loss = {f.name: getattr(_simclr(), f.name) for f in fields(LossConfig) if f"loss.{f.name}" in names}
@@ -29,17 +29,17 @@ def canonical(config: RunConfig) -> RunConfig:
 
 @cache
 def _simclr() -> LossConfig:
-    """Return the loss that the recipes have where nothing is asked for."""
+    """Return the default loss of the recipes."""
     return resolve().loss
 
 
 def training_key(config: RunConfig) -> str:
-    """Return what is equal for runs that train alike, whatever they measure and whatever their seed."""
+    """Return a key that is equal for runs with the same training, up to the seed and the measurements."""
     return _text(replace(config, seed=0, evaluation=EvaluationConfig()))
 
 
 def encoder_key(config: RunConfig) -> str:
-    """Return what is equal for runs that end with the same encoder, whatever they measure on it and how."""
+    """Return a key that is equal for runs that end with the same encoder, whatever is measured on it."""
     return _text(replace(config, evaluation=EvaluationConfig(), probe=ProbeConfig()))
 
 
@@ -59,7 +59,7 @@ def run_name(config: RunConfig) -> str:
 
 
 def _text(config: RunConfig) -> str:
-    """Return all settings that are not at their default: one that a later version adds changes no name."""
+    """Return all settings that differ from their defaults, so that new settings do not change old names."""
     usual = _defaults()
     flat = {key: value for key, value in flatten(to_dict(config)) if key not in FREE and value != usual[key]}
     return json.dumps({"defaults": DEFAULTS, **flat}, sort_keys=True)

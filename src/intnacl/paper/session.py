@@ -1,7 +1,7 @@
-"""A session: one call of `intnacl reproduce`, and the loop that hands out its runs to an executor.
+"""A session: one call of `intnacl reproduce`, and the loop that submits its runs to an executor.
 
 All that is known about a run lies in its folder, so a second command on the same results folder shares the
-work, and a killed one leaves nothing to clean up.
+work, and a killed command leaves nothing to clean up.
 """
 
 import time
@@ -20,7 +20,9 @@ from intnacl.paper.run_names import encoder_key
 from intnacl.training.stop import Stop
 
 POLL_S = 0.5
-MOST_FAILURES = TRIES + 2  # of a run that leaves no note, and of a worker in a row, before it is given up
+MOST_FAILURES = (
+    TRIES + 2
+)  # failures without a note of a run, and deaths in a row of a worker, before giving up
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +32,7 @@ class Session:
     results: Path
     jobs: tuple[Job, ...]
     name: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
-    """Failures count within a session: the next one tries again."""
+    """Failures count within a session: the next session tries again."""
     deadline: float | None = None
     """Seconds since 1970."""
 
@@ -51,7 +53,7 @@ class Session:
         ]
 
     def free_jobs(self, left: Iterable[Job]) -> list[Job]:
-        """Return the runs that can begin now: no run before them is still to train the same encoder."""
+        """Return the runs that can start now; of several runs with the same untrained encoder, the first."""
         free, awaited = [], set[str]()
         for job in left:
             key = self._encoder_keys[job.name]
@@ -67,24 +69,24 @@ class Session:
 
 
 def new_session(results: Path, jobs: Sequence[Job], max_minutes: float | None) -> Session:
-    """Begin a session that ends after so many minutes."""
+    """Create a session that ends after `max_minutes`."""
     deadline = None if max_minutes is None else time.time() + 60 * max_minutes
     return Session(results=results.absolute(), jobs=tuple(jobs), deadline=deadline)
 
 
 class Executor(Protocol):
-    """Attempts runs."""
+    """The interface of executors, which attempt runs."""
 
     def has_room(self) -> bool:
         """True if another run may be submitted now."""
 
     def submit(self, job: Job) -> None:
-        """Begin an attempt at a run."""
+        """Start an attempt at a run."""
 
     def poll(self, seconds: float) -> list[tuple[Job, Outcome]]:
-        """Wait until an attempt ends, or for so long; return those that ended.
+        """Wait at most `seconds` for an attempt to end; return the attempts that ended.
 
-        Raises InputError where the results folder cannot be used.
+        Raise InputError if the results folder cannot be used.
         """
 
     def cancel(self) -> None:
@@ -92,10 +94,10 @@ class Executor(Protocol):
 
 
 def run_all(session: Session, executor: Executor, *, stop: Stop, progress: Progress) -> None:
-    """Do runs until none is left, nobody can do what is left, or it is time to stop.
+    """Execute runs until none is left, no worker can execute the rest, or it is time to stop.
 
-    A run that fails notes it in its folder, and is given up there after three tries. One that fails again and
-    again without a note, because its machine cannot write there or its worker is killed, is given up here.
+    Failures are noted in the run's folder, where a run is given up after three tries. A run that keeps
+    failing without a note, because its machine cannot write there or its worker is killed, is given up here.
     """
     running: set[str] = set()
     failures: Counter[str] = Counter()
@@ -117,7 +119,7 @@ def run_all(session: Session, executor: Executor, *, stop: Stop, progress: Progr
                     running.remove(job.name)
                     failures[job.name] += outcome == "failed"
             elif free and executor.has_room():
-                time.sleep(POLL_S)  # other commands are at work on all that is free
+                time.sleep(POLL_S)  # other processes work on all free runs
             else:
                 return
     finally:

@@ -1,7 +1,7 @@
-"""Tables and figures: rows and columns of settings, and which figure of its run each cell shows.
+"""Tables and figures: rows and columns of settings, and the figure of a run that each cell shows.
 
-A cell's run has the settings of the table, its row and its column, later ones over earlier ones; its value is
-the column's metric. Several seeds make several runs of a cell. A grid of one's own is a TOML file:
+A cell's run has the settings of the table, its row and its column, in which later ones override earlier ones;
+its value is the column's metric. A cell has one run per seed. A user's own grid is a TOML file:
 
 [[tables]]
 name = "temperature"
@@ -26,7 +26,7 @@ from intnacl.data.datasets import absolute_name
 from intnacl.errors import InputError, check_choice
 from intnacl.losses.config import PRESETS
 from intnacl.runs.config import flatten, typed
-from intnacl.runs.resolve import DECIDED, read_toml
+from intnacl.runs.resolve import PRESET_SETTINGS, read_toml
 
 Settings = Mapping[str, Any]
 METRICS = ("clean", "knn", "fgsm", "pgd", "pgd_tuned", "autoattack", "minutes")
@@ -48,7 +48,7 @@ class Row:
     """Rows of one group stand together under its name."""
     settings: Settings = field(default_factory=dict)
     preset: str | None = None
-    """The loss that `settings` begin with: what presets decide is not taken from the table."""
+    """The preset on which `settings` build; it replaces the table's settings that presets decide."""
 
     @property
     def name(self) -> str:
@@ -68,35 +68,35 @@ class Column:
     label: str
     metric: str = "clean"
     dataset: str | None = None
-    """Where it is measured; None: on the data set of training."""
+    """The measured data set; None: the data set of training."""
     eps: float | None = None
     """The attack's radius in pixels; None: the run's first."""
     settings: Settings = field(default_factory=dict)
     x: float | None = None
-    """The place on the x-axis, in curves."""
+    """The position on the x-axis, in curves."""
     panel: str = ""
     """The panel of the figure."""
     optional: bool = False
-    """True if no run measures it by itself; the column is shown once `intnacl attack`, say, has."""
+    """True if runs do not measure it; the column is shown once it is measured, e.g. by `intnacl attack`."""
     preset: str | None = None
-    """As a row's, over table and row."""
+    """A preset like that of a row; it overrides table and row."""
 
     def __post_init__(self) -> None:
         check_choice(f"metric of column {self.label!r}", self.metric, METRICS)
         if self.eps is not None and self.metric in NOT_ATTACKED:
             raise InputError(
-                f"column {self.label!r}: eps={eps_text(self.eps)} is an attack's, but its metric is "
-                f"{self.metric}: name the attack there."
+                f"column {self.label!r}: eps={eps_text(self.eps)} needs an attack, but the metric is "
+                f"{self.metric}: name an attack as metric."
             )
         if self.x is not None and not math.isfinite(self.x):
             raise InputError(
-                f"column {self.label!r}: x={self.x} is no place on an axis: give a finite number."
+                f"column {self.label!r}: x={self.x} is not a position on an axis: give a finite number."
             )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """Rows × columns of cells, drawn as a figure where `figure` says how."""
+    """Rows × columns of cells, also drawn if `figure` is given."""
 
     name: str
     title: str
@@ -131,8 +131,10 @@ class Table:
             for j, column in enumerate(self.columns):
                 settings = self.settings
                 for over in (row, column):
-                    if over.preset is not None:  # a whole loss, so nothing of the one below it stays
-                        settings = {key: value for key, value in settings.items() if key not in DECIDED}
+                    if over.preset is not None:  # a preset replaces the whole loss below it
+                        settings = {
+                            key: value for key, value in settings.items() if key not in PRESET_SETTINGS
+                        }
                     settings = {**settings, **over.settings}
                 yield i, j, dict(settings)
 
@@ -142,7 +144,7 @@ def read_grid(path: Path) -> tuple[Table, ...]:
     document = read_toml(path, "grid")
     tables = document.pop("tables", [])
     if document or not isinstance(tables, list) or not tables:
-        extra = f" {', '.join(document)} is not known." if document else ""
+        extra = f" Unknown: {', '.join(document)}." if document else ""
         raise InputError(f"grid {path} must hold [[tables]].{extra}")
     made = []
     for i, table in enumerate(tables, 1):
@@ -154,18 +156,18 @@ def read_grid(path: Path) -> tuple[Table, ...]:
         made.append(Table(**{"title": given["name"], **given}))
     names = [table.name for table in made]
     if len(set(names)) < len(names):
-        raise InputError(f"grid {path}: every table needs a name of its own; there are {', '.join(names)}.")
+        raise InputError(f"grid {path}: table names must differ; there are {', '.join(names)}.")
     return tuple(made)
 
 
 def _keywords(values: Any, kind: type, where: str) -> dict[str, Any]:
     """Check the keywords of a table, row or column; a preset becomes settings of the loss."""
     if not isinstance(values, Mapping):
-        raise InputError(f"{where}: {values!r} is no table of TOML.")
+        raise InputError(f"{where}: {values!r} is not a TOML table.")
     for key, value in values.items():
         check_choice(f"{where}: key", key, dict.fromkeys([*(f.name for f in fields(kind)), "preset"]))
         if not isinstance(value, KEYS[key]) or (isinstance(value, bool) and KEYS[key] is not bool):
-            raise InputError(f"{where}: {key}={value!r} is of the wrong kind.")
+            raise InputError(f"{where}: {key}={value!r} has the wrong type.")
     needed = "name" if kind is Table else "label"
     if needed not in values:
         raise InputError(f"{where} has no {needed}.")

@@ -1,7 +1,7 @@
-"""Executors: runs are attempted in this process, in processes on this machine, or as tasks of a Ray cluster.
+"""Executors, which attempt runs in this process, in processes on this machine, or as tasks of a Ray cluster.
 
-For Ray, start it on the machines (`ray start --head`, then `ray start --address HEAD:6379`), and give its
-address. A task whose worker or machine dies is started again elsewhere and goes on from the run's last state.
+To use Ray, start it on the machines (`ray start --head`, then `ray start --address HEAD:6379`), and give its
+address. A task whose worker or machine dies is restarted elsewhere and resumes from the run's last state.
 """
 
 import logging
@@ -26,7 +26,7 @@ MOST_WORKERS = 1024
 
 
 class InProcess:
-    """Attempts one run at a time in this process."""
+    """Executor of one run at a time in this process."""
 
     def __init__(self, session: Session, device: str, stop: Stop) -> None:
         self._session, self._device, self._stop = session, device, stop
@@ -46,7 +46,7 @@ class InProcess:
         return [(job, self._session.attempt(job, self._device, self._stop))]
 
     def cancel(self) -> None:
-        """Nothing goes on between calls."""
+        """Do nothing, because no attempt runs between calls."""
 
 
 @dataclass
@@ -57,14 +57,14 @@ class _Worker:
     process: BaseProcess
     connection: Connection
     deaths: int
-    """Of workers on this device in a row, without an attempt that ended."""
+    """Deaths of workers on this device in a row, without an attempt that ended."""
 
 
 class Processes:
-    """Attempts runs in worker processes, one for each device.
+    """Executor of runs in worker processes, one for each device.
 
-    A worker that dies is replaced, unless that has happened again and again without an attempt that ended.
-    One that is told to stop from outside is not replaced.
+    A worker that dies is replaced, unless workers keep dying without an attempt that ends. A worker that was
+    told to stop from outside is not replaced.
     """
 
     def __init__(self, session: Session, devices: Sequence[str], *, start_method: str = "spawn") -> None:
@@ -78,7 +78,7 @@ class Processes:
         arguments = (other, self._session, device, self._threads)
         process = self._context.Process(target=_serve, args=arguments)  # type: ignore[attr-defined]
         process.start()
-        other.close()  # so that the death of the worker closes the last one
+        other.close()  # so that the worker's death closes the last copy of its end
         return _Worker(device, process, connection, deaths)
 
     def has_room(self) -> bool:
@@ -89,7 +89,7 @@ class Processes:
         """Give the run to a worker."""
         worker = self._idle.pop(0)
         self._busy[worker.connection] = worker, job
-        with suppress(OSError):  # it died meanwhile, which `poll` will notice
+        with suppress(OSError):  # the worker died meanwhile, which `poll` will notice
             worker.connection.send(job)
 
     def poll(self, seconds: float) -> list[tuple[Job, Outcome]]:
@@ -119,13 +119,13 @@ class Processes:
         workers = [*self._idle, *(worker for worker, _ in self._busy.values())]
         for worker in workers:
             worker.process.terminate()
-            worker.connection.close()  # where one waits for a run, it ends here
+            worker.connection.close()  # ends a worker that waits for a run
         for worker in workers:
             worker.process.join()
 
 
 class WorkerStop(Stop):
-    """Stops also when the process that started the worker is gone."""
+    """A `Stop` that is also due when the process that started the worker is gone."""
 
     def due(self) -> bool:
         """True if it is time to stop."""
@@ -145,13 +145,13 @@ def _serve(connection: Connection, session: Session, device: str, threads: int) 
             outcome: Outcome | InputError
             try:
                 outcome = session.attempt(job, device, stop)
-            except InputError as error:  # of the results folder: those of a run are noted there
+            except InputError as error:  # about the results folder; errors of a run are noted in its folder
                 outcome = error
             connection.send(outcome)
 
 
 class RayTasks:
-    """Attempts every run as a task of a Ray cluster, with a GPU of its own where they are on GPUs."""
+    """Executor of every run as a task of a Ray cluster, each with its own GPU if they run on GPUs."""
 
     def __init__(self, session: Session, ray: Any, device: str) -> None:
         self._ray, self._session, self._device = ray, session, device
@@ -170,7 +170,8 @@ class RayTasks:
     def poll(self, seconds: float) -> list[tuple[Job, Outcome]]:
         """Wait for a task.
 
-        One that Ray itself gave up left its tries in the run's folder: the next attempt gives the run up.
+        A task that Ray itself gave up has noted its tries in the run's folder: the next attempt gives up the
+        run.
         """
         ready, _ = self._ray.wait(list(self._running), num_returns=1, timeout=seconds)
         ended: list[tuple[Job, Outcome]] = []
@@ -184,7 +185,7 @@ class RayTasks:
         return ended
 
     def cancel(self) -> None:
-        """Interrupt the tasks, which save and stop, and wait for them for a while."""
+        """Interrupt the tasks, which save and stop, and wait up to a minute for them."""
         references = list(self._running)
         for reference in references:
             self._ray.cancel(reference)
@@ -214,14 +215,14 @@ def connect(address: str) -> Any:
 
 
 def ray_device(ray: Any, device: str) -> str:
-    """Return the device of every task: a GPU where the cluster has some, unless told otherwise."""
+    """Return the device of every task: by default a GPU if the cluster has any."""
     if device != "auto":
         return device
     return "cuda" if ray.cluster_resources().get("GPU", 0) else "cpu"
 
 
 def local_devices(device: str, workers: int | None) -> list[str]:
-    """Return the device of each worker: every GPU has one unless told otherwise, the CPU one in all."""
+    """Return the device of each worker: by default one worker per GPU, or one on the CPU."""
     if workers is not None:
         check_count("workers", workers, 0, MOST_WORKERS)  # 0 runs in this process
     if device == "auto":
@@ -233,11 +234,13 @@ def local_devices(device: str, workers: int | None) -> list[str]:
             raise InputError(f"device={device!r}: this machine has {count} GPUs that torch can use.")
         return [device] * (workers or 1)
     if count == 0:
-        raise InputError("device='cuda': this machine has no GPU that torch can use; take --device cpu.")
+        raise InputError("device='cuda': this machine has no GPU that torch can use; use --device cpu.")
     return [f"cuda:{i % count}" for i in range(workers or count)]
 
 
 def threads_of(workers: int) -> int:
-    """Return the threads of each worker on the CPU: together as many as torch would take here, which heeds
-    OMP_NUM_THREADS and the cores that this process may use."""
+    """Return the CPU threads of each worker: an equal share of torch's own number.
+
+    Torch respects OMP_NUM_THREADS and the cores that this process may use.
+    """
     return max(1, torch.get_num_threads() // workers)

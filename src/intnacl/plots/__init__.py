@@ -1,1 +1,1 @@
-"""Figures: one style, and one place that draws."""
+"""All drawing of figures, in one style."""

@@ -19,8 +19,8 @@ PERCENT = {
     "accuracy": "accuracy, training",
 }  # fmt: skip
 LABELS = {**PERCENT, RANK: "RankMe"}
-LONGEST = 32  # letters of a name in a legend
-NEAR = 0.1  # of the axis: what nearer labels would overlap
+LONGEST = 32  # characters of a name in a legend
+NEAR = 0.1  # share of the axis: labels closer than this would overlap
 PANEL = (5.2, 3.8)  # inches: half a page, or the width of a phone
 LINES = ("-", "--", ":", "-.")
 Curve = Sequence[tuple[float, float, float]]
@@ -28,7 +28,7 @@ Curve = Sequence[tuple[float, float, float]]
 
 
 def learning_panels(records: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
-    """Return the panels of a run's log: title -> names of its curves; only those that have any."""
+    """Return the panels of a run's log that have curves: title -> names of the curves."""
     rows = [informative(dict(record)) for record in records]
     names = [name for name in dict.fromkeys(name for row in rows for name in row) if name not in NOT_DRAWN]
     panels = {
@@ -40,11 +40,11 @@ def learning_panels(records: Sequence[Mapping[str, Any]]) -> dict[str, list[str]
 
 
 def draw_learning(records: Sequence[Mapping[str, Any]], only: str | None = None) -> "Figure":
-    """Draw the terms of the loss over epochs and, beside them, accuracies and rank where there are any.
+    """Draw the terms of the loss over epochs and, beside them, accuracies and rank if the log has any.
 
     Args:
-        records: those of a run's log, one for each epoch.
-        only: the title of a panel to draw by itself.
+        records: The records of a run's log, one for each epoch.
+        only: The title of a panel to draw by itself.
     """
     from matplotlib.figure import Figure
 
@@ -63,7 +63,7 @@ def draw_learning(records: Sequence[Mapping[str, Any]], only: str | None = None)
         axes.set(xlabel="epoch", title=title)
         open_axes(axes)
         axes.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)  # whole epochs
-        if axes.lines:  # below, where no line can run through it
+        if axes.lines:  # below the axes, where no curve can run through the legend
             _legend(axes, loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=len(axes.lines))
     return figure
 
@@ -92,7 +92,7 @@ def draw_probe(curves: Mapping[str, Sequence[float]]) -> "Figure":
 def draw_robustness(attacks: Sequence[Mapping[str, Any]]) -> "Figure":
     """Draw accuracy over eps, a line for each attack, from rows of `robustness.evaluate`.
 
-    A curve begins at the clean accuracy of its own images.
+    A curve begins at the clean accuracy on the images that were attacked.
     """
     from matplotlib.figure import Figure
 
@@ -105,7 +105,7 @@ def draw_robustness(attacks: Sequence[Mapping[str, Any]]) -> "Figure":
     for i, ((name, images), rows) in enumerate(curves.items()):
         points = [(0.0, rows[0]["clean"]), *sorted((row["eps"], row["accuracy"]) for row in rows)]
         style: dict[str, Any] = {"marker": MARKERS[i % len(MARKERS)], "linestyle": LINES[i % len(LINES)]}
-        if name == "worst_case":  # a broad band below the attack that it mostly is
+        if name == "worst_case":  # a broad band behind the attack that it mostly coincides with
             style = {"linewidth": 7, "alpha": 0.35, "zorder": 1}
         fewer = f", {images:,} images" if images < most else ""
         label = f"{ATTACK_NAMES.get(name, name)}{fewer}"
@@ -119,11 +119,11 @@ def draw_robustness(attacks: Sequence[Mapping[str, Any]]) -> "Figure":
 
 
 def draw_comparison(panels: Mapping[str, Mapping[str, Curve]], title: str) -> "Figure":
-    """Draw accuracy over eps: a panel for each attack, in it a line for each loss, labelled at its end.
+    """Draw accuracy over eps: a panel for each attack, with a line for each loss, labelled at its end.
 
     Args:
-        panels: name of the attack -> name of the loss -> its curve.
-        title: of the whole figure.
+        panels: Name of the attack -> name of the loss -> its curve.
+        title: Title of the whole figure.
     """
     from matplotlib.figure import Figure
 
@@ -147,23 +147,23 @@ def draw_comparison(panels: Mapping[str, Mapping[str, Curve]], title: str) -> "F
 
 
 def _radius_axis(axes: "Axes", radii: Iterable[float]) -> None:
-    """Let the axis of radii begin at 0 and name those that were attacked, as far as there is room."""
+    """Start the axis of radii at 0, and label as many of the attacked radii as fit."""
     axes.set_xlim(left=0)
-    named: list[float] = [0.0]
+    labelled: list[float] = [0.0]
     far = axes.get_xlim()[1]
     for eps in sorted(radii, key=lambda eps: ("/" not in eps_text(eps), -eps)):  # 8/255 rather than 0.032
-        if all(abs(eps - other) > NEAR * far for other in named):
-            named.append(eps)
-    axes.set_xticks(sorted(named), [eps_text(eps) for eps in sorted(named)])
+        if all(abs(eps - other) > NEAR * far for other in labelled):
+            labelled.append(eps)
+    axes.set_xticks(sorted(labelled), [eps_text(eps) for eps in sorted(labelled)])
 
 
 def shortened(name: str, longest: int = LONGEST) -> str:
-    """Return the end of a name that is too long for a legend: those of folders differ in their ends."""
+    """Return a name, without its beginning if it is too long: the names of folders differ at their ends."""
     return name if len(name) <= longest else f"…{name[1 - longest :]}"
 
 
 def _legend(axes: "Axes", **options: Any) -> None:
-    """Add a legend whose names may hold dollars and letters of any script."""
+    """Add a legend whose names may hold dollar signs and characters of any script."""
     for text in axes.legend(frameon=False, **options).get_texts():
         text.set_parse_math(False)
         text.set_text(printable(text.get_text()))

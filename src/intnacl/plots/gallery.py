@@ -26,17 +26,17 @@ if TYPE_CHECKING:
 
 CELL_INCHES = 1.1
 MOST = 250  # rows, or views of a kind: matplotlib draws at most 2¹⁶ pixels along a side
-GAP = 1 / 16  # between images, as a part of their side
-UNTOUCHED = "not attacked:\nwrong already"  # over the perturbation of such an image
-SHOWN, NEIGHBOURS = 8, 6  # rows of the picture of neighbours, and neighbours in each
+GAP = 1 / 16  # between images, as a share of their side
+UNTOUCHED = "not attacked:\nalready wrong"  # written over the perturbation of such an image
+SHOWN, NEIGHBOURS = 8, 6  # rows of the picture of neighbours, and neighbours in each row
 
 
 def draw_gallery(columns: Mapping[str, Tensor], captions: Sequence[str]) -> "Figure":
     """Draw a labelled grid: a titled column for each entry, a captioned row for each image.
 
     Args:
-        columns: title -> images (R, 3, H, W), uint8 or float in [0, 1].
-        captions: one for each row.
+        columns: Title -> images (R, 3, H, W), uint8 or float in [0, 1].
+        captions: One for each row.
     """
     from matplotlib.figure import Figure
 
@@ -59,7 +59,7 @@ def save_gallery(figure: "Figure", path: Path) -> None:
 
 
 def tile(images: Tensor) -> tuple[Tensor, list[float], list[float]]:
-    """Lay (C,R,3,H,W) out on white: the canvas (3, …, …), and the centres of its columns and rows."""
+    """Lay images (C,R,3,H,W) out on a white canvas (3, …, …); also return its columns' and rows' centres."""
     columns, rows, _, height, width = images.shape
     gap = max(1, round(GAP * max(height, width)))
     padded = functional.pad(images, (0, gap, 0, gap), value=255)
@@ -93,7 +93,10 @@ def view_columns(
 def adversarial_columns(network: nn.Module, anchors: Tensor, eps: float) -> dict[str, Tensor]:
     """Return title -> images: the adversarial views of anchors (R, 3, H, W), and the changes around grey."""
     if len(anchors) < 2:
-        raise InputError("one image has no adversarial view, which takes the others for negatives: eps=0.")
+        raise InputError(
+            "one image has no adversarial view, because the other images are its negatives: take 2 or more, "
+            "or eps=0 for no adversarial views."
+        )
     with stacked(network, [(1, True)]):
         views = adversarial_view(network, anchors, eps)
     gain = 0.5 / eps
@@ -117,15 +120,14 @@ def draw_examples(
 ) -> "Figure":
     """Draw rows of clean images, perturbations and attacked images, the prediction above each image.
 
-    Perturbations are shown as ½ + δ/(2·max|δ|): grey is no change, as where PGD leaves an image as it is
-    because it is misclassified anyway, which is written there. Right predictions are green, wrong ones red
-    and starred.
+    Perturbations are shown as ½ + δ/(2·max|δ|): grey is no change. PGD leaves an image alone that is already
+    misclassified, and the picture says so. Right predictions are green, wrong ones red and starred.
 
     Args:
-        found: from `robustness.examples`.
-        classes: names of the classes.
-        title: of the whole figure.
-        shown: the images to draw, each as it looks beside all others.
+        found: The result of `robustness.examples`.
+        classes: Names of the classes.
+        title: Title of the whole figure.
+        shown: The images to draw; perturbations keep the scale that they have among all images.
     """
     from matplotlib.figure import Figure
 

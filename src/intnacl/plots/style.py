@@ -18,17 +18,17 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Okabe & Ito's palette, which colour-blind readers can tell apart, with a grey for its black: dark enough for
-# white and light enough for black pages. Markers tell the curves apart once more.
+# Okabe & Ito's palette, which colour-blind readers can tell apart, with a grey instead of black that can be
+# seen on white and on black pages. Markers distinguish the curves as well.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#707070")
 MARKERS = "os^DvPX"
 FORMATS = (".png", ".jpg", ".pdf", ".svg")
-RIGHT, WRONG = "#007A5A", "#C00000"  # of predictions
+RIGHT, WRONG = "#007A5A", "#C00000"  # colours of right and wrong predictions
 
 PAGE_INK = "#010203"  # a colour that no figure uses: it stands for the page's own text colour
 INKED = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color", "grid.color")
 PAGE_COLORS = {PAGE_INK: "currentColor", RIGHT.lower(): "var(--right)", WRONG.lower(): "var(--wrong)"}
-LAST_RESORT = ("Last Resort", ".LastResort", "LastResort")  # fonts that have a box for every letter
+LAST_RESORT = ("Last Resort", ".LastResort", "LastResort")  # fonts that draw every character as a box
 
 
 def open_axes(axes: "Axes") -> None:
@@ -38,9 +38,9 @@ def open_axes(axes: "Axes") -> None:
 
 
 def save_figure(figure: "Figure", path: Path, *, dpi: int = 140, **options: Any) -> None:
-    """Save a figure in the format that the name of the file ends in, and make the folders above it."""
+    """Save a figure in the format of the file's suffix, and create its parent folders."""
     if path.suffix.lower() not in FORMATS:
-        raise InputError(f"out={str(path)!r} is no image: end its name in one of {', '.join(FORMATS)}.")
+        raise InputError(f"out={str(path)!r} is not an image: end its name in one of {', '.join(FORMATS)}.")
     with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, dpi=dpi, **options)
@@ -50,14 +50,14 @@ def inline_svg(draw: Callable[[], "Figure"], title: str, key: str | None = None)
     """Return the figure that `draw` makes as an `<svg>` element in the page's own colours.
 
     Args:
-        draw: called with the page's ink as the colour of text and axes.
-        title: for readers that do not see the figure.
-        key: distinguishes it from the other figures of its page; by default the title does.
+        draw: Makes the figure; text and axes take the page's text colour.
+        title: Description for screen readers.
+        key: Text that is unique among the figures of the page; by default the title.
     """
     import matplotlib
 
     buffer, title = io.BytesIO(), printable(title)
-    # The salt keeps the ids of two figures in one page apart, and equal figures equal.
+    # The salt makes the ids of an SVG unique on its page, and equal figures equal byte by byte.
     settings: Any = {
         "svg.fonttype": "none",
         "svg.hashsalt": printable(key or title),
@@ -74,34 +74,34 @@ def inline_svg(draw: Callable[[], "Figure"], title: str, key: str | None = None)
 
 
 def font_families(texts: Iterable[str]) -> list[str]:
-    """Return matplotlib's font families and, for letters that they lack, installed ones that have them.
+    """Return matplotlib's font families and, for characters that they lack, installed ones that have them.
 
-    matplotlib's own font has no Chinese, Japanese or Korean letters, among others.
+    matplotlib's own font has no Chinese, Japanese or Korean characters, among others.
     """
     from matplotlib.font_manager import FontProperties, findfont
 
     own = FontProperties()
-    return [*own.get_family(), *_fonts_with(frozenset("".join(texts)) - _letters(findfont(own)))]
+    return [*own.get_family(), *_fonts_with(frozenset("".join(texts)) - _characters(findfont(own)))]
 
 
 @cache
 def _fonts_with(missing: frozenset[str]) -> tuple[str, ...]:
-    """Installed fonts that together have as many of these letters as any, regular weights first."""
+    """Return installed fonts that together cover the missing characters, regular weights first."""
     from matplotlib.font_manager import fontManager
 
     found = []
     for font in sorted(fontManager.ttflist, key=lambda font: (font.weight != 400, font.fname)):
         if not missing:
             break
-        if not font.name.startswith(LAST_RESORT) and missing & _letters(font.fname):
+        if not font.name.startswith(LAST_RESORT) and missing & _characters(font.fname):
             found.append(font.name)
-            missing -= _letters(font.fname)
+            missing -= _characters(font.fname)
     return tuple(found)
 
 
 @cache
-def _letters(file: str) -> frozenset[str]:
-    """The letters that a font file has; none where it cannot be read."""
+def _characters(file: str) -> frozenset[str]:
+    """Return the characters of a font file; none if it cannot be read."""
     from matplotlib.font_manager import get_font
 
     try:
@@ -115,7 +115,7 @@ def end_labels(
 ) -> None:
     """Write labels (x, y, text, colour) beside the points where curves end, with a line to each point.
 
-    They stand beside the rightmost point, or at x = `right`, and are moved apart where they would overlap.
+    The labels stand right of the rightmost point, or of x = `right`, and are moved apart if they overlap.
     """
     from matplotlib.transforms import offset_copy
 
@@ -143,9 +143,9 @@ def end_labels(
 def spread_apart(
     values: Sequence[float], step: float, low: float = -math.inf, high: float = math.inf
 ) -> list[float]:
-    """Move values apart so that neighbours keep a distance of `step`, each group around its old mean.
+    """Move values apart so that neighbours keep a distance of `step`; each group keeps its mean.
 
-    All of them are shifted back where they would leave [low, high].
+    If they leave [low, high], all of them are shifted back.
     """
     groups: list[tuple[list[int], float]] = []  # the indices of its values, and their mean
     for i in sorted(range(len(values)), key=lambda i: values[i]):

@@ -20,13 +20,13 @@ INK = {"measured": "#1b6ca8", "second": "#e07b39", "paper": "#9a9a9a", "proved":
 def draw_spaces(
     spaces: dict[str, Space], accuracy: dict[str, dict[str, float]], y: npt.NDArray[Any]
 ) -> Figure:
-    """Draw a panel for each space, colours for classes; more than two dimensions are drawn by PCA."""
+    """Draw a panel for each space, coloured by class; more than two dimensions are projected by PCA."""
     figure = Figure(figsize=(3.2 * len(spaces), 3.4), layout="constrained")
     for axes, (name, space) in zip(figure.subplots(1, len(spaces)), spaces.items(), strict=True):
         z = space.points if space.points.shape[1] <= 2 else PCA(2).fit_transform(space.points)
         z = z if z.shape[1] == 2 else np.hstack([z, np.zeros_like(z)])
         axes.scatter(*z.T, c=y, cmap="tab10", s=6, linewidths=0)
-        drawn = f" ({space.points.shape[1]} dimensions, drawn by PCA)" if space.points.shape[1] > 2 else ""
+        drawn = f" ({space.points.shape[1]} dimensions, by PCA)" if space.points.shape[1] > 2 else ""
         axes.set(
             title=f"{name}{drawn}\n1-NN {accuracy[name]['1-NN']:.1f} %, 5-NN {accuracy[name]['5-NN']:.1f} %"
         )
@@ -48,7 +48,7 @@ def draw_bounds(measured: Sweep) -> Figure:
 
 
 def draw_deviation(axes: Axes, rows: list[dict[str, float]], name: str) -> None:
-    """Draw the measured |L_Unbiased − L_Debiased| and mean Δ below the bounds, on logarithmic axes."""
+    """Draw the measured |L_Unbiased − L_Debiased|, the mean Δ and their bounds, on logarithmic axes."""
     x = [row["value"] for row in rows]
     _plot(axes, rows, "paper", "--", color=INK["paper"], label="Theorem B.1")
     _plot(axes, rows, "proved", "-", color=INK["proved"], label="proved bound")
@@ -109,17 +109,17 @@ def draw_complexity(axes: Axes, rows: list[dict[str, float]]) -> None:
 
 
 def _plot(axes: Axes, rows: list[dict[str, float]], key: str, style: str, **options: Any) -> None:
-    """Draw a figure of the rows over their values."""
+    """Plot the rows' `key` over their `value`."""
     axes.plot([row["value"] for row in rows], [row[key] for row in rows], style, **options)
 
 
 def _powers(axes: Axes, values: list[float]) -> None:
-    """Make the axis logarithmic and mark it at the values themselves."""
+    """Make the x-axis logarithmic, with ticks at the values themselves."""
     axes.set_xscale("log")
     axes.set_xticks(values, [f"{value:g}" for value in values])
     axes.minorticks_off()
 
 
 def save_theory(figure: Figure, path: Path) -> None:
-    """Save a figure without date or version inside, so that equal numbers give equal bytes."""
+    """Save a figure without metadata, so that equal numbers give equal bytes."""
     save_figure(figure, path, dpi=110, metadata={"Software": None})

@@ -10,7 +10,7 @@ __all__ = ["Run", "open_run", "run"]
 
 
 def __getattr__(name: str) -> Any:
-    """A public name, loaded when it is first asked for: reading a configuration needs no trainer."""
+    """Load a public name on first use, so that reading a configuration does not import the trainer."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from intnacl.runs import opened, stages

@@ -1,4 +1,4 @@
-"""Attacks on the classifiers of a run: one measurement each, which goes on where it was stopped."""
+"""Attacks on the classifiers of a run: each is one measurement, which resumes where it was stopped."""
 
 import shutil
 import time
@@ -30,7 +30,7 @@ from intnacl.runs.measurement import (
 if TYPE_CHECKING:
     from intnacl.runs.opened import Run
 
-BATCH = 512  # images of a pass through the model
+BATCH = 512  # images per pass through the model
 
 
 def attacks_at(names: Iterable[str], eps: float, images: int | None) -> tuple[Attack, ...]:
@@ -39,14 +39,14 @@ def attacks_at(names: Iterable[str], eps: float, images: int | None) -> tuple[At
 
 
 def planned_attacks(wanted: EvaluationConfig) -> list[tuple[Attack, ...]]:
-    """Return the attacks that are asked for, radius by radius; FGSM alone at all radii together."""
+    """Return the configured attacks, grouped by radius; radii with FGSM alone form one group, the last."""
     rounds = [attacks_at(names, eps, wanted.images) for eps, names in wanted.rounds]
     curve = tuple(attacks[0] for attacks in rounds if [attack.name for attack in attacks] == ["fgsm"])
     return [attacks for attacks in rounds if attacks[0] not in curve] + ([curve] if curve else [])
 
 
 def describe(dataset: str, attacks: Sequence[Attack]) -> str:
-    """Return one line for what is done."""
+    """Describe attacks in one line, for progress messages."""
     names = ", ".join(dict.fromkeys(attack.name for attack in attacks))
     radii = ", ".join(eps_text(eps) for eps in sorted({attack.eps for attack in attacks}))
     return f"{names} {dataset} at eps {radii}"
@@ -57,8 +57,8 @@ def measure_attacks(
 ) -> list[Measurement]:
     """Measure the accuracy of a classifier of the run under each attack that is not measured yet.
 
-    What attacks share is computed once for all of them. Each one's measurement is stored after every portion
-    of the images, and goes on from there after a stop.
+    Work that the attacks share is done once. Each measurement is stored after every portion of the images,
+    and a stopped one resumes from there.
     """
     attacks = list(dict.fromkeys(attacks))
     settings = {
@@ -73,8 +73,8 @@ def measure_attacks(
 
     measured = stored()
     if not all(attack in measured and measured[attack].is_complete for attack in attacks):
-        with run.measurements.alone(run.measurements.path("attack", one).stem for one in settings.values()):
-            measured = stored()  # another process may have made some
+        with run.measurements.locked(run.measurements.path("attack", one).stem for one in settings.values()):
+            measured = stored()  # another process may have completed some of them
             _attack(run, dataset, settings, measured, protocol)
     return list({digest(measured[attack].settings): measured[attack] for attack in attacks}.values())
 
@@ -86,7 +86,7 @@ def _attack(
     measured: dict[Attack, Measurement],
     protocol: ProbeProtocol | None,
 ) -> None:
-    """Complete `measured`, attack by attack; each is stored after every portion of the images."""
+    """Complete `measured`, attack by attack; store each after every portion of the images."""
     left = [attack for attack in settings if attack not in measured or not measured[attack].is_complete]
     if not left:
         return
@@ -141,7 +141,7 @@ def _attack(
             began = time.monotonic()
     if protocol in (None, run.measurements.own_protocol(dataset)):
         store_examples(run, dataset, left)
-    for folder in run.folder.measurements.glob("attack-*.begun"):  # an earlier version's
+    for folder in run.folder.measurements.glob("attack-*.begun"):  # left by an earlier version
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -154,12 +154,12 @@ def _bools(digits: str) -> Tensor:
 
 
 def most_passes(attacks: Iterable[Attack], images: int) -> int | None:
-    """Return how many images go through the classifier at most; None if that is not known in advance."""
-    total = images + min(images, 1024)  # without attack, and for zero gradients
+    """Return an upper bound on the images that pass through the classifier; None if there is none."""
+    total = images + min(images, 1024)  # clean, and to look for zero gradients
     for attack in attacks:
         if attack.passes is None:
             return None
-        total += (attack.passes + 2) * min(images, attack.images or images)  # judged twice
+        total += (attack.passes + 2) * min(images, attack.images or images)  # classified twice at the end
     return total
 
 
@@ -167,19 +167,21 @@ def most_passes(attacks: Iterable[Attack], images: int) -> int | None:
 
 
 class AttackGroup(NamedTuple):
-    """Measured attacks on one data set that belong together, and those that share their worst cases."""
+    """Measured attacks on one data set that are reported together."""
 
     attacks: list[Measurement]
-    beside: list[Measurement]
+    also_worst_case: list[Measurement]
+    """Attacks of another group on the same images at the same radius, which count for the worst case too."""
 
 
 def group_attacks(found: Iterable[Measurement], wanted: EvaluationConfig) -> list[AttackGroup]:
-    """Return measured attacks on one data set as they were asked for.
+    """Group the measured attacks on one data set.
 
-    First come those of the configuration, in its order. The others follow by radius and number of images,
-    beside those of the configuration that are alike in both; a file of an earlier version may hold several.
+    The configured attacks come first, in the configuration's order. The others are grouped by radius and
+    number of images; configured attacks that share both count for their worst case. A file of an earlier
+    version may hold several attacks, which form a group.
     """
-    keys = [(digest(a.settings()), i) for i, some in enumerate(planned_attacks(wanted)) for a in some]
+    keys = [(digest(a.settings()), i) for i, group in enumerate(planned_attacks(wanted)) for a in group]
     place = {key: place for place, (key, _) in enumerate(keys)}
     planned: dict[int, list[Measurement]] = {}
     others: dict[object, list[Measurement]] = {}
@@ -190,36 +192,36 @@ def group_attacks(found: Iterable[Measurement], wanted: EvaluationConfig) -> lis
             planned.setdefault(keys[place[first]][1], []).append(one)
         else:
             several = len(one.settings["attacks"]) > 1
-            others.setdefault(digest(one.settings) if several else _radius(one), []).append(one)
-    asked = [one for some in planned.values() for one in some]
-    return [AttackGroup(some, []) for some in planned.values()] + [
-        AttackGroup(some, [one for one in asked if _radius(one) == _radius(some[0])])
-        for some in others.values()
+            others.setdefault(digest(one.settings) if several else _eps_and_images(one), []).append(one)
+    configured = [one for group in planned.values() for one in group]
+    return [AttackGroup(group, []) for group in planned.values()] + [
+        AttackGroup(group, [one for one in configured if _eps_and_images(one) == _eps_and_images(group[0])])
+        for group in others.values()
     ]
 
 
-def _radius(one: Measurement) -> tuple[float, int]:
+def _eps_and_images(one: Measurement) -> tuple[float, int]:
     row = one.figures["attacks"][0]
     return row["eps"], row["images"]
 
 
 def group_rows(group: AttackGroup) -> list[AttackRow]:
-    """Return a group's attacks, then their worst case at each radius.
+    """Return the rows of a group's attacks, then their worst case at each radius.
 
-    Worst cases are computed from verdicts. Measurements of earlier versions have none, but worst cases of
-    their own.
+    The worst case is computed from the verdicts. Measurements of earlier versions have no verdicts, but hold
+    their worst cases.
     """
     rows = [row for one in group.attacks for row in one.figures["attacks"]]
     for one in group.attacks:
         for row in one.figures["worst_case"] if one.verdicts is None else ():
             of = [attack["name"] for attack in one.settings["attacks"] if attack["eps"] == row["eps"]]
             rows.append({**row, "of": of})
-    judged = [(one, one.verdicts) for one in (*group.beside, *group.attacks) if one.verdicts]
-    for eps in sorted({_radius(one)[0] for one in group.attacks if one.verdicts}):
-        some = [(one, verdicts) for one, verdicts in judged if _radius(one)[0] == eps]
-        images = min(_radius(one)[1] for one, _ in some)
-        clean = some[0][1]["clean"][:images]
-        marks = zip(clean, *(verdicts["attacked"][:images] for _, verdicts in some), strict=True)
+    judged = [(one, one.verdicts) for one in (*group.also_worst_case, *group.attacks) if one.verdicts]
+    for eps in sorted({_eps_and_images(one)[0] for one in group.attacks if one.verdicts}):
+        at_eps = [(one, verdicts) for one, verdicts in judged if _eps_and_images(one)[0] == eps]
+        images = min(_eps_and_images(one)[1] for one, _ in at_eps)
+        clean = at_eps[0][1]["clean"][:images]
+        marks = zip(clean, *(verdicts["attacked"][:images] for _, verdicts in at_eps), strict=True)
         right = sum(all(mark == "1" for mark in image) for image in marks)
         rows.append(
             {
@@ -231,20 +233,17 @@ def group_rows(group: AttackGroup) -> list[AttackRow]:
                 "images": images,
                 "accuracy": 100 * right / images,
                 "clean": 100 * clean.count("1") / images,
-                "of": [one.settings["attacks"][0]["name"] for one, _ in some],
+                "of": [one.settings["attacks"][0]["name"] for one, _ in at_eps],
             }
         )
     return rows
 
 
 def attack_warnings(groups: Sequence[AttackGroup]) -> list[str]:
-    """Return what is doubtful about attacks on one data set: in each group, and from group to group."""
+    """Return warnings about doubtful accuracies under attack on one data set, within and across groups."""
     rows = [[row for one in group.attacks for row in one.figures["attacks"]] for group in groups]
     found: list[str] = []
-    for group, some in zip(groups, rows, strict=True):
+    for group, group_of_rows in zip(groups, rows, strict=True):
         found += [warning for one in group.attacks for warning in one.figures["warnings"]]
-        found += accuracy_warnings(some)
+        found += accuracy_warnings(group_of_rows)
     return list(dict.fromkeys(found + accuracy_warnings([row for some in rows for row in some])))
-
-
-# ---- pictures ----------------------------------------------------------------------------------------------

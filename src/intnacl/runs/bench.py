@@ -1,7 +1,7 @@
 """Time and memory of a training step, for losses of the family.
 
-Timed are whole updates as training runs them (views, adversarial view, forward, backward, optimiser) on
-images that lie on the device.
+Whole updates are timed as training runs them (views, adversarial view, forward, backward, optimiser), with
+the images already on the device.
 """
 
 import platform
@@ -24,8 +24,8 @@ from intnacl.training.cuda_graph import record
 from intnacl.training.ranks import Ranks
 from intnacl.training.step import TrainStep
 
-WARM_UP = 3  # calls before the clock starts
-REPEATS = 3  # how often a row's steps are timed
+WARM_UP = 3  # calls that are not timed
+REPEATS = 3  # timings of each row
 EPOCHS_100 = 100 * (50_000 // 256)  # steps of the paper's training on CIFAR
 ROWS: dict[str, dict[str, Any]] = {
     "SimCLR, joint BN": {"encoder.norm": "joint"},
@@ -38,14 +38,14 @@ ROWS: dict[str, dict[str, Any]] = {
 
 
 class StepTimes(TypedDict):
-    """A row of the table: how long a step takes, and how much memory."""
+    """A row of the table: time and memory of a step."""
 
     loss: str
     ms: float
-    """The median of `repeats_ms`, each the mean of so many steps."""
+    """The median of `repeats_ms`, each of which is the mean over a number of steps."""
     repeats_ms: list[float]
     views_ms: float
-    """Of making the views alone."""
+    """Time to make the views alone."""
     memory_gib: float | None
     way: str
     precision: str
@@ -54,21 +54,21 @@ class StepTimes(TypedDict):
 
 
 def time_losses(device: torch.device, steps: int | None, only: Sequence[str], out: Path | None) -> None:
-    """Time the rows whose names hold one of the texts `only`, or all, and print their table.
+    """Time the rows whose names contain one of the texts `only`, or all rows, and print their table.
 
-    The rows are also written to `out`, after each one: none is lost where a later one fails.
+    `out` is rewritten after each row, so that no row is lost when a later one fails.
     """
     for text in only:
         if not any(text.lower() in name.lower() for name in ROWS):
-            raise InputError(f"--only {text!r} is in no row's name; there are {', '.join(map(repr, ROWS))}.")
+            raise InputError(f"--only {text!r} matches no row; the rows are {', '.join(map(repr, ROWS))}.")
     if steps is None:
-        steps = 50 if device.type == "cuda" else 1  # seconds each
+        steps = 50 if device.type == "cuda" else 1  # on a CPU, a step takes seconds
     if steps < 1:
         raise InputError(f"steps={steps} times nothing: give 1 or more.")
     if out and out.is_dir():
         raise InputError(f"--out {out} is a folder: give a JSON file.")
     if out:
-        make_folder(out.parent)  # before the minutes that the rows take, not after them
+        make_folder(out.parent)  # a path that cannot be written must fail before the rows take minutes
     print(f"{hardware(device)}, 256 pairs a step, 32x32, ResNet-18")
     rows: list[StepTimes] = []
     try:
@@ -77,11 +77,11 @@ def time_losses(device: torch.device, steps: int | None, only: Sequence[str], ou
                 continue
             print(f"timing {name} …", file=sys.stderr)
             rows.append(measure(name, device, steps=steps))
-            print(f"  {rows[-1]['ms']:.2f} ms a step", file=sys.stderr)  # should the table never come
+            print(f"  {rows[-1]['ms']:.2f} ms per step", file=sys.stderr)  # shown even if a later row fails
             if out:
                 write_json(out, {"hardware": hardware(device), "rows": rows})
     finally:
-        heads = ["loss", "ms a step", "of it views", "100 epochs, min", "memory, GiB", "way"]
+        heads = ["loss", "ms per step", "of which views", "100 epochs, min", "memory, GiB", "mode"]
         lines = []
         for row in rows:
             times = f"{row['ms']:.2f} ({min(row['repeats_ms']):.2f} to {max(row['repeats_ms']):.2f})"
@@ -135,7 +135,7 @@ def measure(name: str, device: torch.device, *, steps: int = 50) -> StepTimes:
 
 
 def hardware(device: torch.device) -> str:
-    """Name the machine and the versions that a time holds for."""
+    """Name the hardware and the versions on which a time was measured."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{platform.machine()} CPU"
     return f"{name}, torch {torch.__version__}, Python {platform.python_version()}"
 
@@ -143,7 +143,7 @@ def hardware(device: torch.device) -> str:
 def time_calls(
     call: Callable[[int], object], device: torch.device, steps: int, *, warm_up: int = WARM_UP
 ) -> float:
-    """Milliseconds a call takes, after a few that are not counted."""
+    """Return the mean milliseconds per call, after `warm_up` calls that are not timed."""
 
     def wait() -> None:
         if device.type == "cuda":

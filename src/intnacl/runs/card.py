@@ -36,11 +36,11 @@ CLASSIFIERS = (
 )
 LIMITS = (
     "Accuracy under attack holds for the radii and attacks above, against the linear probe; a larger radius "
-    "or a stronger attack leaves less. What was not measured here is not known: other domains, other sizes "
-    "of images, fairness."
+    "or a stronger attack leaves less. Nothing is known about what was not measured here: other domains, "
+    "other sizes of images, fairness."
 )
 NO_LICENSE = (
-    "No license is chosen yet: set `license` in the header, in line with the terms of the training images."
+    "No license is chosen yet: set `license` in the header, consistent with the terms of the training images."
 )
 
 
@@ -56,14 +56,14 @@ def model_card(
     """Return the card: what the encoder is, how to load it, its figures and their protocol, its training.
 
     Args:
-        config: the run's.
-        result: everything that is measured so far.
-        usage: code that loads the encoder and computes features.
-        library: the one whose model that code makes.
-        license: the Hub's name for it.
-        where: the place or condition in which that code runs.
+        config: The run's configuration.
+        result: Everything that is measured so far.
+        usage: Code that loads the encoder and computes features.
+        library: The library whose model `usage` creates.
+        license: The Hub's identifier of the license.
+        where: The place or condition in which `usage` runs.
     """
-    dataset = escape_markdown(shown(config.dataset))
+    dataset = escape_markdown(public_name(config.dataset))
     encoder, images = config.encoder.name, result["protocol"]["images"].get(config.dataset)
     count = f", {images['train']:,} images" if images else ""
     labelled = config.objective in ("supervised", "finetune") and not config.finetune.clusters
@@ -82,17 +82,17 @@ def model_card(
     return "\n\n".join(parts) + "\n"
 
 
-def shown(dataset: str) -> str:
-    """Return a data set's name without the folders above it, which are the author's own affair."""
+def public_name(dataset: str) -> str:
+    """Return a data set's name without its parent folders, which are private."""
     kind, colon, path = dataset.partition(":")
     return f"{kind}{colon}{printable(PurePath(path).name)}"
 
 
 def without_folders(result: Result) -> Result:
-    """Return a result in which one's own data sets and encoders have names without the folders above them."""
+    """Return the result with the user's own data sets and encoders named without their parent folders."""
     text = json.dumps(result)
     for name in [name for name in (*result["accuracy"], result["config"]["dataset"]) if is_at_path(name)]:
-        text = text.replace(json.dumps(name)[1:-1], json.dumps(shown(name))[1:-1])
+        text = text.replace(json.dumps(name)[1:-1], json.dumps(public_name(name))[1:-1])
 
     def strip(value: Any) -> Any:
         if isinstance(value, dict):
@@ -104,23 +104,26 @@ def without_folders(result: Result) -> Result:
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, text: int = 1) -> str:
-    """Write a table of plain texts in Markdown, its first `text` columns flush left."""
+    """Write a Markdown table of plain texts, with its first `text` columns aligned left."""
     ruler = ["---"] * text + ["---:"] * (len(heads) - text)
     lines = [map(escape_markdown, heads), ruler, *(map(escape_markdown, row) for row in rows)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def _figures(result: Result) -> str:
-    """Write the figures as tables, and what they were measured with as a list."""
+    """Write the figures as tables, and their protocol as a list."""
     if not result["accuracy"]:
         return "Not measured yet: `intnacl probe RUN`, `intnacl attack RUN`, then export again."
     heads = [f"{name}, {radius_text(result)}".removesuffix(", ") for name in attack_heads(result)]
-    knn = {one["dataset"]: one["accuracy"] for one in reversed(result["knn"])}  # the first is the run's own
-    accuracies = [[shown(name), *row, two_decimals(knn.get(name))] for name, *row in accuracy_rows(result)]
+    # Reversed, so that the first row of a data set wins: the run's own kNN.
+    knn = {one["dataset"]: one["accuracy"] for one in reversed(result["knn"])}
+    accuracies = [
+        [public_name(name), *row, two_decimals(knn.get(name))] for name, *row in accuracy_rows(result)
+    ]
     parts = [table(["data set (accuracy, %)", "clean", *heads, "kNN, clean"], accuracies)]
     attacks = [
         [
-            shown(dataset),
+            public_name(dataset),
             PROTOCOL_NAMES[protocol],
             ATTACK_NAMES.get(row["name"], row["name"]),
             eps_text(row["eps"]),
@@ -136,7 +139,7 @@ def _figures(result: Result) -> str:
         heads = ["data set", "classifier", "attack", "eps", "images", "accuracy, %", "clean, same images"]
         parts.append(table(heads, attacks, text=3))
     others = [
-        [shown(row["dataset"]), PROTOCOL_NAMES[row["protocol"]], two_decimals(row["clean"])]
+        [public_name(row["dataset"]), PROTOCOL_NAMES[row["protocol"]], two_decimals(row["clean"])]
         for row in result["probes"]
         if row["protocol"] != own_protocol(result, row["dataset"])
     ]
@@ -144,7 +147,7 @@ def _figures(result: Result) -> str:
         parts.append(table(["data set", "another classifier", "clean, %"], others, text=2))
     corrupted = [
         [
-            shown(row["dataset"]),
+            public_name(row["dataset"]),
             PROTOCOL_NAMES[row["protocol"]],
             f"{row['images']:,}",
             f"{len(row['by_corruption'])} of {len(CORRUPTIONS)}",
@@ -166,7 +169,7 @@ def _figures(result: Result) -> str:
 
 
 def _protocol(result: Result) -> list[str]:
-    """Return a line each for the probe, the attacks, and where it was measured."""
+    """Return one line each about the probe, the attacks, and the place and date of the measurements."""
     protocol = result["protocol"]
     probe, versions, hardware = protocol["probe"], protocol["versions"], protocol["hardware"]
     solver = f"Adam, {probe['epochs']} epochs of batches of {probe['batch_size']} at rate {probe['lr']:g}"
@@ -189,7 +192,7 @@ def _protocol(result: Result) -> list[str]:
             if (steps or 0) > 1
         ]
         lines.append(
-            "- Attacks: ℓ∞ ball, pixels in [0, 1], judged in float32 without TF32; those of many steps "
+            "- Attacks: ℓ∞ ball, pixels in [0, 1], scored in float32 without TF32; attacks of many steps "
             f"search in TF32 on a GPU.{''.join(schedules)}"
         )
     place = f"{hardware.get('gpu', hardware['cpu'])}, {protocol['date']}"
@@ -201,7 +204,7 @@ def _protocol(result: Result) -> list[str]:
 
 
 def _training(config: RunConfig) -> str:
-    """Write a table of the settings that a reader asks for first."""
+    """Write a table of the main settings of training."""
     train, loss = config.train, config.loss
     settings = {"loss": "cross-entropy"}
     if config.objective == "distill":
@@ -240,7 +243,7 @@ def _training(config: RunConfig) -> str:
 
 
 def _header(config: RunConfig, result: Result, library: str, license: str) -> dict[str, Any]:
-    """Return what the Hub reads; a data set of one's own has no page there, and its path stays private."""
+    """Return the header that the Hub reads; a user's own data set is left out, and its path stays private."""
     encoder, dataset = config.encoder.name.removeprefix("timm:"), config.dataset
     tags = [config.objective, "adversarial-robustness", "intnacl", loss_name(config), encoder]
     header: dict[str, Any] = {
@@ -257,7 +260,7 @@ def _header(config: RunConfig, result: Result, library: str, license: str) -> di
             "task": {"type": "image-classification", "name": TASKS[own_protocol(result, name)]},
             "dataset": {
                 "type": ON_HUB.get(name, name.partition(":")[0]),
-                "name": shown(name),
+                "name": public_name(name),
                 "split": split,
             },
             "metrics": _metrics(result, name),

@@ -1,4 +1,4 @@
-"""The commands that measure a trained run, without their flags: measure, print, draw, update the result."""
+"""The bodies of the commands that measure a trained run: measure, print, draw, update the result."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -51,14 +51,14 @@ from intnacl.runs.result import best_rows
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-OF_ADAM = {"probe.epochs", "probe.batch_size", "probe.lr"}
+ADAM_SETTINGS = {"probe.epochs", "probe.batch_size", "probe.lr"}
 PROBES = ("run", "slf", "quick", "clae", "hcl", "alf")
-OF_ALF = ("epochs", "batch_size", "lr")
+ALF_SETTINGS = ("epochs", "batch_size", "lr")
 STALE = (
-    "result.json stays as it was: not all that the run asks for is measured on these images. The run's own "
-    "`intnacl run` does that."
+    "result.json was not updated: some measurements that the run is configured for are missing on these "
+    "images. The `intnacl run` command that made the run adds them."
 )
-# Radii where none is named: on the paper's data from its own, on one's own images around the usual 8/255.
+# Default radii: from the paper's upwards on named data sets, around the usual 8/255 on the user's own images.
 EPS_CURVE = (0.002, 0.004, 0.008, 0.016, 8 / 255, 0.032)
 OWN_CURVE = tuple(n / 255 for n in (1, 2, 4, 8, 16))
 
@@ -72,27 +72,27 @@ def probe_command(
     root: Path | None = None,
     out: Path | None = None,
 ) -> list[Measurement]:
-    """Probe a run's encoder on data sets, the run's own by default, with settings of the probe changed."""
+    """Probe a run's encoder on data sets, by default the run's own, with changed settings of the probe."""
     check_choice("protocol", protocol, PROBES)
     part = "alf." if protocol == "alf" else "probe."
-    if protocol == "alf":  # whose flags are those of the other probes
+    if protocol == "alf":  # its flags are those of the other probes, its settings are not
         changes = {
-            key.replace("probe.", "alf.") if key[6:] in OF_ALF else key: value
+            key.replace("probe.", "alf.") if key[6:] in ALF_SETTINGS else key: value
             for key, value in changes.items()
         }
     for key in changes:
         check_choice("setting of the probe", key, (name for name in SETTINGS if name.startswith(part)))
     run = _open_to_measure(path, out, device, root)
-    parts = [_probe(run, name, protocol, changes) for name in run.named(datasets)]
-    print_probes(parts)
-    curves = {p.dataset: p.figures["curve"] for p in parts if "curve" in p.figures}
+    measured = [_probe(run, name, protocol, changes) for name in run.named(datasets)]
+    print_probes(measured)
+    curves = {one.dataset: one.figures["curve"] for one in measured if "curve" in one.figures}
     if curves:
         name = "-".join(
             ["probe", *([] if protocol in ("run", "slf") else [protocol]), *map(file_name, curves)]
         )
         _save(draw_probe(curves), run.folder / f"{name}.png")
     _finish(run)
-    return parts
+    return measured
 
 
 def knn_command(
@@ -104,18 +104,18 @@ def knn_command(
     root: Path | None = None,
     out: Path | None = None,
 ) -> list[Measurement]:
-    """kNN accuracy of a run's encoder on data sets, the run's own by default."""
+    """Measure the kNN accuracy of a run's encoder on data sets, by default the run's own."""
     check_choice("weights", weights, WEIGHTS)
     run = _open_to_measure(path, out, device, root)
-    parts = []
+    measured = []
     for name in run.named(datasets):
         _announce(f"knn {name}")
-        parts.append(measure_knn(run, name, k, weights))
-    rows = [[p.dataset, str(p.figures["k"]), two_decimals(p.figures["accuracy"])] for p in parts]
+        measured.append(measure_knn(run, name, k, weights))
+    rows = [[one.dataset, str(one.figures["k"]), two_decimals(one.figures["accuracy"])] for one in measured]
     votes = "weighted" if weights == "exp" else "unweighted"
     print_table(f"{votes} kNN on frozen features, percent", ["data set", "k", "accuracy"], rows)
     _finish(run)
-    return parts
+    return measured
 
 
 def attack_command(
@@ -129,13 +129,13 @@ def attack_command(
     protocol: str | None = None,
     out: Path | None = None,
 ) -> None:
-    """Attack the classifiers of a run; those that are not there yet are fitted first."""
+    """Attack the classifiers of a run; fit those first that have not been fitted."""
     trained_by = checked_protocol(protocol)
-    radii = tuple(sorted(set(eps or _usual_radii(path))))
+    radii = tuple(sorted(set(eps or _default_radii(path))))
     wanted = EvaluationConfig(eps=radii, attacks=tuple(attacks), images=images)
     planned = planned_attacks(wanted)
     if not attacks:
-        raise InputError("no attack was named: take some of fgsm, pgd, pgd_tuned, autoattack.")
+        raise InputError("no attack was named: give some of fgsm, pgd, pgd_tuned, autoattack.")
     run = _open_to_measure(path, out, device, root)
     for name in run.named(datasets):
         measured = []
@@ -145,7 +145,7 @@ def attack_command(
         groups = group_attacks(measured, wanted)
         print_attacks(name, [row for group in groups for row in group_rows(group)])
         print_warnings(attack_warnings(groups))
-        rows = best_rows(Overview(run).result(), name, protocol)  # of everything that was measured so far
+        rows = best_rows(Overview(run).result(), name, protocol)  # of everything measured so far
         own = protocol in (None, run.measurements.own_protocol(name))
         _save(
             draw_robustness(rows), run.folder.picture("robustness" if own else f"robustness-{protocol}", name)
@@ -165,13 +165,13 @@ def corruptions_command(
     root: Path | None = None,
     out: Path | None = None,
 ) -> None:
-    """Measure classifiers of a run on corrupted images; those that are not there yet are fitted first."""
+    """Measure classifiers of a run on corrupted images; fit those first that have not been fitted."""
     trained_by = checked_protocol(protocol)
     for corruption in names:
         check_choice("corruption", corruption, CORRUPTIONS)
     chosen = names or tuple(CORRUPTIONS)
     if "frost" in chosen:
-        frost_photographs()  # raises at once where they are missing
+        frost_photographs()  # raises before any work if they are missing
     run = _open_to_measure(path, out, device, root)
     for name in run.named(datasets):
         for corruption in dict.fromkeys(chosen):
@@ -182,14 +182,14 @@ def corruptions_command(
 
 
 def checked_protocol(protocol: str | None) -> ProbeProtocol | None:
-    """Return the protocol of a classifier that a user names."""
+    """Return the protocol that a user names, or raise if there is none of that name."""
     if protocol is not None:
         check_choice("protocol", protocol, PROTOCOLS)
     return cast("ProbeProtocol | None", protocol)
 
 
-def _usual_radii(path: Path) -> Sequence[float]:
-    """Return the radii for a run that is attacked without any being named."""
+def _default_radii(path: Path) -> Sequence[float]:
+    """Return the radii at which a run is attacked if none are given."""
     folder = RunFolder(located(path))
     own = folder.config.exists() and is_at_path(folder.read_config().dataset)
     return OWN_CURVE if own else EPS_CURVE
@@ -205,7 +205,7 @@ def embed_command(
     html: bool = False,
     most: int = MOST,
 ) -> None:
-    """Write the features of a split, by default of the run's own training images, and draw neighbours.
+    """Write the features of a split of a data set, by default the run's own, and draw nearest neighbours.
 
     With `html`, also write a page of at most `most` images laid out by their features.
     """
@@ -233,21 +233,19 @@ def embed_command(
             show(f"written: {page}")
         if features.broken:
             listed = ", ".join(f"{image} ({reason})" for image, reason in features.broken.items())
-            text = (
-                f"{len(features.broken)} damaged images have the features of others of their class: {listed}"
-            )
+            text = f"{len(features.broken)} damaged images were replaced by others of their class: {listed}"
             print_warnings([text])
 
 
 def _open_to_measure(path: Path, out: Path | None, device: str, root: Path | None) -> Run:
-    """Open a run, or a copy of it in `out`, where measurements can be written."""
+    """Open a run, or a copy of it in `out`, to which measurements can be written."""
     run = open_run(path, out=out, device=device, root=root)
     run.folder.check_writable()
     return run
 
 
 def _finish(run: Run) -> None:
-    """Bring the result and its page up to date, and say what they leave out."""
+    """Update the result and its page, and warn about what they leave out."""
     found = write_result_and_page(run)
     print_warnings(found.left_out_warnings())
     if not found.is_whole and run.folder.result.exists():
@@ -255,7 +253,7 @@ def _finish(run: Run) -> None:
 
 
 def _announce(stage: str) -> None:
-    """Say what is about to be done: on a CPU it may take hours."""
+    """Print the stage that is about to begin: on a CPU it may take hours."""
     show(f"{stage} …")
 
 
@@ -263,23 +261,25 @@ def _probe(run: Run, name: str, protocol: str, changes: Mapping[str, object]) ->
     _announce(f"probe {name}")
     if protocol == "hcl":
         if other := sorted(changes.keys() - {"probe.epochs"}):
-            raise InputError(f"{other[0]} is fixed by --protocol hcl, all but its --epochs: leave it out.")
+            raise InputError(
+                f"{other[0]} is fixed by --protocol hcl, in which only --epochs can be changed: leave it out."
+            )
         epochs = changes.get("probe.epochs")
         return measure_hcl_probe(run, name, epochs if epochs is None else typed(epochs, int, "probe.epochs"))
     if protocol == "alf":
         return measure_alf(run, name, override(run.config, changes).alf)
     if protocol == "run" and not changes:
-        return measure_probe(run, name)  # of a fine-tuned encoder, the layer that it was trained with
+        return measure_probe(run, name)  # a fine-tuned encoder is measured with the layer trained with it
     config = run.config.probe
     if protocol == "quick":
         config = replace(config, solver="lbfgs")
     if protocol == "clae":
         config = ProbeConfig(epochs=config.epochs, seed=config.seed)
     config = override(replace(run.config, probe=config), changes).probe
-    if config.solver == "lbfgs" and (given := sorted(changes.keys() & OF_ADAM)):
+    if config.solver == "lbfgs" and (given := sorted(changes.keys() & ADAM_SETTINGS)):
         raise InputError(
-            f"{given[0]}={changes[given[0]]} is Adam's, and this probe takes L-BFGS: leave it out, or take "
-            "--set probe.solver=adam or another --protocol (clae, hcl)."
+            f"{given[0]}={changes[given[0]]} is a setting of Adam, but this probe uses L-BFGS: leave it out, "
+            "or choose --set probe.solver=adam or another --protocol (clae, hcl)."
         )
     return measure_probe(run, name, config)
 

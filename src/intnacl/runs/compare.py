@@ -42,13 +42,13 @@ class Comparison(TypedDict):
     split: MeasuredSplit
     seeds: list[int]
     attacked: str
-    """ " on 40 images" where attacks are on fewer than all test images, else empty."""
+    """ " on 40 images" if fewer than all test images were attacked, else empty."""
     losses: dict[str, dict[str, Spread]]
     """Loss -> accuracies in percent."""
     clean_of_attacked: dict[str, Spread]
-    """Loss -> clean accuracy on the images that were attacked, where curves over eps begin."""
+    """Loss -> clean accuracy on the attacked images, at which curves over eps begin."""
     difference: dict[str, Spread] | None
-    """The second loss minus the first, seed by seed, where there are two."""
+    """The second loss minus the first, seed by seed, if there are two losses."""
     warnings: list[str]
     time_s: dict[str, Spread]
     protocol: dict[str, Any]
@@ -57,16 +57,17 @@ class Comparison(TypedDict):
 def compare(
     configs: Mapping[str, RunConfig], seeds: Sequence[int], folder: Path, here: Ranks, stop: Stop, say: Say
 ) -> str | None:
-    """Run every configuration with every seed in a folder of its own below `folder`; return why it stopped.
+    """Run every configuration with every seed in its own folder below `folder`; return the reason of a stop.
 
-    Many ranks first train all of them: the main one measures alone, and the others cannot wait that long.
+    With several ranks, all runs are trained first: only the main rank measures, and the other ranks would
+    time out waiting for it.
     """
     runs = [
-        (label, _taught(replace(config, seed=seed), folder))
+        (label, _with_teacher_of_seed(replace(config, seed=seed), folder))
         for seed in seeds
         for label, config in configs.items()
     ]
-    images = RunImages(runs[0][1])  # they are the same for all
+    images = RunImages(runs[0][1])  # the same for all runs
     for label, config in runs if here.world > 1 else ():
         if here.main:
             say(f"{label}, seed {config.seed}")
@@ -84,12 +85,12 @@ def compare(
 
 
 def with_teacher(config: RunConfig) -> dict[str, RunConfig]:
-    """Return a distilling run that names no teacher beside that of its teacher, by their labels."""
+    """Return the configurations of a distillation that names no teacher and of its teacher, by label."""
     return {TEACHER: teacher_of(config), "student": config}
 
 
-def _taught(config: RunConfig, folder: Path) -> RunConfig:
-    """Return the configuration with the teacher of its seed, where it names none."""
+def _with_teacher_of_seed(config: RunConfig, folder: Path) -> RunConfig:
+    """Return the configuration, with the teacher of its seed if it is a distillation that names none."""
     if config.objective != "distill" or config.distill.teacher is not None:
         return config
     teacher = str(run_folder(folder, TEACHER, config.seed).path.absolute())
@@ -131,19 +132,21 @@ def write_comparison(folder: Path, labels: Sequence[str], seeds: Sequence[int]) 
 
 
 def _braces(items: Sequence[object]) -> str:
-    """Write several items as a shell expands them; braces around a single one it would take literally."""
+    """Write items as a shell's brace expansion; a single item, which it would not expand, without braces."""
     text = ",".join(map(str, items))
     return f"{{{text}}}" if len(items) > 1 else text
 
 
 def summarize(folder: Path, labels: Sequence[str], seeds: Sequence[int]) -> Comparison:
-    """Return the accuracies of finished runs by loss, attack and eps, and the protocol, which they share."""
+    """Return the accuracies of finished runs by loss, attack and eps, and their common protocol."""
     results: dict[str, list[Result]] = {
         label: [json.loads(run_folder(folder, label, seed).result.read_bytes()) for seed in seeds]
         for label in labels
     }
     first = results[labels[0]][0]
-    accuracies = {label: [asked_accuracies(result) for result in found] for label, found in results.items()}
+    accuracies = {
+        label: [configured_accuracies(result) for result in found] for label, found in results.items()
+    }
     difference = None
     if len(labels) == 2:
         one, two = accuracies.values()
@@ -171,10 +174,10 @@ def summarize(folder: Path, labels: Sequence[str], seeds: Sequence[int]) -> Comp
     }
 
 
-def asked_accuracies(result: Result) -> tuple[dict[str, float], float]:
-    """Return the accuracies that a run's configuration asks for on its own data set, by their key.
+def configured_accuracies(result: Result) -> tuple[dict[str, float], float]:
+    """Return the accuracies that a run is configured to measure on its own data set, by their key.
 
-    Beside them, the clean accuracy on the attacked images, which may be fewer than all.
+    The second value is the clean accuracy on the attacked images, which may be fewer than all.
     """
     config = from_dict(result["config"])
     name, wanted = config.dataset, config.evaluation
@@ -193,7 +196,7 @@ def asked_accuracies(result: Result) -> tuple[dict[str, float], float]:
 
 
 def accuracy_panels(summary: Comparison) -> dict[str, dict[str, Curve]]:
-    """Return attack -> loss -> accuracy over eps; without attacks, the clean accuracies alone."""
+    """Return attack -> loss -> accuracy over eps; only the clean accuracies if there are no attacks."""
     keys = [key for key in next(iter(summary["losses"].values())) if key != "clean"]
     attacks = list(dict.fromkeys(_attack_and_eps(key, summary)[0] for key in keys))
     worst = ATTACK_NAMES["worst_case"]
@@ -211,9 +214,9 @@ def accuracy_panels(summary: Comparison) -> dict[str, dict[str, Curve]]:
 
 
 def _attack_and_eps(key: str, summary: Comparison) -> tuple[str, float]:
-    """Take the key of an accuracy under attack apart: the attack's name for people, and eps.
+    """Split the key of an accuracy under attack into the attack's display name and eps.
 
-    The key has four digits of it, the protocol has all.
+    The key holds four digits of eps, the protocol all of them.
     """
     attack, text = key.split()
     whole = (settings["eps"] for settings in summary["protocol"]["attacks"])
@@ -222,7 +225,7 @@ def _attack_and_eps(key: str, summary: Comparison) -> tuple[str, float]:
 
 
 def mean_and_deviation(values: Sequence[float]) -> tuple[float, float | None]:
-    """Return the mean over seeds and the deviation (n − 1), None for one seed."""
+    """Return the mean over seeds and the standard deviation (n − 1), which is None for one seed."""
     return fmean(values), stdev(values) if len(values) > 1 else None
 
 

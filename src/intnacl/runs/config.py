@@ -26,7 +26,7 @@ from intnacl.training.distill import DistillConfig
 from intnacl.training.finetune import FinetuneConfig
 from intnacl.training.settings import TrainConfig
 
-VERSION = 2  # of config.json: raised when recipes change their defaults; files of before 2 name none
+VERSION = 2  # of config.json: raised when a recipe's defaults change; files older than version 2 name none
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,30 +38,30 @@ class EvaluationConfig(Settings):
     transfer: tuple[str, ...] = ()
     """More data sets to probe and attack."""
     eps: tuple[float, ...] = (0.002,)
-    """Attack radii in pixels of [0, 1]; the first is the one of `accuracy` in result.json."""
+    """Attack radii for pixels in [0, 1]; `accuracy` in result.json is at the first."""
     attacks: tuple[str, ...] = ("fgsm", "pgd")
-    """fgsm, pgd (the paper's), pgd_tuned, autoattack. `accuracy` in result.json has the PGD among them, the
-    paper's where both are."""
+    """fgsm, pgd (the paper's), pgd_tuned, autoattack. `accuracy` in result.json reports FGSM and one PGD: the
+    paper's if it is listed, else the tuned one."""
     fgsm_eps: tuple[float, ...] = ()
     """More radii for FGSM alone, which is cheap."""
     pgd_tuned_eps: tuple[float, ...] = ()
-    """More radii for tuned PGD alone: a curve beside AutoAttack at the first."""
+    """More radii for tuned PGD alone, for example a curve beside AutoAttack at the first radius."""
     images: int | None = None
     """Attack only this many test images; None: all."""
     knn_k: int | None = setting(None, must(lambda v: v >= 1, "1 or more"))
     """Neighbours of the kNN accuracy; None: 200, or the images per class if fewer."""
     knn_weights: str = setting("exp", one_of(*WEIGHTS))
-    """Votes of the neighbours: "exp", by exp(cosine / 0.1); "uniform": all the same."""
+    """Votes of the neighbours: "exp" weights them by exp(cosine / 0.1), "uniform" equally."""
 
     @property
     def pgd(self) -> str:
-        """The attack whose figure is the PGD of `accuracy` in result.json."""
+        """The attack that `accuracy` in result.json reports as PGD."""
         tuned = "pgd_tuned" in self.attacks and "pgd" not in self.attacks
         return "pgd_tuned" if tuned else "pgd"
 
     @property
     def rounds(self) -> tuple[tuple[float, tuple[str, ...]], ...]:
-        """Every radius with the attacks there."""
+        """Every radius with its attacks."""
         radii = dict.fromkeys(self.eps)
         curves = [
             (eps, (name,))
@@ -77,7 +77,7 @@ class RunConfig(Settings):
     """Everything a run depends on."""
 
     recipe: str = setting("custom", free=True)
-    """The name of the recipe as long as views, encoder and optimiser are its own, else "custom"."""
+    """Name of the recipe if views, encoder and optimiser are those of the recipe, else "custom"."""
     objective: str = setting("contrastive", one_of("contrastive", "supervised", "distill", "finetune"))
     """contrastive, supervised, distill or finetune: see `distill` and `finetune`."""
     dataset: str = setting("digits", flag=True)
@@ -87,14 +87,14 @@ class RunConfig(Settings):
     size: int | None = setting(None, flag=True)
     """Side length to which images of `folder:`, `parquet:` and `webdataset:` are resized; None: 32."""
     stream: str = setting("auto", one_of("auto", "always", "never"), flag=True)
-    """always: decode images while the run trains, and crop their original pixels; never: decode all to one
-    size before it, and keep them on the device; auto: never, where they take at most half of the device's
-    free memory."""
+    """always: decode images during training, and crop from their original pixels; never: decode all images to
+    one size before training, and keep them on the device; auto: never if they fit into half of the device's
+    free memory, else always."""
     max_broken: float = setting(0.01, must(lambda v: 0 <= v <= 1, "a share in [0, 1]"), free=True)
-    """Share of streamed images that may be damaged, and are replaced; more of them end the run."""
+    """Largest share of damaged images when streaming: so many are replaced by others, more end the run."""
     holdout: int = setting(0, must(lambda v: v >= 0, "0 or more"), flag=True)
-    """Training images of each data set that are held out, the same share of every class. Nothing is trained
-    on them, and they are measured on in place of the test images. 0: measure on the test images."""
+    """Training images of each data set to hold out, the same share of every class. Nothing is trained on
+    them, and everything is measured on them instead of the test images. 0: measure on the test images."""
     seed: int = setting(0, check_seed, flag=True)
     """Random seed for weights, batches and views."""
     loss: LossConfig = field(default_factory=LossConfig)
@@ -119,16 +119,17 @@ def _dotted(owner: type, prefix: str = "") -> Iterator[tuple[str, Field[Any]]]:
 
 SETTINGS: Mapping[str, Field[Any]] = dict(_dotted(RunConfig))  # by dotted name; docs/settings.md lists them
 FREE = frozenset(key for key, one in SETTINGS.items() if one.metadata.get("free"))
-FLAGS = {key: one.name for key, one in SETTINGS.items() if one.metadata.get("flag")}  # their names as flags
+FLAGS = {key: one.name for key, one in SETTINGS.items() if one.metadata.get("flag")}  # setting -> flag
 
 
 def loss_name(config: RunConfig) -> str:
-    """Return the preset with these settings, else the loss's numerator and negatives; or the objective."""
+    """Return the name of a contrastive run's preset, else its numerator and negatives; or the objective."""
     if config.objective == "finetune" and config.finetune.clusters:
         return f"finetune-{config.finetune.clusters}clusters"
     if config.objective != "contrastive":
         return config.objective
-    loss = config.loss if config.loss.weight == "one" else replace(config.loss, weight="loss")  # both are ŵ
+    # "loss" and "relative" are both the paper's ŵ.
+    loss = config.loss if config.loss.weight == "one" else replace(config.loss, weight="loss")
     for name, row in PRESETS.items():
         if replace(LossConfig(**row), temperature=loss.temperature) == loss:
             return name
@@ -142,7 +143,7 @@ def to_dict(config: RunConfig) -> dict[str, Any]:
 
 
 def from_dict(values: Mapping[str, Any]) -> RunConfig:
-    """Return the configuration that `to_dict` wrote, also that of an earlier version.
+    """Return the configuration that `to_dict` wrote, in this or an earlier version.
 
     Before `train.decay_vectors` existed, weight decay acted on vectors too.
     """
@@ -152,21 +153,21 @@ def from_dict(values: Mapping[str, Any]) -> RunConfig:
 
 
 def changed_settings(old: RunConfig, new: RunConfig) -> dict[str, tuple[Any, Any]]:
-    """Return the settings that make two runs different, by dotted name, with the values of both."""
+    """Return the settings in which two runs differ: dotted name -> both values."""
     a, b = (
         flat
         | {"dataset": absolute_name(flat["dataset"])}
         | {"evaluation.transfer": [absolute_name(name) for name in flat["evaluation.transfer"]]}
         for flat in (dict(flatten(to_dict(config))) for config in (old, new))
     )  # earlier versions stored relative paths
-    same = set(FREE)
+    ignored = set(FREE)
     if "auto" in (a["stream"], b["stream"]) or not is_at_path(a["dataset"]):
-        same.add("stream")  # not decided yet, or without consequence
-    return {key: (a[key], b[key]) for key in sorted(a.keys() - same) if a[key] != b[key]}
+        ignored.add("stream")  # not decided yet, or without effect
+    return {key: (a[key], b[key]) for key in sorted(a.keys() - ignored) if a[key] != b[key]}
 
 
 def differences(old: RunConfig, new: RunConfig) -> list[str]:
-    """List the settings that make two runs different, as lines `key: old -> new`."""
+    """List the settings in which two runs differ, as lines `key: old -> new`."""
     return [f"{key}: {a!r} -> {b!r}" for key, (a, b) in changed_settings(old, new).items()]
 
 
@@ -180,18 +181,16 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
 
 
 def override(config: RunConfig, changes: Mapping[str, Any]) -> RunConfig:
-    """Return the configuration with dotted keys changed; each part is built, and so checked, once."""
+    """Return the configuration with dotted keys changed; each part is built once, which checks it."""
     parts: dict[str, dict[str, Any]] = {}
     for key, value in changes.items():
-        if value == {} and any(
-            name.startswith(f"{key}.") for name in SETTINGS
-        ):  # a part of which nothing is said
+        if value == {} and any(name.startswith(f"{key}.") for name in SETTINGS):  # an empty part
             continue
         if key == "augment" and isinstance(value, str):  # a named augmentation
             check_choice("augment", value, AUGMENTATIONS)
             config = replace(config, augment=AUGMENTATIONS[value])
             continue
-        if key == "train.tensorboard":  # of version 0.1.0, before there were several trackers
+        if key == "train.tensorboard":  # from version 0.1.0, which had one tracker
             if typed(value, bool, key):
                 parts.setdefault("train", {}).setdefault("trackers", ("tensorboard",))
             continue
@@ -204,7 +203,7 @@ def override(config: RunConfig, changes: Mapping[str, Any]) -> RunConfig:
 
 
 def _check_setting(key: str) -> None:
-    """Raise unless `key` is a setting; suggest all settings that a key without its part may mean, as lr."""
+    """Raise unless `key` is a setting; for a key without its part, such as lr, suggest all candidates."""
     if key in SETTINGS:
         return
     last = {name: name.rpartition(".")[2] for name in SETTINGS}
@@ -216,7 +215,7 @@ def _check_setting(key: str) -> None:
 
 
 def typed(value: Any, wanted: Any, key: str) -> Any:
-    """Convert a value from a file, or text from the command line, to the field's type `wanted`."""
+    """Convert a value of a file, or a text of the command line, to the field's type `wanted`."""
     if NoneType in get_args(wanted):
         if value is None or (isinstance(value, str) and value.lower() == "none"):
             return None
@@ -243,7 +242,7 @@ def typed(value: Any, wanted: Any, key: str) -> Any:
 
 
 def _scalar(value: Any, kind: Any) -> Any:
-    """Convert one value to bool, int, float, str, or bool | str; raise an error that `typed` words."""
+    """Convert one value to bool, int, float, str, or bool | str; raise ValueError or TypeError otherwise."""
     if kind == bool | str:
         kind = str if isinstance(value, str) and value.lower() not in ("true", "false") else bool
     if kind is bool:
@@ -259,16 +258,16 @@ def _scalar(value: Any, kind: Any) -> Any:
 
 
 def number(text: str) -> float:
-    """Read a number such as 0.002, 1e-3, or 8/255, as radii of attacks are often given."""
-    above, slash, below = text.partition("/")
+    """Read a number such as 0.002, 1e-3, or the fraction 8/255, in which radii of attacks are often given."""
+    numerator, slash, denominator = text.partition("/")
     try:
-        return float(above) / float(below) if slash else float(text)
+        return float(numerator) / float(denominator) if slash else float(text)
     except (ValueError, ZeroDivisionError):
         raise ValueError(f"{text!r} is not a number such as 0.002, 1e-3 or 8/255.") from None
 
 
 def unused(config: RunConfig) -> dict[str, str]:
-    """Return the settings of loss and views that a run does not use: name -> settings that would use it."""
+    """Return the settings that a run does not use: name -> the settings that would use it."""
     loss_settings = [key for key in SETTINGS if key.startswith("loss.")]
     adversary = [key for key in SETTINGS if key.startswith("adversary.")]
     elsewhere = {

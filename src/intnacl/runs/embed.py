@@ -1,9 +1,9 @@
 """Features of images as a file for other programs, computed and stored piece by piece.
 
-Pieces lie in a folder FILE.pieces until the file is written. They are what a stopped command goes on from,
-and no more than one is in memory at a time.
+Pieces lie in a folder FILE.pieces until the file is written. A stopped command resumes from them, and only
+one is in memory at a time.
 
-Shapes: N images, n of one piece, F features.
+Shapes: N images, n images of one piece, F features.
 """
 
 import json
@@ -27,7 +27,7 @@ from intnacl.errors import InputError, missing_extra
 from intnacl.evaluation.features import extract
 from intnacl.evaluation.precision import exact_float32
 from intnacl.files import disk_errors, lock, make_folder, new_file, read_json, write_json
-from intnacl.runs.folder import MOMENT_S
+from intnacl.runs.folder import LOCK_PATIENCE_S
 from intnacl.runs.opened import FEATURE_BATCH, Run
 
 PIECE = 2**14  # images whose features are in memory at a time
@@ -37,7 +37,7 @@ SUFFIXES = (".npz", ".parquet")
 def check_output(path: Path) -> None:
     """Raise unless features can be written to a file of this name."""
     if path.suffix not in SUFFIXES:
-        raise InputError(f"out={str(path)!r} is no archive of arrays: end its name in .npz or .parquet.")
+        raise InputError(f"out={str(path)!r} is not a file of features: end its name in .npz or .parquet.")
     if path.suffix == ".parquet":
         try:
             import pyarrow  # noqa: F401
@@ -46,12 +46,12 @@ def check_output(path: Path) -> None:
 
 
 class Features:
-    """The features of a data set as stored pieces; iterating reads one after the other, (n, F) float32."""
+    """The features of a data set in stored pieces; iterating reads piece after piece, (n, F) float32."""
 
     def __init__(self, folder: Path, count: int, rows: int) -> None:
         self.folder, self.count, self.rows = folder, count, rows
         self.broken: dict[str, str] = {}
-        """Damaged images, in whose rows are the features of others: name -> reason."""
+        """Damaged images, whose rows hold the features of replacements: name -> reason."""
 
     def __iter__(self) -> Iterator[Tensor]:
         for start in range(0, self.count, self.rows):
@@ -69,10 +69,10 @@ class Features:
 
 @contextmanager
 def features_in_pieces(run: Run, images: Dataset, path: Path) -> Iterator[Features]:
-    """Compute the features that are to be written to `path`, except for what was stored before a stop.
+    """Compute the features that are to be written to `path`, except the pieces stored before a stop.
 
-    The pieces are removed when the block succeeds. Where it fails, they are kept, and the same call goes on
-    from them, unless encoder, images or decoder are others by then.
+    The pieces are removed when the block succeeds. If it fails, they are kept, and the same call resumes from
+    them, unless encoder, images or decoder have changed.
     """
     pieces = Features(path.with_name(f"{path.name}.pieces"), len(images), PIECE)
     begun = {
@@ -82,7 +82,7 @@ def features_in_pieces(run: Run, images: Dataset, path: Path) -> Iterator[Featur
         "rows": PIECE,
     }
     make_folder(pieces.folder)
-    with lock(pieces.folder / "lock", timeout=MOMENT_S) as state:
+    with lock(pieces.folder / "lock", timeout=LOCK_PATIENCE_S) as state:
         if state == "busy":
             raise InputError(f"another process is writing {path}: wait until it ends, or take another --out.")
         if read_json(pieces.folder / "begun.json", dict[str, Any]) != begun:
@@ -106,9 +106,9 @@ def features_in_pieces(run: Run, images: Dataset, path: Path) -> Iterator[Featur
 
 
 def write_features(features: Features, images: Dataset, path: Path) -> None:
-    """Write `features` and, where there are any, `names`, `labels` and `classes`, as numpy reads them.
+    """Write `features` and, if the images have them, `names`, `labels` and `classes`, as numpy arrays.
 
-    A parquet file has the columns `features`, `name`, `label` and `class`. Either is written piece by piece.
+    A parquet file has the columns `features`, `name`, `label` and `class`. Both are written piece by piece.
     """
     with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -118,7 +118,7 @@ def write_features(features: Features, images: Dataset, path: Path) -> None:
 
 
 def _write_npz(features: Features, images: Dataset, handle: IO[bytes]) -> None:
-    """Write what `np.savez` would write, which needs all of an array in memory."""
+    """Write the file that `np.savez` would write, without having whole arrays in memory."""
 
     def write(name: str, shape: tuple[int, ...], parts: Iterator[npt.NDArray[Any]]) -> None:
         first = next(parts)

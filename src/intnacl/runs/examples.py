@@ -1,4 +1,4 @@
-"""Attacked images of a run, stored when they are measured, for its page and for pictures."""
+"""Attacked images of a run, stored when attacks are measured, for the run's page and for pictures."""
 
 import json
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from intnacl.runs.images import pair
 if TYPE_CHECKING:
     from intnacl.runs.opened import Run
 
-SHOWN = 8  # images of the grid
+SHOWN = 8  # images in the grid
 STRENGTH = ("fgsm", "pgd", "pgd_tuned")  # gradient attacks, the strongest last
 
 
@@ -28,7 +28,7 @@ class Examples(NamedTuple):
     attack: AttackSettings
     classes: tuple[str, ...]
     tensors: dict[str, Tensor]
-    """As from `robustness.examples`."""
+    """The result of `robustness.examples`."""
 
 
 class ExampleFacts(TypedDict):
@@ -43,8 +43,8 @@ class ExampleFacts(TypedDict):
 def store_examples(run: "Run", dataset: str, attacks: Sequence[Attack]) -> None:
     """Store some test images under the strongest gradient attack at the largest radius, for pictures.
 
-    AutoAttack is slow, so tuned PGD stands in for it. Stored images of a larger radius or a stronger attack
-    are kept.
+    AutoAttack is slow, so tuned PGD replaces it. Images stored for a larger radius or a stronger attack are
+    kept.
     """
     from safetensors.torch import save
 
@@ -67,7 +67,7 @@ def store_examples(run: "Run", dataset: str, attacks: Sequence[Attack]) -> None:
 
 
 def load_examples(run: "Run", dataset: str) -> Examples | None:
-    """Return the stored images; None where there are none, or only those of other images or weights."""
+    """Return the stored images; None if there are none, or if they are of other images or weights."""
     from safetensors import SafetensorError
 
     try:
@@ -85,7 +85,7 @@ def load_examples(run: "Run", dataset: str) -> Examples | None:
 
 
 def _is_whole(found: Examples) -> bool:
-    """True if every part of stored images fits the others; a damaged header may claim anything."""
+    """Return True if the stored tensors agree with each other; a damaged header may claim anything."""
     attack, tensors = found.attack, found.tensors
     clean = tensors["clean"]
     classes = [tensors[name] for name in ("labels", "predicted", "predicted_adversarial")]

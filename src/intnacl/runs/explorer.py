@@ -1,4 +1,4 @@
-"""Images laid out by their features, as one page that needs no other file: pan, zoom, nearest neighbours.
+"""Images laid out by their features, on one self-contained page with pan, zoom and nearest neighbours.
 
 Shapes: N images, F features, K neighbours, S the side of a picture in the atlas.
 """
@@ -21,22 +21,22 @@ from intnacl.evaluation.features import select_rows
 from intnacl.evaluation.projection import nearest_neighbours, neighbours_kept, project
 from intnacl.files import write_text
 from intnacl.plots.style import COLORS
-from intnacl.runs.card import shown
+from intnacl.runs.card import public_name
 from intnacl.runs.config import loss_name
 from intnacl.runs.measure import fitted_classifier
 from intnacl.runs.opened import Run
 from intnacl.runs.page import template_environment
 
-MOST = 10_000  # images on a page: more take minutes to lay out, and a page of more than 30 MB
+MOST = 10_000  # images on a page: more take minutes to lay out and more than 30 MB
 NEIGHBOURS = 12
-ATLAS_SIDE = 4096  # pixels, which every browser takes as one image
+ATLAS_SIDE = 4096  # pixels: every browser accepts an image of this side
 LOSSLESS = 2**20  # pixels of an atlas up to which PNG is small enough
 QUALITY = 90  # of JPEG without chroma subsampling: 36 dB on CIFAR-10, at a fourth of PNG's size
-PORTION = 512  # images that are decoded and resized at a time
+PORTION = 512  # images decoded and resized at a time
 
 
 class Labels(TypedDict):
-    """A class of each image: names of classes, and a place in them for each image."""
+    """A class for each image: the names of the classes, and each image's index into them."""
 
     title: str
     names: list[str]
@@ -45,16 +45,17 @@ class Labels(TypedDict):
 
 
 def check_most(most: int) -> None:
-    """Raise unless a page can have this many images, whose numbers have 16 bits."""
+    """Raise unless a page can hold this many images, which are numbered with 16 bits."""
     check_count("images", most, 1, 2**16)
 
 
 def write_explorer(
     run: Run, images: Dataset, features: Iterable[Tensor], out: Path, *, most: int = MOST
 ) -> None:
-    """Write the page of some images with the features that the run's encoder gives them, in pieces (n, F).
+    """Write the page of images and their features, which come in pieces (n, F).
 
-    Of more images than `most`, as many are taken at even distances, and neighbours are found among these.
+    Of more than `most` images, an evenly spaced choice of `most` is shown, and neighbours are found within
+    it.
     """
     check_most(most)
     chosen_N = images.spread(most)
@@ -62,13 +63,13 @@ def write_explorer(
 
 
 def render_explorer(run: Run, images: Dataset, features_NF: Tensor, chosen_N: Tensor) -> str:
-    """Return the page of the chosen images, which have these features."""
+    """Return the page of the chosen images with their features."""
     n = len(features_NF)
     plane_N2, near, kept = project(features_NF), None, None
     if n > 1:
         near = nearest_neighbours(features_NF, NEIGHBOURS)
         kept = neighbours_kept(near.index_NK, plane_N2)
-    # Both directions have one scale, and the larger fills the range of 16 bits.
+    # Both directions are scaled alike, so that the longer one fills the range of 16 bits.
     low_2 = plane_N2.min(dim=0).values
     extent = float((plane_N2.max(dim=0).values - low_2).max()) or 1.0
     places_N2 = (plane_N2 - low_2) / extent
@@ -93,7 +94,7 @@ def render_explorer(run: Run, images: Dataset, features_NF: Tensor, chosen_N: Te
     facts = [f"{n:,} of {len(images):,} images" if n < len(images) else f"{n:,} images"]
     facts += [f"{images.split} split", f"{loss_name(run.config)}, {run.config.encoder.name}"]
     return template_environment("intnacl.runs").get_template("explorer.html").render(
-        title=shown(images.name),
+        title=public_name(images.name),
         facts=printable(", ".join(facts)),
         kept=None if kept is None else f"{100 * kept:.0f}",
         neighbours=near.index_NK.shape[1] if near else 0,
@@ -103,9 +104,9 @@ def render_explorer(run: Run, images: Dataset, features_NF: Tensor, chosen_N: Te
 
 
 def _prediction(run: Run, images: Dataset, features_NF: Tensor) -> Labels | None:
-    """Return what the run's classifier on their data set says of the images, else that on the run's own.
+    """Return the predictions of the run's classifier for the images' data set, else for the run's own one.
 
-    None: neither has been fitted yet.
+    Return None if neither has been fitted yet.
     """
     for dataset in dict.fromkeys((images.name, run.config.dataset)):
         found = fitted_classifier(run, dataset)
@@ -122,16 +123,16 @@ def _labels(title: str, names: tuple[str, ...], of_N: Tensor) -> Labels:
 
 
 def _packed(values: Tensor) -> str:
-    """Return whole numbers below 2¹⁶, or floats rounded to such, in base64."""
+    """Return numbers from 0 to 2¹⁶ − 1, rounded to 16 bits each, in base64."""
     whole = values.detach().cpu().round().to(torch.int32).numpy().astype("<u2")
     return base64.b64encode(whole.tobytes()).decode()
 
 
 def _atlas(images: Dataset, chosen_N: Tensor) -> tuple[str, int, int]:
-    """Return all pictures as one, as a data URL, the side of each, and how many stand in a row.
+    """Return one image of all pictures as a data URL, the side of a picture, and the number of columns.
 
-    They are shrunk where the atlas would be too large. A picture's side in a JPEG is a multiple of 8, so that
-    none runs into the next.
+    Pictures are shrunk if the atlas would be too large. In a JPEG their side is a multiple of 8, the block
+    size, so that pictures do not bleed into each other.
     """
     from PIL import Image
 

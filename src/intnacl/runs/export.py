@@ -27,7 +27,9 @@ from intnacl.runs.result import Result
 
 Exported = tuple[str, bytes, str]
 """The name of the encoder's file, its content, and code that uses it."""
-TOLERANCE = 1e-4  # largest difference of ONNX's features from torch's, relative to the largest feature
+TOLERANCE = (
+    1e-4  # largest allowed difference of ONNX's from torch's features, relative to the largest feature
+)
 
 
 def export_run(path: Path, format: str, out: Path | None = None) -> Path:
@@ -41,16 +43,16 @@ def export_run(path: Path, format: str, out: Path | None = None) -> Path:
         raise InputError(f"--out {out} is a file: give a folder.")
     readme = out / "README.md"
     if os.path.lexists(readme) and not _is_card(readme):
-        raise InputError(f"{readme} is no model card and would be lost: give --out a folder of its own.")
+        raise InputError(f"{readme} is not a model card and would be lost: give --out a new folder.")
     elsewhere = out.resolve() != Path(path).resolve()
     if elsewhere and (out / "config.json").exists() and not readme.exists():
-        raise InputError(f"{out} is the folder of another run: give --out a folder of its own.")
+        raise InputError(f"{out} is the folder of another run: give --out a new folder.")
     name, content, usage = FORMATS[format](run)
     library = {"torchvision": "pytorch", "safetensors": "intnacl"}.get(format, format)
     result = Overview(run).result()
     card = model_card(run.config, result, usage, library=library)
     write_file(out / name, content)
-    if elsewhere:  # the run's own files stay, and an unfinished run gets no result
+    if elsewhere:  # in the run's own folder, config and result stay, and an unfinished run gets no result
         exported = RunFolder(out)
         exported.write_config(run.config)
         write_json(exported.result, result)
@@ -59,10 +61,10 @@ def export_run(path: Path, format: str, out: Path | None = None) -> Path:
 
 
 def saved_card(folder: RunFolder, encoder: Encoder, place: str) -> tuple[str, Result] | None:
-    """Return the card and the figures of an encoder that is saved for the Hub; None where there are none.
+    """Return the card and the figures of an encoder that is saved for the Hub; None if it has no figures.
 
-    They are those of a run's folder, or of result.json in one that was saved or downloaded. Folders of the
-    author's are left out.
+    They come from a run's folder, or from the result.json of a saved or downloaded encoder. The names of the
+    author's folders are removed.
     """
     try:
         result = without_folders(Overview(open_run(folder, device="cpu")).result())
@@ -76,7 +78,7 @@ def saved_card(folder: RunFolder, encoder: Encoder, place: str) -> tuple[str, Re
     try:
         config = from_dict({**result["config"]})
         return model_card(config, result, usage(place, encoder), license=license, where=where), result
-    except (InputError, KeyError, TypeError):  # of a result.json that another version wrote
+    except (InputError, KeyError, TypeError):  # a result.json that another version wrote
         return None
 
 
@@ -92,10 +94,12 @@ def _safetensors(run: Run) -> Exported:
 
 
 def _torchvision(run: Run) -> Exported:
-    """A state dict under torchvision's names; the usage changes torchvision's model so that it takes it."""
+    """Return a state dict with torchvision's names, and code that adapts torchvision's model to it."""
     name = run.config.encoder.name
     if name not in RESNETS:
-        raise InputError(f"encoder {name!r} has no twin in torchvision: take --format safetensors or onnx.")
+        raise InputError(
+            f"encoder {name!r} has no counterpart in torchvision: use --format safetensors or onnx."
+        )
     content, file = io.BytesIO(), "torchvision.pth"
     torch.save(_state(run), content)
     state = f'torch.load("{file}", weights_only=True)'
@@ -107,7 +111,7 @@ def _timm(run: Run) -> Exported:
 
     name = run.config.encoder.name
     if name not in RESNETS and not name.startswith("timm:"):
-        raise InputError(f"encoder {name!r} has no twin in timm: take --format safetensors or onnx.")
+        raise InputError(f"encoder {name!r} has no counterpart in timm: use --format safetensors or onnx.")
     content, file, options = save(_state(run)), "timm.safetensors", ""
     if name.startswith("timm:"):
         name = name.removeprefix("timm:")
@@ -117,26 +121,26 @@ def _timm(run: Run) -> Exported:
 
 
 def _state(run: Run) -> dict[str, Tensor]:
-    """Return the weights for the other package's model, which has batch norms wherever one is built."""
+    """Return the weights for the other package's model; raise if its layers would be others."""
     config, state = run.config.encoder, clean_state(run.encoder)
     if config.width != USUAL_WIDTH:
         raise InputError(
-            f"encoder.width={config.width}: elsewhere, {config.name!r} has {USUAL_WIDTH} channels. Take "
-            "--format safetensors or onnx."
+            f"encoder.width={config.width}: in other packages, {config.name!r} has {USUAL_WIDTH} channels. "
+            "Use --format safetensors or onnx."
         )
     usual = build_model(
         replace(config, norm="joint"), image_size=run.image_size, adversarial=False, seed=0, load=False
     ).encoder
     if clean_state(usual).keys() != state.keys():
         raise InputError(
-            f"encoder {config.name!r} was trained without its batch norms (encoder.norm={config.norm}): its "
-            "twin elsewhere would have them. Take --format safetensors or onnx."
+            f"encoder {config.name!r} was trained without its batch norms (encoder.norm={config.norm}), "
+            "which it has in other packages. Use --format safetensors or onnx."
         )
     return state
 
 
 def _usage(package: str, made: str, state: str, run: Run) -> str:
-    """Return code that makes the other package's model, gives it the stem of ours, and loads the weights."""
+    """Return code that creates the other package's model, adapts its stem to ours, and loads the weights."""
     imports = {"timm": "import timm\nimport torch\nfrom safetensors.torch import load_file"}
     lines = [imports.get(package, "import torch\nimport torchvision"), "", f"model = {made}"]
     backbone = run.encoder.backbone
@@ -164,7 +168,7 @@ def _usage(package: str, made: str, state: str, run: Run) -> str:
 
 
 def _onnx(run: Run) -> Exported:
-    """Pixels -> features for any batch size, checked against torch on random pixels."""
+    """Export pixels -> features for any batch size, and check it against torch on random pixels."""
     try:
         import onnxruntime
         import onnxscript  # noqa: F401  (torch's exporter needs it)
@@ -173,7 +177,7 @@ def _onnx(run: Run) -> Exported:
     side, generator = run.image_size, torch.Generator().manual_seed(0)
     x = torch.rand(4, 3, side, side, generator=generator)
     with TemporaryDirectory() as folder, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the exporter's own deprecations, nothing a user could act on
+        warnings.simplefilter("ignore")  # the exporter's own deprecations, on which a user cannot act
         path = Path(folder) / "encoder.onnx"
         torch.onnx.export(
             nn.Sequential(run.encoder).eval(),
@@ -206,12 +210,14 @@ def _onnx(run: Run) -> Exported:
 
 
 def check_close(found: Tensor, encoder: nn.Module, x: Tensor) -> None:
-    """Raise if features of another runtime differ from torch's."""
+    """Raise if another runtime's features differ from torch's."""
     with torch.no_grad():
         wanted = encoder(x)
     gap = float((found - wanted).abs().max() / wanted.abs().max().clamp(min=1e-12))
     if not gap <= TOLERANCE:
-        raise InputError(f"the exported encoder's features differ from torch's by {gap:.1e}: not usable.")
+        raise InputError(
+            f"the exported encoder is not usable: its features differ from torch's by {gap:.1e}."
+        )
 
 
 FORMATS: dict[str, Callable[[Run], Exported]] = {

@@ -1,7 +1,7 @@
 """Fine-tuning of a run's encoder with labels, in a run folder of its own.
 
-It is either AFF, the adversarial full fine-tuning of the RobustSSL benchmark, or on clean images with a share
-of the labels, as semi-supervised figures are reported.
+It is either AFF, the adversarial full fine-tuning of the RobustSSL benchmark, or fine-tuning on clean images
+with a share of the labels, as in semi-supervised evaluations.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ from intnacl.runs.opened import Run
 from intnacl.training.finetune import FinetuneConfig
 from intnacl.training.settings import TrainConfig
 
-# Of the benchmark's AFF (`vanilla_finetuning.py`), for encoders with a single batch norm, as DeACL's.
+# The benchmark's AFF (`vanilla_finetuning.py`) for encoders with a single batch norm, such as DeACL's.
 AFF = TrainConfig(
     optimizer="sgd",
     lr=0.1,
@@ -33,10 +33,10 @@ AFF = TrainConfig(
     batch_size=128,
     monitor_epochs=0,
 )
-# SimCLR's for few labels (Chen et al. 2020, appendix B.5): no weight decay, no warm-up, the rate 0.05·B/256,
-# 60 epochs for 1 % of the labels and 30 for 10 %. The cosine is ours.
+# SimCLR's fine-tuning with few labels (Chen et al. 2020, appendix B.5): no weight decay, no warm-up, a rate
+# of 0.05·B/256, 60 epochs for 1 % of the labels and 30 for 10 %. The cosine schedule is ours.
 CLEAN = TrainConfig(optimizer="sgd", momentum=0.9, schedule="cosine", batch_size=128, monitor_epochs=0)
-FEW = 0.1  # shares below it train for 60 epochs
+FEW = 0.1  # below this share of the labels, training takes 60 epochs
 
 
 def share_of_labels(text: str) -> float:
@@ -47,7 +47,7 @@ def share_of_labels(text: str) -> float:
             raise ValueError
     except ValueError:
         raise InputError(
-            f"labels={text!r} is no share of the labels: give a percentage, such as 1% or 10%, or all."
+            f"labels={text!r} is not a share of the labels: give a percentage, such as 1% or 10%, or all."
         ) from None
     return share
 
@@ -55,28 +55,29 @@ def share_of_labels(text: str) -> float:
 def finetuning_of(
     run: Run, dataset: str, changes: Mapping[str, Any] | None = None, *, labels: float = 1.0
 ) -> RunConfig:
-    """Return the configuration that fine-tunes a run's encoder as AFF does, on a share of the labels.
+    """Return the configuration of AFF of a run's encoder, with a share of the labels.
 
     `changes` are settings of `train` and `finetune` by their dotted names, and `seed`. Everything is measured
     as in the run, on the same split.
     """
     views = benchmark_views(run.config, run.image_size)
-    return _begun(run, dataset, FinetuneConfig(labels=labels), views, AFF, changes)
+    return _finetuning(run, dataset, FinetuneConfig(labels=labels), views, AFF, changes)
 
 
 def clean_finetuning_of(
     run: Run, dataset: str, labels: float, changes: Mapping[str, Any] | None = None
 ) -> RunConfig:
-    """Return the configuration that fine-tunes a run's encoder on clean images with a share of the labels.
+    """Return the configuration of fine-tuning a run's encoder on clean images with a share of the labels.
 
-    Images are cropped and mirrored as in the run, and keep their colours. The rest is as in `finetuning_of`.
+    Images are cropped and flipped as in the run, and keep their colours. The rest is as in `finetuning_of`.
     """
     views = replace(run.config.augment, jitter_p=0.0, grayscale_p=0.0, blur_p=0.0, solarize_p=0.0)
     train = replace(CLEAN, epochs=60 if labels < FEW else 30)
-    return _begun(run, dataset, FinetuneConfig(labels=labels, beta=0.0, start="probe"), views, train, changes)
+    finetune = FinetuneConfig(labels=labels, beta=0.0, start="probe")
+    return _finetuning(run, dataset, finetune, views, train, changes)
 
 
-def _begun(
+def _finetuning(
     run: Run,
     dataset: str,
     finetune: FinetuneConfig,
@@ -84,21 +85,21 @@ def _begun(
     train: TrainConfig,
     changes: Mapping[str, Any] | None,
 ) -> RunConfig:
-    """Return the configuration of fine-tuning that begins with the run's encoder."""
-    of = run.config
-    machine = {name: getattr(of.train, name) for name in ("precision", "compile", "cuda_graph")}
+    """Return the configuration of fine-tuning that starts from the run's encoder."""
+    source = run.config
+    machine = {name: getattr(source.train, name) for name in ("precision", "compile", "cuda_graph")}
     path = run.folder.path
     encoder = path.name if is_shipped(path) else absolute_root(str(path))
     config = replace(
-        of,
+        source,
         objective="finetune",
         recipe="custom",
         dataset=dataset,
         finetune=replace(finetune, encoder=encoder, encoder_sha256=run.encoder_sha256),
         augment=views,
         train=replace(train, **machine),
-        encoder=replace(of.encoder, pretrained=False),
-        evaluation=replace(of.evaluation, transfer=()),
+        encoder=replace(source.encoder, pretrained=False),
+        evaluation=replace(source.evaluation, transfer=()),
     )
     config = override(config, changes or {})
     count = max(1, round(config.finetune.labels * len(run.images.split(dataset, "train"))))
@@ -106,7 +107,7 @@ def _begun(
 
 
 def finetuned_folder(run: Run, config: RunConfig) -> RunFolder:
-    """Return RUN-aff beside the run, or RUN-labels-1percent; -DATASET follows where it is not the run's."""
+    """Return RUN-aff or RUN-labels-1percent, beside the run; for another data set, -DATASET is appended."""
     run.folder.check_writable("give --out FOLDER.")
     kind = "aff"
     if not config.finetune.beta:
@@ -117,9 +118,9 @@ def finetuned_folder(run: Run, config: RunConfig) -> RunFolder:
 
 
 def shared_with(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what fine-tuning on clusters shares with the run whose encoder it begins with.
+    """Return the settings that fine-tuning on clusters takes from the run whose encoder it starts from.
 
-    These are the images, the encoder, and all that is measured: both are compared.
+    They are those of the images, the encoder and the measurements, so that both runs can be compared.
     """
     path = given.get("finetune.encoder")
     if path is None:

@@ -1,7 +1,7 @@
-"""A run's folder: the names of its files, who is working in it, and how far the run has come.
+"""A run's folder: the names of its files, its lock, and the state of the run.
 
-Everything that is known about a run lies in its folder, so that any number of processes and machines may look
-at it, and the command that began a run resumes it.
+Everything that is known about a run lies in its folder, so that any number of processes and machines can read
+it, and the command that started a run also resumes it.
 """
 
 import json
@@ -34,11 +34,11 @@ from intnacl.runs.result import Result
 from intnacl.training.checkpoint import saved
 
 State = Literal["empty", "begun", "trained", "finished", "record"]
-MOMENT_S = 0.1  # of patience: to see whether a lock is free, others take it for less than that
+LOCK_PATIENCE_S = 0.1  # wait for a lock: processes that only look whether it is free hold it for less
 
 
 class Holder(TypedDict, total=False):
-    """The process that works in a folder, as far as it has signed."""
+    """The process that works in a folder, as noted in `holder.json`."""
 
     host: str
     device: str
@@ -48,7 +48,7 @@ class Holder(TypedDict, total=False):
 
 
 class RunFolder:
-    """A run on disk. The attributes are the paths of its files, whether they are there or not."""
+    """A run on disk. The attributes are the paths of its files, which need not exist."""
 
     def __init__(self, path: str | Path) -> None:
         if not isinstance(path, str | os.PathLike):
@@ -69,19 +69,19 @@ class RunFolder:
         self.projection = path / PROJECTION
         """The projection head of a contrastive run."""
         self.pseudo_labels = path / "pseudo-labels.safetensors"
-        """What takes the place of labels in a run with `finetune.clusters`."""
+        """The pseudo-labels of a run with `finetune.clusters`."""
         self.measurements = path / "parts"
         self.result = path / "result.json"
         self.page = path / "report.html"
         self.lock = path / "lock"
         self.signature = path / "holder.json"
-        """Who holds the lock. It may be left over where nobody does."""
+        """The holder of the lock. The file may outlive a process that was killed."""
         self.shared = path / "shared"
         """A mark that other runs used the device while this one was trained."""
         self.output = path / "output.txt"
-        """What a run of `intnacl reproduce` prints."""
+        """The printed lines of a run of `intnacl reproduce`."""
         self.failure = path / "failure.json"
-        """What is noted about failures of a run of `intnacl reproduce`."""
+        """The notes about failures of a run of `intnacl reproduce`."""
         self._held = False
 
     def __repr__(self) -> str:
@@ -97,7 +97,7 @@ class RunFolder:
         return self.path / name
 
     def classifier(self, dataset: str, probe: str = "") -> Path:
-        """The linear layer of a probe; `probe` is the digest of settings that are not the run's own."""
+        """The linear layer of a probe; `probe` is the digest of settings other than the run's own."""
         mark = f"-{probe}" if probe else ""
         return self.path / f"probe-{file_name(dataset)}{mark}.safetensors"
 
@@ -118,7 +118,7 @@ class RunFolder:
         return self.path / f"predictions-{file_name(f'folder:{pictures.absolute()}')}.csv"
 
     def trained_files(self) -> list[Path]:
-        """Return the files that training has written, the encoder last: with it a run is trained."""
+        """Return the files that training has written; the encoder, which marks a trained run, comes last."""
         encoders = [
             checksum_file(self.best_encoder),
             self.best_encoder,
@@ -130,14 +130,14 @@ class RunFolder:
         return [file for file in (*beside, *encoders) if file.exists()]
 
     def measured_files(self) -> list[Path]:
-        """Return the files that measuring has written, which hold for every run with the same encoder."""
+        """Return the files that measuring has written, which are valid for every run with this encoder."""
         patterns = ("parts/*.json", "probe-*.safetensors", "examples-*.safetensors")
         return [file for pattern in patterns for file in self.path.glob(pattern)]
 
     def copy_files(self, other: "RunFolder", *, measured: bool = True) -> None:
-        """Copy what training has written and, unless told otherwise, what measuring has.
+        """Copy the files of training and, if `measured`, those of measuring.
 
-        The encoder comes last: with it the other run is trained. Kept in pieces, it is joined.
+        The encoder comes last, because it marks the other run as trained. One kept in pieces is joined.
         """
         for file in (*(self.measured_files() if measured else []), *self.trained_files()):
             write_file(other / str(file.relative_to(self.path)), read_file(file))
@@ -145,7 +145,7 @@ class RunFolder:
             write_file(other.encoder, read_encoder(self.encoder))
 
     def copy(self, out: Path) -> "RunFolder":
-        """Return a copy of the trained run and its measurements in a folder, made where it is missing."""
+        """Return a copy of the trained run and its measurements in `out`, which is made if it is missing."""
         other = RunFolder(out)
         other.begin(self.read_config())
         if not other.encoder.exists():
@@ -155,19 +155,19 @@ class RunFolder:
         return other
 
     def check_writable(self, remedy: str = "") -> None:
-        """Raise if this is the folder of an encoder that comes with the package; nothing is written there."""
+        """Raise if this is the folder of an encoder that ships with the package, where nothing is written."""
         if is_shipped(self.path):
             name = self.path.name
             usual = (
-                f"give --out FOLDER, in Python open_run({name!r}, out=FOLDER): it gets a copy of {name} with "
-                "what is measured."
+                f"give --out FOLDER, in Python open_run({name!r}, out=FOLDER), for a copy of {name} to which "
+                "measurements are written."
             )
-            raise InputError(f"{name} comes with the package, where nothing is written: {remedy or usual}")
+            raise InputError(f"{name} ships with the package, where nothing is written: {remedy or usual}")
 
-    # ---- how far it has come ---------------------------------------------------------------------------
+    # ---- state -----------------------------------------------------------------------------------------
 
     def state(self) -> State:
-        """Return how far the run has come; "record" is a finished one whose weights are gone."""
+        """Return the run's state; "record" is a finished run whose weights are gone."""
         if has_encoder(self.encoder):
             return "finished" if self.is_finished() else "trained"
         if saved(self.checkpoints):
@@ -177,7 +177,7 @@ class RunFolder:
         return "begun" if self.config.exists() else "empty"
 
     def is_finished(self) -> bool:
-        """True if the run has its result; a damaged one is none, and is put together again."""
+        """Return True if the run has its result; a damaged result does not count, and is written again."""
         try:
             facts = self.result.stat()
         except OSError:
@@ -185,7 +185,7 @@ class RunFolder:
         return _is_whole(self.result, facts.st_mtime_ns, facts.st_size)
 
     def read_result(self) -> Result | None:
-        """Return what `result.json` holds; None where it is missing or damaged."""
+        """Return the content of `result.json`; None if it is missing or damaged."""
         return cast(Result | None, read_json(self.result, Result))
 
     def read_config(self) -> RunConfig:
@@ -198,14 +198,14 @@ class RunFolder:
             raise InputError(f"{self.path} is a file: give the folder of a run.")
         if not self.config.exists():
             raise InputError(
-                f"{self.path} is no run folder: it has no {self.config.name}. `intnacl pretrain --out "
-                f"{self.path}` makes one; with the package come {', '.join(pretrained())}."
+                f"{self.path} is not a run folder: it has no {self.config.name}. `intnacl pretrain --out "
+                f"{self.path}` makes one; the package ships with {', '.join(pretrained())}."
             )
         try:
             values = parse_json(read_file(self.config))
             version = values.get("version", 1)
             if version not in range(1, VERSION + 1):
-                raise ValueError(f"version={version!r} is not known here")
+                raise ValueError(f"version={version!r} is unknown to this version of intnacl")
             return from_dict({key: value for key, value in values.items() if key != "version"}), version
         except (OSError, ValueError, AttributeError) as error:
             raise InputError(f"{self.config} is damaged, or of another version: {error}") from error
@@ -215,12 +215,12 @@ class RunFolder:
         state = self.state()
         if state == "begun" and saved(self.checkpoints):
             raise InputError(
-                f"{self.path} is not trained to its end yet: run its `intnacl pretrain` or `run` again to "
-                "go on."
+                f"{self.path} is not fully trained yet: repeat its `intnacl pretrain` or `intnacl run` "
+                "command to resume it."
             )
         if state == "record":
             raise InputError(
-                f"{self.path} is a record without weights: repeat its run with another --out, and name that."
+                f"{self.path} is a record without weights: repeat its run with another --out, and use that."
             )
         if state in ("empty", "begun"):
             raise InputError(
@@ -228,12 +228,12 @@ class RunFolder:
             )
 
     def check_measured_encoder(self, sha256: str) -> None:
-        """Raise if the result is of another encoder, where an earlier version noted no checksum beside it."""
+        """Raise if the result is of another encoder; only needed if an earlier version wrote no checksum."""
         result = None if checksum_file(self.encoder).exists() else self.read_result()
         if result is not None and result["protocol"].get("encoder_sha256", sha256) != sha256:
             raise InputError(
-                f"{self.encoder} is not the encoder of {self.result}: its SHA-256 is another one, so it is "
-                "damaged or was replaced. Bring it back from a copy, or delete the result to measure anew."
+                f"{self.encoder} is not the encoder of {self.result}: its SHA-256 differs, so it is damaged "
+                "or was replaced. Restore it from a copy, or delete the result to measure again."
             )
 
     # ---- work ------------------------------------------------------------------------------------------
@@ -244,34 +244,34 @@ class RunFolder:
             changed = differences(self.read_config(), config)
             if not changed:
                 return False
-            remedy = f"Take another --out, such as {self.path}-2, or the settings it has."
+            remedy = f"Choose another --out, such as {self.path}-2, or use the settings of the run."
             if self.encoder.exists() and all(line.startswith(("evaluation.", "probe.")) for line in changed):
                 remedy = (
                     f"To measure more on its encoder: `intnacl probe {self.path} …`, "
-                    f"`intnacl attack {self.path} …`. For a run of its own, take another --out."
+                    f"`intnacl attack {self.path} …`. For a new run, choose another --out."
                 )
             listed = (f"  {line}" for line in changed)
             raise InputError(f"{self.path} holds a run with another configuration:", *listed, remedy)
         if self.encoder.exists():
             raise InputError(
-                f"{self.path} has an {ENCODER} but no {self.config.name}: nothing tells how it came about. "
-                "Take another --out."
+                f"{self.path} has an {ENCODER} but no {self.config.name}, so its origin is unknown. "
+                "Choose another --out."
             )
         self.write_config(config)
         return True
 
     def write_config(self, config: RunConfig) -> None:
-        """Write the configuration, without looking at what is there."""
+        """Write the configuration, whether or not there is one already."""
         write_file(self.config, json.dumps({"version": VERSION, **to_dict(config)}, indent=1).encode())
 
     def undo(self) -> None:
-        """Take back what `begin` did if nothing was trained: the corrected command may use the folder."""
+        """Undo `begin` if nothing was trained, so that a corrected command can use the folder."""
         if self.checkpoints.exists() or (self.log.exists() and self.log.stat().st_size):
             return
         self.log.unlink(missing_ok=True)
         self.config.unlink(missing_ok=True)
         self.id.unlink(missing_ok=True)
-        with suppress(OSError):  # the system removes no open file, and no folder that holds other files
+        with suppress(OSError):  # a folder with other files stays, and so may open files
             if set(self.path.iterdir()) <= {self.lock, self.signature}:
                 for file in self.path.iterdir():
                     file.unlink()
@@ -289,10 +289,11 @@ class RunFolder:
 
     @contextmanager
     def hold(self, *, device: str = "") -> Iterator[bool]:
-        """Make the folder and keep other processes from working in it; gives False where one already does.
+        """Make the folder and lock it; yield False if another process holds the lock.
 
-        The system ends the hold however this process ends. Who has entered it may enter it again through the
-        same object. `device` is where a worker of `reproduce` does the run, for the others to know.
+        The system releases the lock however this process ends. The same object may lock its folder again
+        while it holds it. `device` is the one on which a worker of `reproduce` executes the run, noted for
+        the other workers.
         """
         if self._held:
             yield True
@@ -302,12 +303,12 @@ class RunFolder:
         make_folder(self.path)
         with ExitStack() as stack:
             with disk_errors(self.lock):
-                state = stack.enter_context(lock(self.lock, timeout=MOMENT_S))
+                state = stack.enter_context(lock(self.lock, timeout=LOCK_PATIENCE_S))
             if state == "busy":
                 yield False
                 return
-            if state == "unsupported" and device:  # processes that share work rely on locks
-                text = "no locks on this system: start one process at a time."
+            if state == "unsupported" and device:  # workers that share runs rely on locks
+                text = "this file system has no locks: start only one process at a time."
                 warnings.warn(text, InputWarning, stacklevel=3)
             who = Holder(host=socket.gethostname(), device=device, pid=os.getpid(), since=time.time())
             write_file(self.signature, json.dumps(who).encode())
@@ -319,51 +320,53 @@ class RunFolder:
                 self.signature.unlink(missing_ok=True)
 
     def holder(self) -> Holder | None:
-        """Return who works in the folder, {} if that cannot be read; None where nobody does."""
+        """Return the process that works in the folder; {} if its note cannot be read, None without one."""
         if not self.signature.exists():
             return None
         try:
-            with lock(self.lock, timeout=MOMENT_S) as state:
+            with lock(self.lock, timeout=LOCK_PATIENCE_S) as state:
                 if state == "held":
-                    self.signature.unlink(missing_ok=True)  # of a process that was killed
+                    self.signature.unlink(missing_ok=True)  # left by a process that was killed
                 if state != "busy":
                     return None
             return cast(Holder, dict(parse_json(self.signature.read_bytes())))
-        except (PermissionError, FileNotFoundError):  # nobody works where nothing can be written, or any more
+        except (PermissionError, FileNotFoundError):  # a read-only folder, or the process has just ended
             return None
         except (OSError, ValueError, TypeError):
             return Holder()
 
     def read_id(self) -> str:
-        """Return a text of 16 letters and digits that names this run alone; the first call makes it."""
+        """Return the run's unique identifier of 16 hexadecimal digits, which the first call creates."""
         if not self.id.exists():
             write_file(self.id, secrets.token_hex(8).encode())
         return read_file(self.id).decode()
 
     def mark_shared(self) -> None:
-        """Note that the times of this run are not the device's."""
-        why = "Other runs used the device while this one trained, so its times are not the device's.\n"
-        write_file(self.shared, why.encode())
+        """Note that the times of this run are not those of a device used by it alone."""
+        note = (
+            "Other runs used the device while this one trained, so its times are not those of the device.\n"
+        )
+        write_file(self.shared, note.encode())
 
 
 @cache
 def _is_whole(path: Path, changed_ns: int, size: int) -> bool:
-    """True if the result can be read; cached on (path, mtime, size), because it is polled every second."""
+    """Return True if the result can be read; cached on (path, mtime, size): it is polled every second."""
     return read_json(path, Result) is not None
 
 
 def default_folder(config: RunConfig) -> Path:
-    """Return runs/DATASET-LOSS-M-seedSEED, where --out is not given."""
+    """Return runs/DATASET-LOSS-M-seedSEED, the folder if --out is not given."""
     dataset = local_name(config.dataset).replace(os.sep, "_").replace(":", "_")
     return Path("runs") / f"{dataset}-{loss_name(config)}-{config.loss.num_positives}-seed{config.seed}"
 
 
 def file_name(dataset: str) -> str:
-    """Return a data set as part of a file's name: one's own images as kind and digest, folder-1f0c2b3a."""
+    """Return a data set's name for use in file names; for images at a path with a digest: folder-1f0c2b3a."""
     kind, _, path = dataset.partition(":")
     return f"{kind}-{digest(path)}" if path else kind
 
 
 def digest(settings: Any) -> str:
-    """Return eight hex digits that stand for plain settings."""
+    """Return eight hex digits that identify JSON-compatible settings."""
     return sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]

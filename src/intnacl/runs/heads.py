@@ -1,8 +1,8 @@
 """The linear layers on an encoder, and the protocol of each: how layer and encoder were trained.
 
-slf: the layer on a frozen encoder and clean images, as in every run's own probe; alf: the layer on a frozen
-encoder and attacked images; aff: layer and encoder together, by adversarial fine-tuning; sff: both together,
-by fine-tuning on clean images.
+slf: the layer alone, on a frozen encoder and clean images, as in every run's own probe; alf: the layer alone,
+on a frozen encoder and attacked images; aff: layer and encoder together, by adversarial fine-tuning; sff:
+both together, by fine-tuning on clean images.
 """
 
 import hashlib
@@ -39,7 +39,7 @@ def head_sha256(path: Path) -> str:
     try:
         return hashlib.sha256(read_file(path)).hexdigest()
     except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}. Bring it back from a copy.") from error
+        raise InputError(f"{path} cannot be read: {error.strerror}. Restore it from a copy.") from error
 
 
 def load_head(path: Path, noted: str | None) -> nn.Linear:
@@ -47,15 +47,15 @@ def load_head(path: Path, noted: str | None) -> nn.Linear:
     content = read_file(path)
     if noted not in (None, hashlib.sha256(content).hexdigest()):
         raise InputError(
-            f"{path} is damaged: its SHA-256 is not the one noted when the probe was fitted. Bring it back "
-            "from a copy, or delete it, and the probe is fitted again."
+            f"{path} is damaged: its SHA-256 is not the one noted when the probe was fitted. Restore it from "
+            "a copy, or delete it to fit the probe again."
         )
     _, state = parse_tensors(content)
     return as_linear(state["weight"], state["bias"]).requires_grad_(False)
 
 
 def is_stored(path: Path, settings: Mapping[str, Any]) -> bool:
-    """True if a whole layer of these settings, plain ones, is stored."""
+    """Return True if an intact layer with these settings is stored; the settings are JSON-compatible."""
     from safetensors import SafetensorError
 
     try:

@@ -1,4 +1,4 @@
-"""The images of a run: each split is read, checked and hashed once, and handed on to whatever needs it."""
+"""The images of a run: each split is read, checked and hashed once for all stages of the run."""
 
 import math
 import os
@@ -17,19 +17,19 @@ from intnacl.runs.config import RunConfig
 from intnacl.training.ranks import Ranks, largest
 
 MeasuredSplit = Literal["test", "holdout"]
-RESIZED = ("folder", "parquet", "webdataset")  # data sets that take the size of their images from us
+RESIZED = ("folder", "parquet", "webdataset")  # data sets whose images are resized on loading
 
 
 class Checksums(TypedDict):
-    """Of images and labels of whole splits, by which they are told from others."""
+    """Checksums of the images and labels of whole splits."""
 
     train: str
     test: NotRequired[str]
-    """Missing where held-out training images are measured on."""
+    """Missing if measurements are on held-out training images."""
 
 
 class LabelledPair(NamedTuple):
-    """Training images and those that are measured on, with one list of classes and images of one size."""
+    """Training images and images to measure on, with the same classes and the same size."""
 
     train: Dataset
     queries: Dataset
@@ -37,7 +37,7 @@ class LabelledPair(NamedTuple):
 
     @property
     def checksums(self) -> Checksums:
-        """The checksums of the splits behind them."""
+        """The checksums of the splits on disk from which the images come."""
         checksums: Checksums = {"train": self.train.checksum}
         if self.split == "test":
             checksums["test"] = self.queries.checksum
@@ -45,30 +45,30 @@ class LabelledPair(NamedTuple):
 
     @property
     def split(self) -> MeasuredSplit:
-        """The split of the images that are measured on."""
+        """The split of the images to measure on."""
         return "holdout" if self.queries.split == "holdout" else "test"
 
 
 class RunImages:
     """The images that a run is trained and measured on, loaded when they are first asked for.
 
-    Where the run holds images out, each data set's split "train" is what is left of its training images, and
-    "holdout" the others, which are measured on in place of "test".
+    If the run holds images out, each data set's split "train" lacks them, and they are its split "holdout",
+    on which everything is measured instead of "test".
 
-    The run's own data set stays in memory, and at most one data set of transfer beside it. `side` is that of
-    the images that the run's encoder takes; None: that of the run's own training images.
+    The run's own data set stays in memory, together with at most one transfer data set. `side` is the side of
+    the images that the run's encoder takes; None: the side of the run's own training images.
     """
 
     def __init__(self, config: RunConfig, *, side: int | None = None) -> None:
         self.own, self.transfer = config.dataset, config.evaluation.transfer
         self.side, self._root, self._size = side, config.root, config.size
         self.stream = config.stream
-        """always or never once it is decided, till then auto: every set is then resident."""
+        """always or never once it is decided; until then auto, under which every set is resident."""
         self.holdout = config.holdout
         self._splits: dict[tuple[str, str], Dataset] = {}
         self._checksums: dict[str, Checksums] = {}
         self.classes: dict[str, int] = {}
-        """Data set -> number of its classes, for those that were checked."""
+        """Data set -> number of its classes, for the data sets that were checked."""
 
     @property
     def measured_split(self) -> MeasuredSplit:
@@ -76,10 +76,10 @@ class RunImages:
         return "holdout" if self.holdout else "test"
 
     def decide(self, begun: RunConfig | None, here: Ranks) -> str:
-        """Decide, where it is left to the device, whether images are streamed, and say why in one line.
+        """Decide whether images are streamed if the setting is auto, and return the reason in one line.
 
-        A run that was begun goes on as it was. All ranks decide alike. The line is empty if there was nothing
-        to decide, or where a set that has always one size stays resident.
+        A run that was started before keeps its decision. All ranks decide alike. The line is empty if there
+        was nothing to decide, or if a named data set, whose size is known, stays resident.
         """
         if self.stream != "auto":
             return ""
@@ -100,7 +100,7 @@ class RunImages:
         gib = images.shape.numel() / 2**30
         return (
             f"images are {verb}: decoded they take {gib:.1f} GiB, {than} half of the {free / 2**30:.1f} GiB "
-            f"that are free on {here.device}"
+            f"free on {here.device}"
         )
 
     def training(self) -> Dataset:
@@ -108,9 +108,9 @@ class RunImages:
         return self.split(self.own, "train")
 
     def split(self, name: str, split: str) -> Dataset:
-        """Return the images of a split, labelled or not, of the encoder's size if that is known."""
+        """Return the images of a split, labelled or not, at the encoder's image size if that is known."""
         if split == "holdout" and not self.holdout:
-            raise InputError("split='holdout': this run holds no images out. Take train or test.")
+            raise InputError("split='holdout': this run holds no images out. Choose train or test.")
         key, own = (absolute_name(name), split), absolute_name(self.own)
         if key not in self._splits:
             check_stored_name(name)
@@ -123,7 +123,7 @@ class RunImages:
             height, width = dataset.images.shape[2:]
             if self.side is not None and (height, width) != (self.side, self.side):
                 raise InputError(
-                    f"dataset {name!r} has {height}×{width} {split} images, but the encoder is trained on "
+                    f"dataset {name!r} has {height}×{width} {split} images, but the encoder was trained on "
                     f"{self.side}×{self.side}: choose a data set of that size, or folder:PATH, which is "
                     "resized."
                 )
@@ -134,13 +134,13 @@ class RunImages:
         return load(name, split, self._root, size=size, room=room)
 
     def _keep(self, name: str, split: str, dataset: Dataset) -> None:
-        """Keep a loaded split, divided where images are held out."""
+        """Keep a loaded split, divided in two if images are held out."""
         divided = dataset.hold_out(self.holdout) if self.holdout and split == "train" else (dataset,)
         for part in divided:
             self._splits[name, part.split] = part
 
     def labelled(self, name: str) -> LabelledPair:
-        """Return the images to fit on and to measure on; raise if nothing can be measured on them."""
+        """Return the images to train and to measure on; raise if nothing can be measured on them."""
         train = _check_labels(self.split(name, "train"))
         if self.side is None:
             self.side = image_side(train)
@@ -155,28 +155,28 @@ class RunImages:
         return LabelledPair(train, queries)
 
     def checksums(self, name: str) -> Checksums:
-        """Return the checksums of a data set's `labelled` images; they are kept when it is released."""
+        """Return the checksums of a data set's `labelled` images; they stay known after its release."""
         key = absolute_name(name)
         if key not in self._checksums:
             self._checksums[key] = self.labelled(name).checksums
         return self._checksums[key]
 
     def is_loaded(self, name: str) -> bool:
-        """True if the `labelled` images of a data set are in memory."""
+        """Return True if the `labelled` images of a data set are in memory."""
         return {
             (absolute_name(name), split) for split in ("train", self.measured_split)
         } <= self._splits.keys()
 
     def release(self, name: str) -> None:
-        """Let go of a data set of transfer."""
+        """Drop a transfer data set from memory."""
         if absolute_name(name) != absolute_name(self.own):
             for split in ("train", "test", "holdout"):
                 self._splits.pop((absolute_name(name), split), None)
 
     def check(self) -> None:
-        """Load every data set of the run once and raise if nothing can be measured on one of them.
+        """Load every data set of the run once, and raise if nothing can be measured on one of them.
 
-        Classes that have images in one split alone are warned of. What was checked is not checked again.
+        Warn of classes that have images in only one split. A data set is checked only once.
         """
         for name in dict.fromkeys((self.own, *self.transfer)):
             if name in self.classes:
@@ -190,7 +190,7 @@ class RunImages:
                     train,
                     queries,
                     f"training images but no {measured} images",
-                    "so that no figure is about these",
+                    "so that no figure covers these",
                 ),
             ):
                 _warn_of_classes(one, other, what, consequence)
@@ -209,17 +209,17 @@ def free_memory(device: torch.device) -> int:
 
 
 def pair(dataset: Dataset) -> tuple[Images, Tensor]:
-    """Return images and labels, as the evaluators take them."""
+    """Return images and labels, the arguments of the evaluators."""
     assert dataset.labels is not None
     return dataset.images, dataset.labels
 
 
 def image_side(train: Dataset) -> int:
-    """Return the side of the images that an encoder is to be trained on."""
+    """Return the side of square training images; raise if they are not square."""
     height, width = train.images.shape[2:]
     if height != width:
         raise InputError(
-            f"dataset {train.name!r} has {height}×{width} images, but encoders are for square ones: resize "
+            f"dataset {train.name!r} has {height}×{width} images, but encoders take square ones: resize "
             "or crop them, or give them as folder:PATH, which does so."
         )
     return width
@@ -229,19 +229,19 @@ def _check_labels(dataset: Dataset) -> Dataset:
     if dataset.labels is None:
         raise InputError(
             f"dataset {dataset.name!r} has no labels ({dataset.split}): nothing can be measured on it. "
-            "Pretraining needs none (`intnacl pretrain`); then measure on a labelled set: "
+            "`intnacl pretrain` needs no labels; afterwards measure on a labelled data set with "
             "`intnacl probe RUN --dataset NAME`."
         )
     if len(dataset.classes) < 2:
         raise InputError(
             f"dataset {dataset.name!r} has {dataset.classes[0]!r} as its only class: every classifier would "
-            "be right. Add other classes; `intnacl pretrain` and `intnacl embed` need none."
+            "be right. Add other classes; `intnacl pretrain` and `intnacl embed` need no classes."
         )
     return dataset
 
 
 def _warn_of_classes(one: Dataset, other: Dataset, what: str, consequence: str) -> None:
-    """Warn of classes that have images in the one split alone."""
+    """Warn of classes that have images in `one` and not in `other`."""
     alone = sorted(set(pair(one)[1].tolist()) - set(pair(other)[1].tolist()))
     if alone:
         names = ", ".join(one.classes[label] for label in alone[:5])

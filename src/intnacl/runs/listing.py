@@ -1,4 +1,4 @@
-"""Many runs: listed, sorted, filtered, two of them side by side, the best of them named."""
+"""Lists of runs: sorted, filtered, with the best run named, and two runs compared side by side."""
 
 import operator
 import re
@@ -17,7 +17,7 @@ from intnacl.runs.result import best_rows
 from intnacl.runs.summary import SPLIT_NAMES, RunSummary, read_runs, summarize_run
 
 FIGURES = ("clean", "fgsm", "pgd", "knn")
-SHOWN_FILTER = "clean>=60, loss=intnacl*, train.epochs=100, or a part of the run's name"
+FILTER_EXAMPLES = "clean>=60, loss=intnacl*, train.epochs=100, or a part of the run's name"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,11 +60,11 @@ def list_command(
     html: bool,
     out: Path | None,
 ) -> None:
-    """List the runs in a folder, or compare two of them, and write their page if it is asked for."""
+    """List the runs in a folder, or compare two of them, and write their page on request."""
     check_choice("sort", sort, SORTS)
     if pair:
         if len(pair) != 2:
-            raise InputError(f"--compare {' '.join(pair)}: give two runs.")
+            raise InputError(f"--compare {' '.join(pair)}: give exactly two runs.")
         compare_two(*(_named_run(place, name) for name in pair))
         return
     runs = select(read_runs(place, lambda text: print_warnings([text])), filters)
@@ -81,7 +81,7 @@ def list_command(
 
 
 def cell_text(run: RunSummary, name: str) -> str:
-    """Return a run's value in a column as it is printed."""
+    """Return the printed text of a run's value in a column."""
     if name == "epochs":
         return run.epochs
     value = COLUMNS[name].value(run)
@@ -104,27 +104,27 @@ def sort_runs(runs: Sequence[RunSummary], column: str, *, reverse: bool = False)
 def select(runs: Sequence[RunSummary], filters: Sequence[str]) -> list[RunSummary]:
     """Return the runs that pass all filters, each KEY=VALUE, KEY>=VALUE and so on, or a part of a name.
 
-    A key is a column or any setting by its dotted name; a text may have the wildcards * and ?. A run without
-    a value does not pass.
+    A key is a column or the dotted name of a setting; a text may hold the wildcards * and ?. A run without a
+    value does not pass.
     """
     for text in filters:
         found = re.fullmatch(r"([\w.]+)\s*(!=|<=|>=|=|<|>)\s*(.*)", text)
-        passes = _filter(*found.groups()) if found else _in_name(text)
+        passes = _filter(*found.groups()) if found else _name_contains(text)
         kept = [run for run in runs if passes(run)]
         if not kept:
             raise InputError(
-                f"filter={text!r} leaves none of {len(runs)} runs: give another, as {SHOWN_FILTER}."
+                f"filter={text!r} leaves none of {len(runs)} runs: give another, such as {FILTER_EXAMPLES}."
             )
         runs = kept
     return list(runs)
 
 
-def _in_name(part: str) -> Callable[[RunSummary], bool]:
+def _name_contains(part: str) -> Callable[[RunSummary], bool]:
     return lambda run: part in run.name
 
 
 def _filter(key: str, sign: str, text: str) -> Callable[[RunSummary], bool]:
-    """Return the test that a filter stands for."""
+    """Return the predicate of a filter."""
     if key not in COLUMNS:
         check_choice("filter", key, [*COLUMNS, *SETTINGS])
 
@@ -136,7 +136,7 @@ def _filter(key: str, sign: str, text: str) -> Callable[[RunSummary], bool]:
             return bool(COMPARED[sign](value, wanted))
         if sign not in ("=", "!="):
             raise InputError(
-                f"filter={f'{key}{sign}{text}'!r}: {key} is a text, which only = and != compare."
+                f"filter={f'{key}{sign}{text}'!r}: {key} is a text, so that only = and != apply."
             )
         plain = ",".join(map(str, value)) if isinstance(value, list) else str(value)
         return fnmatchcase(plain.lower(), text.lower()) == (sign == "=")
@@ -151,9 +151,9 @@ def _filter(key: str, sign: str, text: str) -> Callable[[RunSummary], bool]:
 
 
 def columns_of(runs: Sequence[RunSummary]) -> tuple[list[str], str]:
-    """Return the columns that a list of runs needs, and a text of what all of them share.
+    """Return the columns that a list of runs needs, and a text with the values that all runs share.
 
-    A column without a value is left out, and so is one of text where all runs have the same.
+    A column without values is left out, and so is a text column in which all runs agree.
     """
     used, shared = [], []
     for name, column in COLUMNS.items():
@@ -166,7 +166,7 @@ def columns_of(runs: Sequence[RunSummary]) -> tuple[list[str], str]:
 
 
 def heading(runs: Sequence[RunSummary]) -> str:
-    """Return how many runs there are, and how many of them unfinished."""
+    """Return the number of runs, and of unfinished ones among them, as a text."""
     unfinished = sum(run.progress != "finished" for run in runs)
     count = f"{len(runs)} run{'s' * (len(runs) != 1)}"
     return count + (f" ({unfinished} unfinished)" if unfinished else "")
@@ -187,8 +187,8 @@ def print_runs(runs: Sequence[RunSummary], place: Path) -> None:
 def best_runs(runs: Sequence[RunSummary], figure: str) -> list[str]:
     """Return a sentence about the best run by a figure, for each group that was measured alike.
 
-    A data set with held-out figures is judged by them alone: the best of many figures on test images is
-    chosen on these, and so better than it will be elsewhere.
+    If a data set has held-out figures, only these count: a run chosen as the best on test images looks better
+    there than it would on other images.
     """
     groups: dict[tuple[str, int, str | None], list[RunSummary]] = {}
     for run in runs:
@@ -197,15 +197,15 @@ def best_runs(runs: Sequence[RunSummary], figure: str) -> list[str]:
             groups.setdefault((run.data, run.config.holdout, attacks), []).append(run)
     with_holdout = {data for data, holdout, _ in groups if holdout}
     lines = []
-    for (data, holdout, attacks), some in groups.items():
-        if len(some) < 2 or (data in with_holdout and not holdout):
+    for (data, holdout, attacks), group in groups.items():
+        if len(group) < 2 or (data in with_holdout and not holdout):
             continue
-        best = max(some, key=lambda run: getattr(run, figure))
+        best = max(group, key=lambda run: getattr(run, figure))
         by = f"{COLUMNS[figure].head} at {attacks}" if attacks else COLUMNS[figure].head
         on = f"{holdout:,} held-out training images" if holdout else "test images"
-        line = f"best of {len(some)} on {data} by {by} on {on}: {best.name}, {getattr(best, figure):.2f} %"
+        line = f"best of {len(group)} on {data} by {by} on {on}: {best.name}, {getattr(best, figure):.2f} %"
         if not holdout:
-            line += " (chosen on the images that it is measured on, which flatters it: hold some out instead)"
+            line += " (chosen on the images that it is measured on, which flatters it: use --holdout instead)"
         lines.append(line)
     return lines
 
@@ -214,11 +214,11 @@ def best_runs(runs: Sequence[RunSummary], figure: str) -> list[str]:
 
 
 def _named_run(place: Path, name: str) -> RunSummary:
-    """Return the run of this name in the folder, or at this path."""
+    """Return the run of this name in the folder `place`, or at this path."""
     for path in (place / name, Path(name)):
         if (path / "config.json").is_file():
             return summarize_run(RunFolder(path), place if path.is_relative_to(place) else None)
-    raise InputError(f"--compare: there is no run {name!r}, neither in {place} nor as a path of its own.")
+    raise InputError(f"--compare: there is no run {name!r}, neither in {place} nor at that path.")
 
 
 def compare_two(one: RunSummary, two: RunSummary) -> None:
@@ -242,7 +242,7 @@ def compare_two(one: RunSummary, two: RunSummary) -> None:
 
 
 def side_by_side(one: RunSummary, two: RunSummary) -> dict[str, tuple[float | None, float | None]]:
-    """Return the figures of two runs by label: every data set clean, under attack and by kNN, then times."""
+    """Return label -> figures of two runs: each data set clean, under attack and by kNN, then the times."""
     found = [_all_figures(run) for run in (one, two)]
     labels = dict.fromkeys(label for figures in found for label in figures)
     times = {label: None for label in labels if label in ("epochs", "minutes")}
@@ -269,22 +269,22 @@ def _setting_text(value: object) -> str:
 
 
 def _caveats(one: RunSummary, two: RunSummary) -> list[str]:
-    """Return why figures of two runs should not be set against each other, if there is a reason."""
+    """Return the reasons for which figures of two runs should not be compared."""
     found = []
     if {one.split, two.split} == {"test", "holdout"}:
-        found.append("one was measured on test images and the other on held-out ones: do not compare them.")
+        found.append("one run is measured on test images, the other on held-out images: do not compare them.")
     elif one.split == "holdout" and one.config.holdout != two.config.holdout:
-        found.append("the two hold out different images, so their accuracies are not on the same ones.")
+        found.append("the runs hold out different images, so their accuracies are not on the same images.")
     results = [run.result for run in (one, two) if run.result is not None]
     if len(results) == 2:
         sums = [result["protocol"].get("checksums", {}) for result in results]
         if other := sorted(
             name for name in sums[0].keys() & sums[1].keys() if sums[0][name] != sums[1][name]
         ):
-            found.append(f"{', '.join(other)}: images or labels are not the same in both.")
+            found.append(f"{', '.join(other)}: images or labels differ between the runs.")
         machines = [result["protocol"].get("hardware", {}) for result in results]
         if any(machine.get("shared") for machine in machines) or len(
             {str(machine.get("gpu", machine.get("cpu"))) for machine in machines}
         ) > 1:  # fmt: skip
-            found.append("minutes are of different hardware, or of one that other runs used as well.")
+            found.append("the minutes are of different or of shared hardware.")
     return found

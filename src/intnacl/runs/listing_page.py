@@ -1,4 +1,4 @@
-"""Many runs as one page, whole in itself: their learning curves over each other, and their figures."""
+"""Many runs on one self-contained page: their learning curves in one plot, and a table of their figures."""
 
 import math
 import os
@@ -16,26 +16,26 @@ from intnacl.runs.page import template_environment
 from intnacl.runs.summary import RunSummary
 from intnacl.training.journal import SPENT, records
 
-FIRST = 12  # runs that are drawn when the page opens
+FIRST = 12  # runs drawn when the page opens
 AXES = ("epoch", "minutes")
-MOST_POINTS = 300  # of a curve
-DASHES = ("", "7 4", "2 4", "9 3 2 3")  # with each of the colours, before any pair is used again
+MOST_POINTS = 300  # drawn of a curve
+DASHES = ("", "7 4", "2 4", "9 3 2 3")  # each is combined with every colour before a pair repeats
 NOTES = {
     "loss": "Losses of different kinds have different scales: compare them by accuracies.",
-    "knn_train": "Training images, each judged by its nearest others: this does not measure generalisation.",
+    "knn_train": "Each training image is classified by the others: this does not measure generalisation.",
 }
 
 
 def write_listing(runs: Sequence[RunSummary], place: Path, out: Path) -> None:
-    """Write the page of some runs in a folder, in their order."""
+    """Write the page of runs in a folder, in the given order."""
     write_text(out, render_listing(runs, place, out))
 
 
 def render_listing(runs: Sequence[RunSummary], place: Path, out: Path) -> str:
-    """Return the page; links lead from `out` to the pages of the runs that have one."""
+    """Return the page; its links are relative to `out`."""
     curves = [_curves(run) for run in runs]
     names = dict.fromkeys(name for one in curves for name in one if name not in AXES)
-    # First the figure that most runs have, accuracies before losses: those have one scale.
+    # The figure that most runs have comes first; accuracies, which share one scale, come before losses.
     order = sorted(names, key=lambda name: (name not in LABELS, -sum(name in one for one in curves)))
     with_first = [i for i, one in enumerate(curves) if order and order[0] in one]
     used, shared = columns_of(runs)
@@ -71,7 +71,7 @@ def render_listing(runs: Sequence[RunSummary], place: Path, out: Path) -> str:
 
 
 def _curves(run: RunSummary) -> dict[str, list[float | None]]:
-    """Return the epochs, the minutes spent, and every drawn figure of a run's log, None where it has none."""
+    """Return epochs, minutes spent and every drawn figure of a run's log; None marks missing values."""
     log = records(run.folder.log)
     if len(log) > MOST_POINTS:
         log = [log[round(i * (len(log) - 1) / (MOST_POINTS - 1))] for i in range(MOST_POINTS)]
@@ -85,5 +85,5 @@ def _curves(run: RunSummary) -> dict[str, list[float | None]]:
 
 
 def _short(value: float | None) -> float | None:
-    """Return a number with five digits, which a drawing cannot tell from the whole; None for no number."""
+    """Return a number rounded to five digits, enough for a drawing; None if it is missing or not finite."""
     return float(f"{value:.5g}") if value is not None and math.isfinite(value) else None

@@ -1,4 +1,4 @@
-"""Measurements of a run's frozen encoder: linear probe, HCL's probe and kNN, and all that a run asks for."""
+"""Measurements of a run's encoder: probes, kNN and corruptions, and all that its configuration asks for."""
 
 from collections.abc import Callable
 from dataclasses import asdict, replace
@@ -31,7 +31,7 @@ Say = Callable[[str], None]
 
 
 def measure_all(run: "Run", stop: Stop, say: Say = lambda text: None) -> str | None:
-    """Measure what the run's configuration asks for, then write its result and page; the reason of a stop."""
+    """Measure what the configuration asks for, then write result and page; return the reason of a stop."""
     from intnacl.runs.page import write_result_and_page
 
     for name in run.datasets:
@@ -56,14 +56,14 @@ def measure_all(run: "Run", stop: Stop, say: Say = lambda text: None) -> str | N
     if stop.reason is not None:
         return stop.reason
     found = write_result_and_page(run)
-    assert found.is_whole, f"{run.folder}: all stages are done, but not all is measured"
+    assert found.is_whole, f"{run.folder}: all stages are done, but measurements are missing"
     return None
 
 
 def measure_probe(run: "Run", dataset: str, config: ProbeConfig | None = None) -> Measurement:
-    """Fit the linear probe on a data set, by default as the run's configuration says; its layer is stored.
+    """Fit the linear probe on a data set, by default with the run's settings, and store its layer.
 
-    On its own data set, a fine-tuned encoder has a layer already: by default, that one is measured.
+    A fine-tuned encoder already has a layer for its own data set: by default, this layer is measured.
     """
     if config is None and run.measurements.own_protocol(dataset) in FINETUNED:
         return _measure_finetuned(run, dataset)
@@ -119,7 +119,7 @@ def _measure_finetuned(run: "Run", dataset: str) -> Measurement:
 
 
 def measure_frozen_probe(run: "Run", dataset: str) -> Measurement:
-    """Fit the run's probe on the encoder that fine-tuning began with, frozen, from the same labels."""
+    """Fit the run's probe with the same labels on the frozen encoder from which fine-tuning started."""
     settings = run.measurements.frozen_probe_settings(dataset)
 
     def work() -> Figures:
@@ -136,7 +136,7 @@ def measure_frozen_probe(run: "Run", dataset: str) -> Measurement:
 
 
 def measure_alf(run: "Run", dataset: str, config: AlfConfig | None = None) -> Measurement:
-    """Train a linear layer on attacked images, by default as the run's configuration says; it is stored."""
+    """Train a linear layer on attacked images, by default with the run's settings, and store it."""
     config = config or run.config.alf
     settings = run.measurements.alf_settings(dataset, config)
     path, views = _alf_path(run, dataset, config), benchmark_views(run.config, run.image_size)
@@ -158,7 +158,7 @@ def measure_alf(run: "Run", dataset: str, config: AlfConfig | None = None) -> Me
 
 
 def measure_hcl_probe(run: "Run", dataset: str, epochs: int | None = None) -> Measurement:
-    """Fit HCL's probe (augmented images, batch norm in train mode), to be set beside the other."""
+    """Fit HCL's probe (augmented images, batch norm in train mode), for comparison with the run's own."""
     config = replace(hcl_probe.HCL, seed=run.config.probe.seed)
     config = config if epochs is None else replace(config, epochs=epochs)
     views = run.config.augment
@@ -179,13 +179,13 @@ def measure_hcl_probe(run: "Run", dataset: str, epochs: int | None = None) -> Me
 
 
 def measure_own_knn(run: "Run", dataset: str) -> Measurement:
-    """Classify a data set by nearest neighbours as the run's configuration says."""
+    """Classify a data set by nearest neighbours with the run's settings."""
     wanted = run.config.evaluation
     return measure_knn(run, dataset, wanted.knn_k, wanted.knn_weights)
 
 
 def measure_knn(run: "Run", dataset: str, k: int | None = None, weights: str = "exp") -> Measurement:
-    """Classify a data set by nearest neighbours, as many as suit it where k is None."""
+    """Classify a data set by its k nearest neighbours; None chooses a k that suits the data set."""
     check_choice("weights", weights, knn.WEIGHTS)
 
     def work() -> Figures:
@@ -230,13 +230,13 @@ def measure_corruption(
 
 
 def load_classifier(run: "Run", dataset: str, protocol: ProbeProtocol | None = None) -> Classifier:
-    """Return a run's classifier of a protocol on a data set; its layer is fitted if it has not been yet.
+    """Return a run's classifier of a protocol on a data set; fit its layer if that has not been done.
 
-    Where the images are loaded they must be those that it was fitted on: another root may hold another data
-    set of the same name.
+    If the images are loaded, they must be those that the layer was fitted on: another root may hold another
+    data set of the same name.
     """
     protocol = protocol or run.measurements.own_protocol(dataset)
-    run.measurements.classifier_settings(dataset, protocol)  # raises where there is none
+    run.measurements.classifier_settings(dataset, protocol)  # raises if there is no such classifier
     if protocol == "alf":
         found, path = measure_alf(run, dataset), _alf_path(run, dataset, run.config.alf)
     elif protocol in FINETUNED:
@@ -248,16 +248,16 @@ def load_classifier(run: "Run", dataset: str, protocol: ProbeProtocol | None = N
         )
     if run.images.is_loaded(dataset) and found.figures["checksums"] != run.images.checksums(dataset):
         raise InputError(
-            f"dataset {dataset!r} has other images or labels than its probe was made with: give the --root "
-            f"of then, or delete {path} and probe it again."
+            f"dataset {dataset!r} has other images or labels than its probe was fitted on: give the --root "
+            f"used at that time, or delete {path} and probe it again."
         )
     return _classifier(run, path, found)
 
 
 def load_fitted(run: "Run", dataset: str) -> tuple[Classifier, tuple[str, ...]]:
-    """Return a run's own classifier on a data set, and the names of its classes.
+    """Return a run's own classifier on a data set, and the names of its classes; fit it if necessary.
 
-    Where it is fitted already, no images of the data set are needed, or looked at; otherwise it is now.
+    A classifier that is fitted already is loaded without the images of the data set.
     """
     protocol = run.measurements.own_protocol(dataset)
     settings = run.measurements.classifier_settings(dataset, protocol)
@@ -279,16 +279,14 @@ def _classifier(run: "Run", path: Path, found: Measurement) -> Classifier:
 def fitted_classifier(run: "Run", dataset: str) -> tuple[Classifier, tuple[str, ...]] | None:
     """Return the run's own classifier on a data set with the names of its classes, if it has been fitted."""
     settings = run.measurements.classifier_settings(dataset)
-    found, path = run.measurements.find("probe", settings), run.folder.head
-    finetuned = run.measurements.own_protocol(dataset) == "aff"
-    if not finetuned:
-        path = _classifier_path(run, dataset, run.config.probe)
-    if found is None or not (finetuned or is_stored(path, plain(settings))):
+    found = run.measurements.find("probe", settings)
+    is_finetuned = run.measurements.own_protocol(dataset) in FINETUNED
+    path = run.folder.head if is_finetuned else _classifier_path(run, dataset, run.config.probe)
+    if found is None or not (is_finetuned or is_stored(path, plain(settings))):
         return None
-    linear = load_head(path, found.figures.get("classifier_sha256")).to(run.device)
-    names = found.figures.get("class_names") or map(str, range(linear.out_features))
-    normalize = run.config.probe.normalize and not finetuned
-    return Classifier(run.encoder, linear, normalize=normalize).eval(), tuple(names)
+    classifier = _classifier(run, path, found)
+    names = found.figures.get("class_names") or map(str, range(classifier.linear.out_features))
+    return classifier, tuple(names)
 
 
 def _classifier_path(run: "Run", dataset: str, config: ProbeConfig) -> Path:
@@ -301,7 +299,7 @@ def _alf_path(run: "Run", dataset: str, config: AlfConfig) -> Path:
 
 
 def _facts(images: LabelledPair) -> Figures:
-    """Return what is noted of the images with every measurement on them."""
+    """Return the facts about the images that every measurement on them notes."""
     return {
         "images": {split.split: len(split) for split in images},
         "checksums": images.checksums,

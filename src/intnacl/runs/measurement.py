@@ -1,4 +1,4 @@
-"""One stored measurement: its settings and figures, its format, and the machine that it was made on."""
+"""One stored measurement: its settings and figures, its format, and the machine on which it was made."""
 
 import json
 import os
@@ -28,14 +28,14 @@ FORMATS = {
     "hcl_probe": hcl_probe.FORMAT,
     "alf": adversarial_probe.FORMAT,
     "knn": knn.FORMAT,
-    "attack": robustness.FORMAT + probe.FORMAT - 1,  # of the probe's classifier: a new one is attacked again
+    "attack": robustness.FORMAT + probe.FORMAT - 1,  # a classifier of a new probe must be attacked again
     "corruptions": corruptions.FORMAT + probe.FORMAT - 1,
 }
 PACKAGES = ("intnacl", "numpy", "scikit-learn", "timm")
 
 
 class Settings(TypedDict, total=False):
-    """The settings that a measurement's figures depend on, beside the images themselves."""
+    """The settings that a measurement's figures depend on, apart from the images."""
 
     dataset: str
     encoder: str
@@ -45,23 +45,23 @@ class Settings(TypedDict, total=False):
     head: str
     """SHA-256 of the layer that was trained together with the encoder."""
     protocol: ProbeProtocol
-    """Of such a layer; missing where it is "aff", as in earlier versions."""
+    """Protocol of the layer in `head`; missing for "aff", as in earlier versions."""
     begun: str
-    """SHA-256 of the encoder that fine-tuning began with."""
+    """SHA-256 of the encoder from which fine-tuning started."""
     labels: float
     """Share of the training images whose labels are used."""
     augment: Mapping[str, object]
     k: int | None
     weights: str
-    """Of kNN; missing where they are "exp", as in earlier versions."""
+    """Votes of kNN; missing for "exp", as in earlier versions."""
     attacks: list[AttackSettings]
-    """One; files of earlier versions may hold several."""
+    """One attack; files of earlier versions may hold several."""
     corruption: str
     seed: int
 
 
 class Figures(TypedDict, total=False):
-    """Everything that measurements tell; which of it there is depends on their kind."""
+    """The figures of a measurement; which of them are present depends on its kind."""
 
     accuracy: float
     train_accuracy: float
@@ -72,16 +72,16 @@ class Figures(TypedDict, total=False):
     classes: int
     class_names: list[str]
     confusion: Confusion
-    """Of a linear probe; files of earlier versions have none."""
+    """Confusion of a linear probe; missing in files of earlier versions."""
     classifier_sha256: str
     k: int
     temperature: float
     weights: str
     checksums: Checksums
     images: Any
-    """Of attacks, how many images there are to attack; of others, how many there are of each split."""
+    """For attacks, the number of images to attack; otherwise the number of images in each split."""
     split: MeasuredSplit
-    """That of the images measured on; missing in files of earlier versions, which are on test images."""
+    """Split of the measured images; missing in files of earlier versions, which used test images."""
     clean: float
     attacks: list[AttackRow]
     worst_case: list[AttackRow]
@@ -91,12 +91,12 @@ class Figures(TypedDict, total=False):
 
 
 class Underway(TypedDict):
-    """The images after those judged, which AutoAttack was stopped in."""
+    """The portion of images in which AutoAttack was stopped; it follows the images with verdicts."""
 
     stage: str
-    """The last of its attacks that they have been through."""
+    """The last attack of AutoAttack that the portion went through."""
     right: str
-    """A digit for each, as in `Verdicts`."""
+    """A digit for each image, as in `Verdicts`."""
 
 
 class Verdicts(TypedDict):
@@ -117,7 +117,7 @@ class Environment(TypedDict):
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
-    """A figure with the settings that it was asked for, the time it took, and where it was measured."""
+    """Figures with the settings that they depend on, the time they took, and the machine."""
 
     kind: Kind
     settings: Settings
@@ -125,18 +125,18 @@ class Measurement:
     time_s: float
     environment: Environment
     format: int = 1
-    """Of its evaluator, which raises it when the same settings give other figures."""
+    """Format of the evaluator, which is raised when the same settings give other figures."""
     verdicts: Verdicts | None = None
-    """Of an attack; files of earlier versions have none."""
+    """Verdicts of an attack; files of earlier versions have none."""
 
     @property
     def dataset(self) -> str:
-        """The data set that it is on."""
+        """The measured data set."""
         return self.settings["dataset"]
 
     @property
     def protocol(self) -> ProbeProtocol:
-        """That of the classifier."""
+        """The protocol of the classifier."""
         usual: ProbeProtocol = (
             "aff" if "head" in self.settings else "alf" if "alf" in self.settings else "slf"
         )
@@ -144,31 +144,31 @@ class Measurement:
 
     @property
     def is_complete(self) -> bool:
-        """False for an attack that has not seen all its images yet."""
+        """False for an attack that was stopped before its last image."""
         return self.verdicts is None or len(self.verdicts["clean"]) == self.figures["images"]
 
 
 def has_figures(found: Measurement) -> bool:
-    """True if a measurement has the figures of its kind, and they are percentages."""
+    """Return True if a measurement has the figures of its kind, and they are percentages."""
     rows = found.figures["attacks"] if found.kind == "attack" else [found.figures]
     return all(0 <= row["accuracy"] <= 100 for row in rows) and found.settings["dataset"] != ""
 
 
 def current_format(kind: Kind, settings: Settings) -> int:
-    """Return the format of what now measures with these settings."""
+    """Return the current format of the evaluators that measure with these settings."""
     own = [autoattack.FORMAT - 1 for attack in settings.get("attacks", ()) if attack["name"] == "autoattack"]
     own += [adversarial_probe.FORMAT - 1] if kind != "alf" and "alf" in settings else []
     return FORMATS[kind] + sum(own)
 
 
 def plain(settings: Settings) -> Settings:
-    """Return settings as they come back from JSON, which knows no tuples."""
+    """Return settings after a round trip through JSON, which turns tuples into lists."""
     found: Settings = json.loads(json.dumps(settings))
     return found
 
 
 def environment(device: torch.device) -> Environment:
-    """Return versions, hardware, and today's date."""
+    """Return the versions, the hardware and today's date."""
     versions = {"python": platform.python_version(), "torch": str(torch.__version__)}
     for package in PACKAGES:
         with suppress(PackageNotFoundError):

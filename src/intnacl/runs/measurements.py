@@ -1,7 +1,7 @@
 """The measurements of an encoder: one file each below RUN/parts, made once for the same settings.
 
-A file's name ends in a digest of the settings, which hold the encoder's checksum: what was measured with
-other settings, or on another encoder, stays beside it and is never mistaken for it.
+A file's name ends in a digest of the settings, which include the encoder's checksum: measurements with other
+settings, or of another encoder, have files of their own and are never confused.
 """
 
 import hashlib
@@ -51,7 +51,7 @@ class Measurements:
     # ---- settings --------------------------------------------------------------------------------------
 
     def probe_settings(self, dataset: str, config: ProbeConfig | None = None) -> Settings:
-        """Return what a probe's figures depend on; the run's own by default."""
+        """Return what a probe's figures depend on; by default for the run's own probe."""
         return {
             "dataset": dataset,
             "encoder": self.encoder_sha256,
@@ -59,7 +59,7 @@ class Measurements:
         }
 
     def alf_settings(self, dataset: str, config: AlfConfig | None = None) -> Settings:
-        """Return what an adversarial probe's figures depend on; the run's own by default."""
+        """Return what an adversarial probe's figures depend on; by default for the run's own."""
         views = benchmark_views(self.config, self.image_size)
         settings = {"alf": asdict(config or self.config.alf), "augment": asdict(views)}
         return {"dataset": dataset, "encoder": self.encoder_sha256, **settings}  # type: ignore[typeddict-item]
@@ -72,7 +72,7 @@ class Measurements:
         return "aff" if self.config.finetune.beta else "sff"
 
     def classifier_settings(self, dataset: str, protocol: ProbeProtocol | None = None) -> Settings:
-        """Return what a classifier depends on, which `classifier` of the run returns."""
+        """Return what the classifier depends on that `Run.classifier` returns."""
         protocol = protocol or self.own_protocol(dataset)
         if protocol == "alf":
             return self.alf_settings(dataset)
@@ -89,7 +89,7 @@ class Measurements:
         return found if protocol == "aff" else {**found, "protocol": protocol}
 
     def frozen_probe_settings(self, dataset: str) -> Settings:
-        """Return what the probe on the encoder depends on that fine-tuning began with."""
+        """Return what the probe on the encoder before fine-tuning depends on."""
         begun = self.config.finetune
         return {
             **self.probe_settings(dataset),
@@ -99,14 +99,14 @@ class Measurements:
         }
 
     def knn_settings(self, dataset: str, k: int | None, weights: str = "exp") -> Settings:
-        """Return what a kNN accuracy depends on; k is None for the number that suits the data set."""
+        """Return what a kNN accuracy depends on; k is None for a number that suits the data set."""
         settings: Settings = {"dataset": dataset, "encoder": self.encoder_sha256, "k": k}
         return settings if weights == "exp" else {**settings, "weights": weights}
 
     def attack_settings(
         self, dataset: str, attack: AttackSettings, protocol: ProbeProtocol | None = None
     ) -> Settings:
-        """Return what accuracy under an attack depends on; of the run's own classifier by default."""
+        """Return what accuracy under an attack depends on; by default for the run's own classifier."""
         return {**self.classifier_settings(dataset, protocol), "attacks": [attack]}
 
     # ---- files -----------------------------------------------------------------------------------------
@@ -136,7 +136,7 @@ class Measurements:
                 yield found
 
     def save(self, found: Measurement) -> None:
-        """Write a measurement's file, or replace it."""
+        """Write or replace a measurement's file."""
         content = {key: value for key, value in vars(found).items() if value is not None}
         write_json(self.path(found.kind, found.settings), {**content, "checksum": _checksum(content)})
 
@@ -150,12 +150,12 @@ class Measurements:
         *,
         is_usable: Callable[[], bool] = lambda: True,
     ) -> Measurement:
-        """Return the measurement with these settings; make it if none is current, or not `is_usable()`."""
+        """Return the current measurement with these settings; make it if missing or not `is_usable()`."""
         found = self.current(kind, settings, images)
         if found is not None and is_usable():
             return found
-        with self.alone([self.path(kind, settings).stem]):
-            found = self.current(kind, settings, images)  # another process may have made it
+        with self.locked([self.path(kind, settings).stem]):
+            found = self.current(kind, settings, images)  # another process may have made it meanwhile
             if found is None or not is_usable():
                 begun = time.monotonic()
                 figures = work()
@@ -171,27 +171,27 @@ class Measurements:
             return found
 
     @contextmanager
-    def alone(self, names: Iterable[str]) -> Iterator[None]:
-        """Keep other processes from writing the files of these names; wait for those that are at it."""
+    def locked(self, names: Iterable[str]) -> Iterator[None]:
+        """Keep other processes from writing the files of these names; wait for one that is writing."""
         self.folder.check_writable()
         make_folder(self.folder.measurements)
         with ExitStack() as stack:
             for path in [self.folder.measurements / f".{name}.lock" for name in sorted(set(names))]:
                 if stack.enter_context(lock(path, timeout=0)) == "busy":
-                    text = f"another process measures the same in {self.folder}: waiting for it."
+                    text = f"another process is measuring the same in {self.folder}: waiting for it."
                     warnings.warn(text, InputWarning, stacklevel=4)
                     stack.enter_context(lock(path))
                 stack.callback(path.unlink, missing_ok=True)
             yield
 
     def _read(self, path: Path) -> Measurement | None:
-        """Return the measurement of a file; None where it is missing or damaged, to be measured again."""
+        """Return the measurement of a file; None if it is missing or damaged, and must be made again."""
         try:
             content = parse_json(read_file(path))
             checksum = content.pop("checksum", None)  # earlier versions wrote none
             if checksum not in (None, _checksum(content)):
                 raise ValueError
-            if "surroundings" in content:  # as earlier versions called it
+            if "surroundings" in content:  # the key in earlier versions
                 content["environment"] = content.pop("surroundings")
             found = Measurement(**content)
             if self.path(found.kind, found.settings) != path or not has_figures(found):
@@ -202,22 +202,22 @@ class Measurements:
         except (OSError, ValueError, TypeError, AttributeError, KeyError):
             if path not in self._warned:
                 self._warned.add(path)
-                text = f"{path} is damaged: it is left out, and measured again."
+                text = f"{path} is damaged: it is ignored and measured again."
                 warnings.warn(text, InputWarning, stacklevel=2)
             return None
 
-    # ---- what still holds ------------------------------------------------------------------------------
+    # ---- validity --------------------------------------------------------------------------------------
 
     def current(self, kind: Kind, settings: Settings, images: RunImages) -> Measurement | None:
-        """Return the measurement with these settings if it still holds, complete or not."""
+        """Return the measurement with these settings, complete or not, if it is still valid."""
         found = self.find(kind, settings)
         return found if found is not None and self.is_current(found, images) else None
 
     def is_current(self, found: Measurement, images: RunImages) -> bool:
-        """True if a measurement is what its evaluator would give for the images that there are now.
+        """Return True if the evaluator of today would give the same figures for the images of today.
 
-        Those at a path may have changed. A data set with a name is not looked up, and not even loaded: its
-        measurements are to be on the images of its probe.
+        Images at a path may have changed. A named data set is not even loaded: its measurements must be on
+        the images of its probe.
         """
         if found.format != current_format(found.kind, found.settings):
             return False
@@ -228,7 +228,7 @@ class Measurements:
         return self.is_on_probed_images(found)
 
     def is_on_probed_images(self, found: Measurement) -> bool:
-        """True unless the run's own probe on the data set saw other images than this measurement."""
+        """Return True unless the run's own probe on the data set saw other images than this measurement."""
         own = self.find("probe", self.classifier_settings(found.dataset))
         if own is None or "checksums" not in found.figures:
             return True
@@ -240,9 +240,9 @@ def _checksum(content: Mapping[str, object]) -> str:
 
 
 def benchmark_views(config: RunConfig, image_size: int) -> AugmentConfig:
-    """Return the crops and flips of the RobustSSL benchmark, whose padding is an eighth of the image's side.
+    """Return the crops and flips of the RobustSSL benchmark; their padding is an eighth of the image's side.
 
-    There are no flips where the run has none, as for digits.
+    There are no flips if the run has none, as for digits.
     """
     views, padding = AUGMENTATIONS["pad_crop_flip"], max(1, image_size // 8)
     return replace(views, crop_padding=padding, flip_p=min(views.flip_p, config.augment.flip_p))

@@ -1,4 +1,4 @@
-"""From a run's configuration to its objective, with the encoders that it begins with."""
+"""Building a run's objective from its configuration, with the encoders that it starts from."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -24,12 +24,12 @@ from intnacl.training.objectives import Contrastive, Objective, Supervised
 from intnacl.training.ranks import Ranks
 from intnacl.training.settings import DTYPES
 
-# The probe that fine-tuning begins with; it has an end of its own, however few the labels are.
-START = ProbeConfig(solver="lbfgs", l2=1e-3, standardize=True)
+# The probe that fine-tuning starts from; L-BFGS converges, however few the labels are.
+INITIAL_PROBE = ProbeConfig(solver="lbfgs", l2=1e-3, standardize=True)
 
 
 class Teacher(NamedTuple):
-    """A teacher, and its projection head where the student takes cosines of projections."""
+    """A teacher, and its projection head if the student's loss compares projections."""
 
     encoder: Encoder
     projection: nn.Module | None
@@ -40,19 +40,19 @@ def load_teacher(
 ) -> tuple[RunConfig, Teacher]:
     """Return the configuration with the checksum of the teacher's file, and the teacher.
 
-    Raises unless it is the teacher with which the run began.
+    Raise if the run was started with another teacher.
     """
     path = Path(config.distill.teacher or folder.teacher)
     if config.distill.teacher is None and not RunFolder(path).encoder.exists():
         raise InputError(
-            f"distill.teacher is not given, and {path} holds none: give --teacher RUN, or take "
+            f"distill.teacher is not given, and {path} holds no teacher: give --teacher RUN, or use "
             "`intnacl run`, which trains one first."
         )
     teacher = load_encoder(path)
     if begun_with is not None and begun_with.distill.teacher_sha256 not in (None, teacher.sha256):
         raise InputError(
-            f"{folder} was begun with another teacher than {path} is now: bring it back, or take another "
-            "--out."
+            f"{folder} was started with another teacher than the present {path}: restore that teacher, or "
+            "choose another --out."
         )
     distill = replace(config.distill, teacher_sha256=teacher.sha256)
     projection = load_projection(path) if distill.projection_weight else None
@@ -60,7 +60,7 @@ def load_teacher(
 
 
 def training_images(config: RunConfig, images: RunImages) -> Dataset:
-    """Return the images that a run trains on: all, or the share of each class that fine-tuning has."""
+    """Return the images that a run trains on: all, or the labelled share of each class in fine-tuning."""
     train = images.training()
     if config.objective != "finetune" or config.finetune.labels == 1 or train.labels is None:
         return train
@@ -70,7 +70,7 @@ def training_images(config: RunConfig, images: RunImages) -> Dataset:
 def build_objective(
     config: RunConfig, train: Dataset, here: Ranks, teacher: Teacher | None = None
 ) -> Objective:
-    """The model and the way from a batch to its loss."""
+    """Build the objective: the model, and the computation from a batch to its loss."""
     side = image_side(train)
     dtype = DTYPES[config.train.precision]
     if config.objective == "distill":
@@ -104,7 +104,7 @@ def build_objective(
         if config.finetune.start == "probe":
             with exact_float32():
                 features_NF = extract(begun, train.images, device=here.device)
-            head, _ = probe.fit(features_NF, train.labels, features_NF, train.labels, START)
+            head, _ = probe.fit(features_NF, train.labels, features_NF, train.labels, INITIAL_PROBE)
         return Finetune(
             config.finetune,
             begun,
@@ -116,7 +116,7 @@ def build_objective(
         )
     size = config.train.batch_size
     if size < 2:
-        raise InputError(f"train.batch_size={size} has no negatives: take 2 or more.")
+        raise InputError(f"train.batch_size={size} leaves no negatives: give 2 or more.")
     objective = Contrastive(
         config.loss,
         config.encoder,
@@ -130,22 +130,23 @@ def build_objective(
     )
     if size <= (mixed := objective.needed.mixed):
         raise InputError(
-            f"train.batch_size={size} has too few images to mix each with {mixed} others: take {mixed + 1} "
+            f"train.batch_size={size} is too small to mix each image with {mixed} others: give {mixed + 1} "
             f"or more, or a smaller loss.num_positives than {config.loss.num_positives}."
         )
     return objective
 
 
 def load_begun(config: RunConfig) -> SavedEncoder:
-    """Return the encoder that fine-tuning begins with; raise if it is another one by now."""
+    """Return the encoder that fine-tuning starts from; raise if it has been replaced."""
     if config.finetune.encoder is None:
         raise InputError(
-            "finetune.encoder is not given: name the run whose encoder is fine-tuned, as `intnacl probe RUN "
-            "--protocol aff` does."
+            "finetune.encoder is not given: name the run whose encoder is to be fine-tuned, as `intnacl "
+            "probe RUN --protocol aff` does."
         )
     found, wanted = load_encoder(config.finetune.encoder), config.finetune.encoder_sha256
     if wanted not in (None, found.sha256):
         raise InputError(
-            f"{config.finetune.encoder} has another encoder than fine-tuning began with: take another --out."
+            f"{config.finetune.encoder} has another encoder than fine-tuning started from: choose another "
+            "--out."
         )
     return found

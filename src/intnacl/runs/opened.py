@@ -1,4 +1,4 @@
-"""A trained run, opened: its encoder on a device, its images, and what is measured on them.
+"""A trained run, opened: its encoder on a device, its images, and its measurements.
 
 run = intnacl.open_run("RUN")
 classifier = run.classifier("digits")
@@ -44,7 +44,7 @@ from intnacl.training.stop import Stop
 if TYPE_CHECKING:
     from intnacl.runs.result import Result
 
-FEATURE_BATCH = 512  # images of a forward pass
+FEATURE_BATCH = 512  # images per forward pass
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,15 +54,15 @@ class Run:
     folder: RunFolder
     config: RunConfig
     encoder: Encoder
-    """In eval mode, shared by everything that is measured."""
+    """In eval mode, shared by all measurements."""
     image_size: int
     encoder_sha256: str
     """SHA-256 of `encoder.safetensors`."""
     trained_on: str | None
-    """Checksum of the images that the encoder was trained on; None: an earlier version wrote none."""
+    """Checksum of the images that the encoder was trained on; None if an earlier version wrote none."""
     device: torch.device
     images: RunImages
-    # Not of another encoder: `replace` begins with none.
+    # init=False, so that `dataclasses.replace` with another encoder starts without features.
     _features: dict[tuple[str, str], tuple[Tensor, Tensor]] = field(
         default_factory=dict, init=False, compare=False, repr=False
     )
@@ -74,29 +74,31 @@ class Run:
 
     @property
     def datasets(self) -> tuple[str, ...]:
-        """The run's own data set, then those of transfer."""
+        """The run's own data set, then the transfer data sets."""
         return tuple(dict.fromkeys((self.config.dataset, *self.config.evaluation.transfer)))
 
     def named(self, names: Sequence[str] = ()) -> tuple[str, ...]:
-        """Return the data sets that a user names, paths made absolute; by default the run's own."""
+        """Return the data sets that a user names, with absolute paths; by default the run's own."""
         for name in names:
             if not isinstance(name, str):
-                raise InputError(f"dataset={name!r} is of type {type(name).__name__}: give a name, a text.")
+                raise InputError(
+                    f"dataset={name!r} is of type {type(name).__name__}: give a name as a string."
+                )
         named = (name if name in self.datasets else absolute_name(name) for name in names)
         return tuple(named) or (self.config.dataset,)
 
     @property
     def result(self) -> "Result | None":
-        """The content of `result.json`; None until everything that the configuration asks for is measured."""
+        """The content of `result.json`; None until all that the configuration asks for is measured."""
         return self.folder.read_result()
 
     def classifier(self, dataset: str | None = None, *, protocol: ProbeProtocol | None = None) -> Classifier:
         """Return the encoder with the run's linear layer for a data set, which is fitted if necessary.
 
-        It maps pixels in [0, 1] to logits and is in eval mode. The protocol says how the layer is trained:
-        "slf", the run's probe; "alf", on attacked images; "aff" or "sff", together with the encoder, of a
-        run that was fine-tuned adversarially or on clean images. None: one of the last two where the run has
-        it, else the first.
+        It maps pixels in [0, 1] to logits and is in eval mode. The protocol is the training of the layer:
+        "slf", as the run's probe; "alf", on attacked images; "aff" or "sff", together with the encoder, in a
+        run that was fine-tuned adversarially or on clean images. None: "aff" or "sff" for such a run, else
+        "slf".
         """
         if protocol is not None:
             check_choice("protocol", protocol, PROTOCOLS)
@@ -104,9 +106,9 @@ class Run:
         return load_classifier(self, name, protocol)
 
     def features(self, dataset: str) -> tuple[Tensor, Tensor]:
-        """Return float32 features of training images and of those that are measured on, (N, F) and (T, F).
+        """Return float32 features of the training images and of the measured ones, (N, F) and (T, F).
 
-        Those of the last data set are kept.
+        The features of the last data set stay in memory.
         """
         train, queries = self.images.labelled(dataset)
         key = (train.checksum, queries.checksum)
@@ -131,9 +133,9 @@ class Run:
     ) -> list[Measurement]:
         """Measure a probe, a kNN accuracy or attacks, or all that the configuration asks for (None).
 
-        Attacks are on the classifier of the protocol, as `classifier` returns it.
+        Attacks are on the classifier that `classifier` returns for the protocol.
 
-        What is stored already is returned as it is. `result.json` and the page are brought up to date.
+        Stored measurements are returned without measuring again. `result.json` and the page are updated.
         """
         from intnacl.runs.page import write_result_and_page
 
@@ -170,12 +172,12 @@ def open_run(
     """Open a trained run.
 
     Args:
-        path: the run's folder, or one of the names of `intnacl.pretrained()`.
-        out: a folder that gets a copy of the run, which is opened instead: what is measured is written there.
-            Nothing can be written to the runs that come with the package.
-        device: of the encoder: auto, cpu, cuda, cuda:1 …
-        root: where data sets are now, if not where the run was trained.
-        images: those that are loaded already, by whoever trained the run.
+        path: The run's folder, or one of the names of `intnacl.pretrained()`.
+        out: A folder for a copy of the run, which is opened instead, and to which measurements are written.
+            Nothing can be written to the runs that ship with the package.
+        device: The encoder's device: auto, cpu, cuda, cuda:1 …
+        root: The folder of data sets, if it has changed since the run was trained.
+        images: Images that are loaded already, for example by the training of the run.
     """
     folder = path if isinstance(path, RunFolder) else RunFolder(located(as_path("path", path)))
     config = folder.read_config()
@@ -207,13 +209,13 @@ def from_pretrained(path: str | Path, which: str = "last", *, revision: str | No
     """Load an encoder in eval mode: pixels in [0, 1] -> features.
 
     Args:
-        path: one of the names of `intnacl.pretrained()`, a run's folder, a folder that `save_pretrained` has
+        path: One of the names of `intnacl.pretrained()`, a run's folder, a folder that `save_pretrained` has
             written, a .safetensors file, or a repository of the Hugging Face Hub, as in "organisation/name".
-            A path that exists goes before the other meanings, and names a repository only where there is no
+            An existing path takes precedence, and "organisation/name" is a repository only if there is no
             folder "organisation".
-        which: of a run, the encoder after the last epoch ("last"), or, where the run held images out, that of
+        which: For a run, the encoder after the last epoch ("last") or, if the run held images out, that of
             the epoch with the highest kNN accuracy on them ("best").
-        revision: of a repository: a branch, a tag or a commit; None: main.
+        revision: A branch, a tag or a commit of a repository; None: main.
     """
     check_choice("which", which, ("last", "best"))
     found = located(as_path("path", path))
@@ -225,7 +227,7 @@ def from_pretrained(path: str | Path, which: str = "last", *, revision: str | No
         if not found.exists():
             raise InputError(
                 f"which='best': {folder} has no {BEST_ENCODER}. Runs that hold images out (--holdout) and "
-                "watch the kNN accuracy on them write it when they end; for others, leave `which` out."
+                "monitor the kNN accuracy on them write it when they end; for others, leave `which` out."
             )
     encoder = load_encoder(found).encoder
     if folder.is_dir():
@@ -234,14 +236,14 @@ def from_pretrained(path: str | Path, which: str = "last", *, revision: str | No
 
 
 def record_of(folder: Path, encoder: Encoder, place: str) -> "tuple[str, Result] | None":
-    """Return the model card and the figures of the encoder of a folder; None unless `encoder` is that one.
+    """Return the model card and the figures of a folder's encoder; None if `encoder` has other weights.
 
-    `place` is where the card says that the encoder is to be loaded from.
+    `place` is the path from which the card tells readers to load the encoder.
     """
     from intnacl.runs.export import saved_card
 
     try:
         same = same_weights(encoder, load_encoder(folder).encoder)
-    except InputError:  # the folder has gone since
+    except InputError:  # the folder was removed in the meantime
         return None
     return saved_card(RunFolder(folder), encoder, place) if same else None

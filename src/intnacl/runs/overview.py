@@ -1,4 +1,4 @@
-"""A run's measurements put together as its result, with the protocol under which they were made."""
+"""A run's measurements combined into its result, with the protocol under which they were made."""
 
 import sys
 from dataclasses import asdict
@@ -31,15 +31,15 @@ from intnacl.runs.result import (
 )
 from intnacl.training.journal import last_record
 
-SLOW = "torch.compile failed, so training took longer than it should: the error is in the run's output."
+SLOW = "torch.compile failed, so training was slower than it could be: the run's output has the error."
 ROW = ("name", "eps", "steps", "step_size", "restarts", "images", "accuracy", "clean")
 
 
 class Overview:
     """Everything that is measured on a run's encoder so far, read once.
 
-    Measurements on other images than those of the run's probe are `left_out`, and those of an evaluator that
-    now gives other figures count as not made.
+    Measurements on other images than those of the run's probe are `left_out`. Measurements of an evaluator
+    that would now give other figures are ignored.
     """
 
     def __init__(self, run: Run) -> None:
@@ -64,7 +64,7 @@ class Overview:
             asked = one.settings.get("probe", own["probe"]), one.settings.get("alf", own["alf"])
             return asked == (own["probe"], own["alf"]) and self._is_own_knn(one)
 
-        # The run's own first, as files that were copied have lost their times.
+        # Copied files have lost their times, so the run's own measurements are explicitly sorted first.
         every.sort(key=lambda one: not is_own(one))
         self.left_out = [one for one in every if not run.measurements.is_on_probed_images(one)]
         self.measured: dict[Kind, list[Measurement]] = {
@@ -86,7 +86,7 @@ class Overview:
 
     @property
     def is_whole(self) -> bool:
-        """True if all that the configuration asks for is there."""
+        """True if all that the configuration asks for is measured."""
         planned = planned_attacks(self.run.config.evaluation)
         asked = {digest(attack.settings()) for attacks in planned for attack in attacks}
         done = {
@@ -102,31 +102,32 @@ class Overview:
         )
 
     def probe_curves(self) -> dict[str, list[float]]:
-        """Data set -> test accuracy after each epoch of the run's probe, where the solver has epochs."""
+        """Return data set -> test accuracy after each epoch of the run's probe, if the solver has epochs."""
         return {name: one.figures["curve"] for name, one in self.probes.items() if "curve" in one.figures}
 
     def own_knn(self) -> dict[str, float]:
-        """Data set -> the kNN accuracy that the run's configuration asks for; others are tried by hand."""
+        """Return data set -> kNN accuracy with the neighbours and votes of the run's configuration."""
         return {one.dataset: one.figures["accuracy"] for one in self.measured["knn"] if self._is_own_knn(one)}
 
     def _is_own_knn(self, one: Measurement) -> bool:
-        """True unless it is a kNN accuracy with other neighbours or votes than the configuration's."""
+        """Return False for a kNN accuracy with other neighbours or votes than the configuration's."""
         wanted, settings = self.run.config.evaluation, one.settings
         asked = wanted.knn_k, wanted.knn_weights
         return one.kind != "knn" or (settings["k"], settings.get("weights", "exp")) == asked
 
     def left_out_warnings(self) -> list[str]:
-        """One sentence for each data set whose images or labels are not the same in all measurements."""
+        """Return a warning for each data set whose images or labels differ between measurements."""
         names = dict.fromkeys(one.dataset for one in self.left_out)
-        again = "measure it again, after the run's own `intnacl run`"
+        own = "repeat the `intnacl run` command of the run, then measure again"
+        named = "measure again with the --root that the probe was fitted with"
         return [
-            f"{name}: what was measured on other images or labels than the run's own probe is left out: "
-            f"{again if is_at_path(name) else 'measure it again with the --root of then'}."
+            f"{name}: measurements on other images or labels than those of the run's own probe are left out: "
+            f"{own if is_at_path(name) else named}."
             for name in names
         ]
 
     def result(self) -> Result:
-        """Everything that is measured so far, as `result.json` holds it."""
+        """Return everything that is measured so far, in the form of `result.json`."""
         rows: dict[str, AttackRow] = {}
         for (dataset, protocol), groups in self.attacks.items():
             for row in (row for group in groups for row in group_rows(group)):
@@ -135,7 +136,7 @@ class Overview:
                 one |= {key: row[key] for key in ROW}  # type: ignore[literal-required]
                 one |= {"of": row["of"]} if "of" in row else {}
                 key = digest({k: v for k, v in one.items() if k not in ("accuracy", "clean")})
-                rows[key] = cast(AttackRow, one)  # of several with the same settings, the last
+                rows[key] = cast(AttackRow, one)  # the last of several with the same settings
         names = dict.fromkeys((*self.run.datasets, *self.probes))
         warnings = [SLOW] if self.run.config.train.compile and not self.trained.get("compiled", True) else []
         for (dataset, protocol), groups in self.attacks.items():
@@ -147,16 +148,16 @@ class Overview:
                 name: self._accuracy(name, list(rows.values())) for name in names if name in self.probes
             },
             "attacks": list(rows.values()),
-            "knn": [cast(KnnRow, _shown(one)) for one in self.measured["knn"]],
+            "knn": [cast(KnnRow, _row_of(one)) for one in self.measured["knn"]],
             "probes": [
-                cast(ProbeRow, {**_shown(one), **self._classifier(one)})
+                cast(ProbeRow, {**_row_of(one), **self._classifier(one)})
                 for kind in ("probe", "hcl_probe", "alf")
                 for one in self.measured[kind]
             ],
             "warnings": warnings + self.left_out_warnings(),
             "time_s": self._seconds(),
             "protocol": self._protocol(),
-            # Not with another root of today's.
+            # From the file, because `run.config` may have another root.
             "config": cast(RunSettings, to_dict(self.run.folder.read_config())),
         }
         if corrupted := self.corruptions():
@@ -168,7 +169,7 @@ class Overview:
         return result
 
     def few_labels(self) -> FewLabels | None:
-        """Accuracies from the labels that a run was fine-tuned on, of itself and of a probe beside it."""
+        """Return the accuracies of fine-tuning on a share of the labels, and of a probe on the same share."""
         run, dataset = self.run, self.run.config.dataset
         if run.measurements.own_protocol(dataset) != "sff" or dataset not in self.probes:
             return None
@@ -185,7 +186,7 @@ class Overview:
         } if found else None  # fmt: skip
 
     def classes(self) -> dict[str, ClassFigures]:
-        """Data set -> figures of its classes; none where an earlier version measured the probe."""
+        """Return data set -> figures of its classes; an earlier version's probe has none."""
         return {
             name: {
                 "split": one.figures.get("split", "test"),
@@ -201,7 +202,7 @@ class Overview:
         }
 
     def corruptions(self) -> list[CorruptionRow]:
-        """Accuracy on corrupted images, a row for each data set and protocol."""
+        """Return the accuracy on corrupted images, a row for each data set and protocol."""
         rows: list[CorruptionRow] = []
         measured = self.measured["corruptions"]
         for dataset, protocol in dict.fromkeys((one.dataset, one.protocol) for one in measured):
@@ -234,7 +235,7 @@ class Overview:
         return {"clean": one.figures["accuracy"], "protocol": protocol, "probe": settings}
 
     def _accuracy(self, dataset: str, rows: list[AttackRow]) -> Accuracy:
-        """Return accuracy clean, and under FGSM and PGD at the first eps."""
+        """Return the clean accuracy, and the accuracies under FGSM and PGD at the first eps."""
         probe, wanted = self.probes[dataset], self.run.config.evaluation
         found: Accuracy = {"clean": probe.figures["accuracy"], "fgsm": None, "pgd": None}
         protocol = self.run.measurements.own_protocol(dataset)
@@ -254,7 +255,7 @@ class Overview:
         return found
 
     def _seconds(self) -> dict[str, float]:
-        """Return the seconds of each stage, all its measurements together; training's by what took them."""
+        """Return the seconds of each stage, over all its measurements; training is split into its parts."""
         last = self.trained
         times: dict[str, float] = {"compile": last["compiling"]} if last.get("compiling") else {}
         times["pretrain"] = last.get("seconds", 0.0)
@@ -305,7 +306,7 @@ class Overview:
 
 
 def write_result(found: Overview) -> Result | None:
-    """Write `result.json` as soon as everything the configuration asks for is measured; None until then."""
+    """Write and return `result.json` if all that the configuration asks for is measured; None until then."""
     if not found.is_whole:
         return None
     result = found.result()
@@ -313,8 +314,8 @@ def write_result(found: Overview) -> Result | None:
     return result
 
 
-def _shown(one: Measurement) -> dict[str, Any]:
-    """Return a measurement's figures without what stands elsewhere in the result."""
+def _row_of(one: Measurement) -> dict[str, Any]:
+    """Return a measurement's row: its figures without those that the result holds elsewhere."""
     hidden = ("curve", "class_names", "checksums", "confusion")
     figures = {key: value for key, value in one.figures.items() if key not in hidden}
     return {"dataset": one.dataset, "split": "test"} | figures

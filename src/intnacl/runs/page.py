@@ -1,4 +1,4 @@
-"""A run's figures for people: `report.html`, in one self-contained file, and tables on the console."""
+"""The presentation of a run's figures: `report.html`, one self-contained file, and tables on the console."""
 
 import json
 import math
@@ -51,12 +51,12 @@ if TYPE_CHECKING:
     from jinja2 import Environment
     from matplotlib.figure import Figure
 
-PAIRS = 10  # rows of the tables of classes
-BESIDE = 4  # pictures of an attack in a row, as many as a phone has room for
+CLASS_ROWS = 10  # rows of the tables of classes
+IMAGES_PER_PICTURE = 4  # attacked images side by side, as many as fit on a phone
 
 
 def template_environment(package: str, *, autoescape: bool = True, **options: Any) -> "Environment":
-    """Return the environment of a package's templates, where a name that they do not know is an error."""
+    """Return the environment of a package's templates, in which an undefined name is an error."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     return Environment(
@@ -70,7 +70,7 @@ def template_environment(package: str, *, autoescape: bool = True, **options: An
 
 
 def escape_markdown(text: str) -> str:
-    """Return text that Markdown shows as it is, also inside tables, and that is no HTML."""
+    """Escape text so that Markdown shows it literally, also inside tables, without any HTML."""
     text = printable(text.replace("\n", " ")).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     for character in "\\`*_[]|#":
         text = text.replace(character, f"\\{character}")
@@ -80,9 +80,9 @@ def escape_markdown(text: str) -> str:
 def write_result_and_page(run: Run) -> Overview:
     """Write result and page if everything that the configuration asks for is measured.
 
-    Of several processes that measure, each waits for the others here: the last sees what all have measured.
+    Only one of several measuring processes is here at a time, so that the last one sees all measurements.
     """
-    with run.measurements.alone(["result"]):
+    with run.measurements.locked(["result"]):
         found = Overview(run)
         result = write_result(found)
         if result is not None:
@@ -91,7 +91,7 @@ def write_result_and_page(run: Run) -> Overview:
 
 
 def render(found: Overview, result: Result) -> str:
-    """Return the page. Everything from outside is escaped; the drawings are our own SVG."""
+    """Return the page. All text is escaped; only our own SVG drawings are inserted as they are."""
     environment = template_environment("intnacl.runs")
     environment.filters |= {"percent": two_decimals, "eps": eps_text}
     environment.filters["pretty"] = lambda value: json.dumps(value, indent=1, ensure_ascii=False)
@@ -117,7 +117,7 @@ def render(found: Overview, result: Result) -> str:
             for protocol in protocols_of(result, name)
             if (rows := best_rows(result, name, protocol))
         ],
-        beside=_beside_teacher(run, result),
+        teacher_section=_teacher_section(run, result),
         learning=learning,
         probe_curve=probe_curve,
         probes=_other_probes(found, result),
@@ -129,7 +129,7 @@ def render(found: Overview, result: Result) -> str:
 
 
 def _attack_section(run: Run, name: str, protocol: str, rows: Sequence[AttackRow]) -> dict[str, Any]:
-    """Return what the page shows of attacks on one classifier, for the template."""
+    """Return the template's data about attacks on one classifier."""
     own = protocol == run.measurements.own_protocol(name)
     curve = ""
     if rows:
@@ -138,15 +138,17 @@ def _attack_section(run: Run, name: str, protocol: str, rows: Sequence[AttackRow
     section: dict[str, Any] = {"dataset": title, "rows": rows, "curve": curve, "examples": []}
     if own and (found := load_examples(run, name)) is not None:
         section["attack"] = _attack_of(found)
-        for first in range(0, len(found.tensors["labels"]), BESIDE):
-            draw = partial(draw_examples, found.tensors, found.classes, shown=slice(first, first + BESIDE))
+        for first in range(0, len(found.tensors["labels"]), IMAGES_PER_PICTURE):
+            draw = partial(
+                draw_examples, found.tensors, found.classes, shown=slice(first, first + IMAGES_PER_PICTURE)
+            )
             title = f"images of {name} before and after the attack, from no. {first + 1}"
             section["examples"].append(inline_svg(draw, title))
     return section
 
 
 def _class_section(name: str, found: ClassFigures) -> dict[str, Any]:
-    """Return what the page shows of a data set's classes, for the template."""
+    """Return the template's data about a data set's classes."""
     names, title = found["names"], f"confusion of the classes of {name}"
     by_class = sorted(
         zip(names, found["accuracy"], found["images"], strict=True),
@@ -159,23 +161,23 @@ def _class_section(name: str, found: ClassFigures) -> dict[str, Any]:
         "numbered": len(names) > READABLE,
         "confused": [
             (names[pair.true], names[pair.predicted], pair.taken, 100 * pair.taken / pair.images)
-            for pair in most_confused(found["confusion"], PAIRS)
+            for pair in most_confused(found["confusion"], CLASS_ROWS)
         ],
-        "worst": by_class[:PAIRS],
-        "others": by_class[PAIRS:],
+        "worst": by_class[:CLASS_ROWS],
+        "others": by_class[CLASS_ROWS:],
     }
 
 
-def _beside_teacher(run: Run, result: Result) -> dict[str, Any] | None:
-    """Return what the page shows of a student and its teacher, for the template; None where nothing is.
+def _teacher_section(run: Run, result: Result) -> dict[str, Any] | None:
+    """Return the template's data about a student and its teacher; None if they have no attack in common.
 
-    That is their accuracies under the attacks that both have, and the teacher's attacked images.
+    They are the accuracies under the common attacks, and the teacher's attacked images.
     """
     folder, name = RunFolder(run.folder.teacher), run.config.dataset
-    taught = folder.read_result() if run.config.objective == "distill" else None
-    if taught is None or name not in taught["accuracy"]:
+    of_teacher = folder.read_result() if run.config.objective == "distill" else None
+    if of_teacher is None or name not in of_teacher["accuracy"]:
         return None
-    both = {"teacher": best_rows(taught, name), "student": best_rows(result, name)}
+    both = {"teacher": best_rows(of_teacher, name), "student": best_rows(result, name)}
     figures = {who: {(row["name"], row["eps"]): row for row in rows} for who, rows in both.items()}
     shared = [key for key in figures["student"] if key in figures["teacher"] and key[0] != "worst_case"]
     if not shared:
@@ -198,7 +200,7 @@ def _beside_teacher(run: Run, result: Result) -> dict[str, Any] | None:
 
 
 def draw_stored(found: Examples) -> "Figure":
-    """Draw the images that were stored when an attack was measured."""
+    """Draw the images that were stored with an attack."""
     title = f"{_attack_of(found)}; the title is the prediction, * a wrong one"
     return draw_examples(found.tensors, found.classes, title=title)
 
@@ -208,9 +210,9 @@ def _attack_of(found: Examples) -> str:
 
 
 def _other_probes(found: Overview, result: Result) -> list[dict[str, Any]]:
-    """Return every linear probe with its `kind`, for the template; none where all are the run's own.
+    """Return every linear probe with its `kind`, for the template; no row if all are the run's own.
 
-    The kind names every other protocol, and each setting that is not the one of the run's own.
+    The kind names the protocol and the settings in which a probe differs from the run's own.
     """
     config = found.run.config
     usual = {"slf": config.probe, "hcl": replace(HCL, seed=config.probe.seed), "alf": config.alf}
@@ -228,7 +230,7 @@ def _other_probes(found: Overview, result: Result) -> list[dict[str, Any]]:
 
 
 def print_result(folder: RunFolder) -> None:
-    """Print the accuracies of a finished run, and where its files are."""
+    """Print the accuracies of a finished run, and the paths of its files."""
     result = cast(Result, json.loads(folder.result.read_bytes()))
     at = radius_text(result)
     title = f"accuracy in percent of {images_measured_on(result)}" + (f"; attacks at {at}" if at else "")
@@ -253,12 +255,12 @@ def print_result(folder: RunFolder) -> None:
 
 def attack_heads(result: Result) -> tuple[str, str]:
     """Return the names of the attacks in a result's accuracies: FGSM, and PGD or PGD tuned."""
-    of = result["protocol"].get("accuracy", {})  # earlier versions had the paper's alone
+    of = result["protocol"].get("accuracy", {})  # earlier versions only had the paper's attacks
     return ATTACK_NAMES["fgsm"], ATTACK_NAMES[of.get("pgd", "pgd")]
 
 
 def accuracy_rows(result: Result) -> list[list[str]]:
-    """Return data set, clean, and under each of `attack_heads`: a row for each data set of a result."""
+    """Return a row for each data set: its name, its clean accuracy, and those under `attack_heads`."""
     return [
         [name, *(two_decimals(figure) for figure in (row["clean"], row["fgsm"], row["pgd"]))]
         for name, row in result["accuracy"].items()
@@ -266,7 +268,7 @@ def accuracy_rows(result: Result) -> list[list[str]]:
 
 
 def print_attacks(dataset: str, rows: Sequence[AttackRow]) -> None:
-    """Print attacks as rows and eps as columns, grouped by images; of several worst cases, the lowest."""
+    """Print attacks as rows and eps as columns, grouped by number of images, with the lowest worst case."""
     eps = sorted({row["eps"] for row in rows})
     table: dict[tuple[str, int], dict[float, float]] = {}
     for row in rows:
@@ -281,7 +283,7 @@ def print_attacks(dataset: str, rows: Sequence[AttackRow]) -> None:
 
 
 def print_corruptions(rows: Iterable[CorruptionRow]) -> None:
-    """Print the accuracy on each corruption, and the mean over all where all are measured."""
+    """Print the accuracy on each corruption, and the mean if all corruptions are measured."""
     for row in rows:
         title = f"{row['dataset']}, {PROTOCOL_NAMES[row['protocol']]}: percent of {row['images']:,} images"
         lines = [
@@ -293,7 +295,7 @@ def print_corruptions(rows: Iterable[CorruptionRow]) -> None:
 
 
 def print_probes(measured: Iterable[Measurement]) -> None:
-    """Print a line for each probe: the last epoch, and the best where there are epochs."""
+    """Print a line for each probe: its accuracy in the last epoch, and in the best if there are epochs."""
     rows = []
     for one in measured:
         figures = one.figures
@@ -306,5 +308,5 @@ def print_probes(measured: Iterable[Measurement]) -> None:
                 f"{one.time_s:.1f}",
             ]
         )
-    heads = ["data set", "images", "accuracy", "best epoch's", "on training", "seconds"]
+    heads = ["data set", "images", "accuracy", "best epoch", "training images", "seconds"]
     print_table("linear probe on frozen features, percent", heads, rows)

@@ -1,4 +1,4 @@
-"""The classes of a folder's pictures, by a run's classifier, as a file for other programs.
+"""Predictions of a run's classifier for a folder of pictures, as a file for other programs.
 
 Shapes: B pictures at a time, S = side of the images that the encoder takes.
 """
@@ -28,7 +28,7 @@ from intnacl.runs.measure import load_fitted
 from intnacl.runs.opened import Run
 
 Pixels = npt.NDArray[np.uint8]
-BATCH = 64  # pictures that are decoded and classified together
+BATCH = 64  # pictures decoded and classified together
 HEADS = ("file", "class", "confidence")
 
 
@@ -38,30 +38,30 @@ class Predictions:
 
     out: Path
     images: int
-    """Pictures that were classified, each a row of the file."""
+    """Number of classified pictures, each of which is a row of the file."""
     broken: dict[str, str]
-    """Pictures and folders that cannot be read, and have no row: name -> reason."""
+    """Pictures and folders that cannot be read and have no row: name -> reason."""
 
 
 def predict(
     run: Run, pictures: str | Path, *, dataset: str | None = None, out: str | Path | None = None
 ) -> Predictions:
-    """Classify the pictures below a folder and write file, class and confidence of each as CSV.
+    """Classify the pictures below a folder, and write the file, class and confidence of each as CSV.
 
         predict(intnacl.open_run("runs/mine"), "new-pictures", out="new.csv")
 
     Args:
-        run: with a classifier, which is fitted where it has not been yet.
-        pictures: a folder in any layout, or one picture. Files are named by their paths below it.
-        dataset: whose classes are predicted; by default the run's own.
-        out: a .csv file, which appears when all are classified; by default one in the run's folder.
+        run: A run; its classifier is fitted if that has not been done yet.
+        pictures: A folder in any layout, or one picture. Files are named by their paths below the folder.
+        dataset: The data set whose classes are predicted; by default the run's own.
+        out: A .csv file, which appears when all pictures are classified; by default in the run's folder.
     """
     folder = as_path("folder", pictures)
     if out is None:
         run.folder.check_writable("give --out FILE.csv.")
     path = run.folder.predictions(folder) if out is None else as_path("out", out)
     if path.suffix != ".csv":
-        raise InputError(f"out={str(path)!r} is no table: end its name in .csv.")
+        raise InputError(f"out={str(path)!r} is not a table: end its name in .csv.")
     alone = folder.is_file() and is_image(folder)
     if not alone and not folder.is_dir():
         raise InputError(f"{folder.absolute()} is neither a folder nor a picture.")
@@ -83,7 +83,7 @@ def predict(
         path.parent.mkdir(parents=True, exist_ok=True)
         file = stack.enter_context(new_file(path))
         text = io.TextIOWrapper(file, "utf-8", errors="backslashreplace", newline="")
-        stack.callback(text.detach)  # writes out what it holds, and leaves the file open
+        stack.callback(text.detach)  # flushes the text without closing the file
         table = csv.writer(text)
         table.writerow(HEADS)
         for context in (exact_float32(), torch.inference_mode(), decoders_silenced()):
@@ -110,19 +110,19 @@ def predict(
 
 
 def _below(file: Path, folder: Path) -> str:
-    """Return a file's path below the folder; its name where it is what was given."""
+    """Return a file's path relative to the folder; its name if the file itself was given."""
     return file.name if file == folder else file.relative_to(folder).as_posix()
 
 
 def _decoded(files: Iterator[Path], size: int) -> Iterator[dict[Path, Pixels | Broken]]:
-    """Yield the pixels (3, S, S) of a batch of files at a time, decoded one batch ahead."""
+    """Yield the pixels (3, S, S) of one batch of files after the other, decoded one batch ahead."""
 
     def decode(path: Path) -> Pixels | Broken:
-        if not path.is_file():  # reading a pipe could wait for ever
-            return Broken("no regular file, or a broken link")
+        if not path.is_file():  # reading a pipe could block forever
+            return Broken("not a regular file, or a broken link")
         try:
             return attempt(Item(path.name, path, -1), size)
-        except InputError as error:  # it may not be read, or has vanished
+        except InputError as error:  # it is not readable, or has been removed
             return Broken(str(error))
 
     def batch(paths: list[Path]) -> dict[Path, Pixels | Broken]:

@@ -1,4 +1,4 @@
-"""The first stage of a run: training its encoder. `measure` has the others."""
+"""The first stage of a run: training its encoder. The other stages are in `measure`."""
 
 import gc
 import math
@@ -44,10 +44,10 @@ def pretrain(
     images: RunImages | None = None,
     trackers: Sequence[Tracker] = (),
 ) -> str | None:
-    """Train the encoder of a run to the end (None) or until told to stop (the reason).
+    """Train the encoder of a run to the end, or until told to stop; return the reason of a stop, or None.
 
-    The same call on the same folder goes on where it was; a finished run is left as it is. `images` may be
-    loaded already; `trackers` are added to those of the configuration.
+    The same call on the same folder resumes; a finished run is left unchanged. `images` may be loaded
+    already; `trackers` are added to those of the configuration.
     """
     images = images or RunImages(config)
     begun_with, version = folder.read_versioned_config() if folder.config.exists() else (None, VERSION)
@@ -57,8 +57,8 @@ def pretrain(
         config, kept = as_begun(config, begun_with)
         if kept and here.main:
             listed = ", ".join(f"{key}={value}" for key, value in kept.items())
-            text = f"{folder} keeps defaults of the version that began it, {listed}"
-            warnings.warn(f"{text}: another --out has today's.", InputWarning, stacklevel=2)
+            text = f"{folder} keeps defaults of the version that started it, {listed}"
+            warnings.warn(f"{text}: another --out gets today's.", InputWarning, stacklevel=2)
     teacher = None
     if config.objective == "distill" and not folder.encoder.exists():
         config, teacher = load_teacher(config, begun_with, folder)
@@ -68,12 +68,12 @@ def pretrain(
             _check_trained(folder, images)
             ranks = int((last_record(folder.log) or {}).get("ranks", here.world))
             if here.main and ranks != here.world and not config.encoder.same_on_any_ranks:
-                text = f"{_on(folder, ranks)} and stays as it is: batch norm takes its statistics on each."
+                text = f"{_on(folder, ranks)} and stays as it is: batch norm takes its statistics per rank."
                 warnings.warn(text, InputWarning, stacklevel=2)
             return None
         if here.main and folder.state() == "record":
             raise InputError(
-                f"{folder} is the record of a finished run without its weights: take another --out to "
+                f"{folder} is the record of a finished run without its weights: choose another --out to "
                 "repeat it."
             )
         try:
@@ -83,17 +83,17 @@ def pretrain(
             if begun:
                 folder.undo()
             raise
-        gc.collect()  # model and views refer to each other: a GPU's memory would wait for Python's next look
+        gc.collect()  # model and views form a reference cycle, which would keep GPU memory until a collection
         return reason
 
 
 def decided(config: RunConfig, begun_with: RunConfig | None, here: Ranks, images: RunImages) -> RunConfig:
-    """Return the configuration with everything decided that is left to the device.
+    """Return the configuration with the device-dependent settings decided.
 
-    On a CPU, a run keeps the precision that it was begun with, and a new one takes the faster.
+    On a CPU, a run keeps the precision with which it was started, and a new one uses the faster one.
     """
     train = config.train
-    if is_at_path(config.dataset) or images.stream == "always":  # else it has no consequence
+    if is_at_path(config.dataset) or images.stream == "always":  # otherwise it has no effect
         config = replace(config, stream=images.stream)
     if train.precision == "auto" and here.device.type == "cpu":
         if begun_with is not None:
@@ -108,8 +108,8 @@ def decided(config: RunConfig, begun_with: RunConfig | None, here: Ranks, images
 def faster_precision(encoder: EncoderConfig, side: int) -> str:
     """Return the faster precision for training this encoder on this CPU, "bf16" or "fp32".
 
-    The least time of three passes forward and back decides. bf16 must be a quarter faster, so that runs on
-    one machine do not differ by chance. CPUs without instructions for bf16 emulate it slowly.
+    The least time of three forward and backward passes decides. bf16 must be a quarter faster, so that runs
+    on one machine do not differ by chance. CPUs without bf16 instructions emulate it slowly.
     """
     model = build_model(encoder, image_size=side, adversarial=False, seed=0, load=False).encoder
     model.train().to(memory_format=torch.channels_last)
@@ -126,9 +126,9 @@ def faster_precision(encoder: EncoderConfig, side: int) -> str:
 
 
 def _check_trained(folder: RunFolder, images: RunImages) -> None:
-    """Raise if a run's encoder cannot be read, or if the images at its data set's path are others by now.
+    """Raise if a run's encoder cannot be read, or if the images at its data set's path have changed.
 
-    Where the images are gone, there is nothing to confuse them with.
+    If the images are gone, they cannot be confused with others.
     """
     trained_on = read_header(folder.encoder).get("data")
     if trained_on is None or not is_at_path(images.own):
@@ -141,36 +141,36 @@ def _check_trained(folder: RunFolder, images: RunImages) -> None:
 
 
 def check_data(folder: RunFolder, before: str | None, now: str | None, count: int) -> None:
-    """Raise unless the data set, now of `count` images, has the checksum that a run began with, if known."""
+    """Raise unless the data set, now of `count` images, has the checksum noted when a run started, if any."""
     if before is not None and before != now:
         raise InputError(
-            f"{folder} was begun with other images or labels than the data set has now ({count:,} "
-            "images): bring it back to what it was, or take another --out."
+            f"{folder} was started with other images or labels than the data set has now ({count:,} "
+            "images): restore the data set, or choose another --out."
         )
 
 
 def check_ranks(folder: RunFolder, config: RunConfig, before: int | None, here: Ranks) -> None:
-    """Raise unless a run goes on with as many ranks as before, if known, or their number does not matter."""
+    """Raise unless a run resumes on as many ranks as before, if known, or their number does not matter."""
     if before in (None, here.world):
         return
     said = f"{_on(folder, before)}, and this command has {here.world}"
     if not config.encoder.same_on_any_ranks:
         raise InputError(
-            f"{said}. Batch norm takes its statistics on each rank, so their number is part of the run: "
-            f"go on with {before} (torchrun --nproc-per-node), or take another --out. "
-            "Runs with encoder.sync=true go on with any number."
+            f"{said}. Batch norm takes its statistics per rank, so their number is part of the run: "
+            f"resume with {before} (torchrun --nproc-per-node), or choose another --out. "
+            "Runs with encoder.sync=true resume on any number of ranks."
         )
     if here.main:
-        text = f"{said}: the run goes on, with results that are equal up to rounding."
+        text = f"{said}: the run resumes, and results are equal up to rounding."
         warnings.warn(text, InputWarning, stacklevel=2)
 
 
 def check_decoder(folder: RunFolder, before: str | None, now: str | None) -> None:
-    """Raise unless images are decoded by what a run began with, if known: others round pixels differently."""
+    """Raise unless images are decoded by the version noted when a run started: others round differently."""
     if before not in (None, now):
         raise InputError(
-            f"{folder} was begun with images decoded by {before}, and here is {now}: install that version of "
-            "Pillow, or take another --out."
+            f"{folder} was started with images decoded by {before}, but {now} is installed: install that "
+            "version of Pillow, or choose another --out."
         )
 
 
@@ -237,16 +237,16 @@ def _train(
                 save_head(objective.head, folder.head)
             if isinstance(objective, Contrastive):
                 save_projection(objective.model, folder.projection)
-            # Last: with it the run is trained.
+            # Last, because this file marks the run as trained.
             save_encoder(objective.encoder, config.encoder, size, folder.encoder, data=data)
-    barrier(here)  # a run is done for all when its files are
+    barrier(here)  # no rank goes on before the files are written
     return reason
 
 
 def tracking_of(
     folder: RunFolder, config: RunConfig, names: Sequence[str], more: Sequence[Tracker]
 ) -> Tracking | None:
-    """Return the trackers of these names and `more` for a run; None where there are none."""
+    """Return the trackers of these names and `more` for a run; None if there are none."""
     trackers = [*(TRACKERS[name]() for name in dict.fromkeys(names)), *more]
     if not trackers:
         return None
@@ -257,7 +257,7 @@ def tracking_of(
 def build_monitor(
     config: RunConfig, images: RunImages, here: Ranks, probe: OnlineProbe | None = None
 ) -> Monitor | None:
-    """Return the monitor on the rank that looks at the features; else None."""
+    """Return the monitor of the features on the main rank; None on others, or if it is off."""
     if not config.train.monitor_epochs or not here.main:
         return None
     held_out = images.split(images.own, "holdout") if config.holdout else None

@@ -1,10 +1,10 @@
-"""Pseudo-labels, which take the place of labels in the last stage of a robust encoder, as in DynACL++.
+"""Pseudo-labels, which replace labels in the last training stage of a robust encoder, as in DynACL++.
 
 DynACL++ (Luo et al. 2023, "Rethinking the Effect of Data Augmentation in Adversarial Contrastive Learning")
-clusters an encoder's features of the training images by k-means, lets a linear layer learn the clusters on
-the frozen encoder, and then fine-tunes both by TRADES. No image's label is used. As many clusters as there
-are classes are still a fact about the labels, so their number is noted wherever figures of such an encoder
-are.
+clusters an encoder's features of the training images by k-means, trains a linear layer to predict the
+clusters on the frozen encoder, and then fine-tunes both by TRADES. No image's label is used. But using as
+many clusters as classes reveals a fact about the labels, so the number is reported with every figure of such
+an encoder.
 
 Shapes: N training images, F features.
 """
@@ -37,13 +37,13 @@ from intnacl.runs.result import Clustering
 from intnacl.training.checkpoint import saved
 from intnacl.training.ranks import Ranks, barrier
 
-STARTS = 3  # of k-means; that of the least distances is taken
+STARTS = 3  # of k-means; the clustering with the smallest distances is used
 KEY = "intnacl"
 
 
 @dataclass(frozen=True, kw_only=True)
 class PseudoLabels:
-    """The cluster of each training image, and the linear layer that has learned them."""
+    """The cluster of each training image, and the linear layer trained to predict the clusters."""
 
     labels: Tensor
     """(N,), from 0."""
@@ -62,51 +62,51 @@ class PseudoLabels:
         )
 
     def given_to(self, train: Dataset) -> Dataset:
-        """Return the training images with these labels in place of their own."""
+        """Return the training images with these labels instead of their own."""
         classes = tuple(f"cluster {number}" for number in range(self.clustering["clusters"]))
         return replace(train, labels=self.labels, classes=classes, whole_checksum=train.checksum)
 
 
 def pseudo_labels(config: RunConfig, train: Dataset, folder: RunFolder, here: Ranks) -> PseudoLabels:
-    """Return the pseudo-labels of a run: those in its folder or, before its first update, new ones.
+    """Return the pseudo-labels of a run: from its folder or, before its first update, new ones.
 
-    The main rank makes the file, which all ranks read.
+    The main rank writes the file, and all ranks read it.
     """
     path = folder.pseudo_labels
     if here.main and not path.exists():
         if saved(folder.checkpoints):
             raise InputError(
-                f"{path} is gone, with which {folder} was begun: bring it back from a copy, or take another "
-                "--out."
+                f"{path}, with which {folder} was started, is missing: restore it from a copy, or choose "
+                "another --out."
             )
         _make(config, train, folder, here.device)
     barrier(here)
     tensors, clustering = _read(folder)
     if len(tensors["labels"]) != len(train) or clustering["data"] != train.checksum:
         raise InputError(
-            f"{folder} was begun with other images than the data set has now ({len(train):,} images): bring "
-            "it back to what it was, or take another --out."
+            f"{folder} was started with other images than the data set has now ({len(train):,} images): "
+            "restore the data set, or choose another --out."
         )
     head = {name: tensors[name] for name in ("weight", "bias")}
     return PseudoLabels(labels=tensors["labels"], head=head, clustering=clustering)
 
 
 def read_clustering(folder: RunFolder) -> Clustering:
-    """Return how a run's pseudo-labels were made, and the checksum of their file."""
+    """Return the settings of a run's pseudo-labels, and the checksum of their file."""
     return _read(folder)[1]
 
 
 def cluster(features_NF: Tensor, clusters: int, seed: int) -> Tensor:
     """Return the cluster of each image, (N,), by k-means on features of length 1.
 
-    Lloyd's algorithm from k-means++, the best of three starts. Length 1 since the encoders' losses see
-    cosines alone; DynACL++ takes features as they are.
+    It is Lloyd's algorithm after k-means++, the best of three starts. Features have length 1, because the
+    encoders' losses only see cosines; DynACL++ uses unnormalised features.
     """
     from sklearn.cluster import KMeans
 
     if clusters > len(features_NF):
         raise InputError(
-            f"finetune.clusters={clusters} is more than the {len(features_NF):,} training images: take fewer."
+            f"finetune.clusters={clusters} exceeds the {len(features_NF):,} training images: give fewer."
         )
     check_finite(features_NF)
     units = functional.normalize(features_NF, dim=1).cpu().numpy()
@@ -162,17 +162,17 @@ def _make(config: RunConfig, train: Dataset, folder: RunFolder, device: torch.de
 
 
 def _read(folder: RunFolder) -> tuple[dict[str, Tensor], Clustering]:
-    """Return the file's tensors and facts; raise if it is not the one that was written."""
+    """Return the file's tensors and metadata; raise if its checksum is not the one noted."""
     path = folder.pseudo_labels
     try:
         content, noted = read_file(path), read_file(checksum_file(path)).decode(errors="replace")
     except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}. Bring it back from a copy.") from error
+        raise InputError(f"{path} cannot be read: {error.strerror}. Restore it from a copy.") from error
     sha256 = hashlib.sha256(content).hexdigest()
     if sha256 not in noted.split():
         raise InputError(
-            f"{path} is damaged: its SHA-256 is not the one in {checksum_file(path).name}. Bring it back "
-            "from a copy, or take another --out."
+            f"{path} is damaged: its SHA-256 is not the one in {checksum_file(path).name}. Restore it from a "
+            "copy, or choose another --out."
         )
     metadata, tensors = parse_tensors(content)
     clustering: Clustering = parse_json(metadata[KEY])

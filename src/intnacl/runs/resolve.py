@@ -1,7 +1,7 @@
 """Recipes, and the configuration that results from a data set, a file and flags.
 
-Layers, each over the one before: the recipe of the data set, a TOML file (its preset, then its other
-settings), the preset of the command line, flags. What is written to `config.json` is what runs.
+The layers, each of which overrides the ones before: the recipe of the data set, a TOML file (its preset, then
+its other settings), the preset of the command line, flags. `config.json` holds exactly the settings that run.
 """
 
 import warnings
@@ -22,16 +22,18 @@ from intnacl.runs.config import RunConfig, flatten, override, unused
 from intnacl.runs.finetune import shared_with
 from intnacl.training.optimizers import RATE_OF_256, OptimizerConfig
 
-# How the recipes read what the paper leaves open, so that its figures come out (docs/reproduction.md). Three
-# of them depart from its formulas: this weight, and the defaults of augment.mix_of and loss.mix_negatives.
-# Weight: ŵ itself is about 5, so that mixed views hardly count, and IntNaCl ends 2.3 points below the paper.
+# Choices of the recipes where the paper is silent, made so that its figures are reached
+# (docs/reproduction.md). Three choices depart from its formulas: this weight, and the defaults of
+# augment.mix_of and loss.mix_negatives. Weight: ŵ itself is about 5, so that mixed views hardly count, and
+# IntNaCl ends 2.3 points below the paper.
 WEIGHT = {"loss.weight": "relative"}
-# Head: the paper cites SimCLR's and HCL's, which have batch norm; without it MIXNCA ends 1.3 points below the
-# paper clean and 2.5 under FGSM. Linear layer: after 1000 epochs, raw features at 3e-4 end up to 2 points
-# below clean and 7 under FGSM.
+# Head: the paper cites the heads of SimCLR and HCL, which have batch norm; without it MIXNCA ends below the
+# paper by 1.3 points clean and 2.5 under FGSM. Probe: with unnormalised features and a rate of 3e-4, accuracy
+# after 1000 epochs is lower by up to 2 points clean and 7 under FGSM.
 READING = {**WEIGHT, "encoder.head": "hcl", "probe.normalize": True, "probe.lr": 1e-3}
 # TinyImageNet: CLAE, on whose code the paper builds, normalises by ImageNet's statistics. Its adversarial
-# step of 0.03 comes after that: 0.0068 in pixels (on CIFAR, which it divides by 0.5, our default of 0.015).
+# step of 0.03 is in normalised units: 0.0068 in pixels (for CIFAR, whose pixels CLAE divides by 0.5, it is
+# our default of 0.015).
 TINYIMAGENET = {
     "encoder.mean": (0.485, 0.456, 0.406),
     "encoder.std": (0.229, 0.224, 0.225),
@@ -40,9 +42,10 @@ TINYIMAGENET = {
     "probe.epochs": 200,
 }
 # SimCLR on CIFAR-10 as github.com/dkobak/simclr-cifar10 (44b2500) trains it, which reports for ResNet-18:
-# 83.2 % kNN after 100 epochs at a rate of 0.06·B/256, 90.3 % after 500 at 0.03·B/256. What it takes over from
-# others: SGD, cosine and weight decay on every parameter from SimSiam (Chen & He 2021, Appendix D), greyscale
-# at .1 from W-MSE (Ermolov et al. 2021). Its network is torchvision's, so its convolutions begin as He's.
+# 83.2 % kNN after 100 epochs at a rate of 0.06·B/256, 90.3 % after 500 at 0.03·B/256. It adopts SGD, the
+# cosine schedule and weight decay on every parameter from SimSiam (Chen & He 2021, Appendix D), and greyscale
+# with probability 0.1 from W-MSE (Ermolov et al. 2021). Its network is torchvision's, with He's
+# initialisation.
 KOBAK = {
     "augment.crop_scale": (0.2, 1.0),
     "augment.strength": 0.5,
@@ -59,9 +62,9 @@ KOBAK = {
 RECIPES: dict[str, dict[str, Any]] = {
     "paper": READING,
     "tinyimagenet": {**READING, **TINYIMAGENET},
-    # For an encoder of CIFAR rather than a replication; to be refined by benchmarks/strong.
+    # For a strong encoder on CIFAR instead of a replication; benchmarks/strong compares variants of it.
     "strong": {**READING, **KOBAK, "train.epochs": 100, "train.lr": 0.12},
-    # CIFAR-10 to 90 % by 10 nearest neighbours with equal votes, of which that repository makes a contest.
+    # CIFAR-10 to 90 % by 10 nearest neighbours with equal votes, the target of that repository's leaderboard.
     "knn90": {
         **READING,
         **KOBAK,
@@ -71,18 +74,19 @@ RECIPES: dict[str, dict[str, Any]] = {
         "evaluation.knn_k": 10,
         "evaluation.knn_weights": "uniform",
         "evaluation.attacks": (),
-        "probe.solver": "lbfgs",  # seconds, and no attacks for which Adam's would matter
+        "probe.solver": "lbfgs",  # takes seconds; Adam's layer would only matter under attack
     },
-    # Trained like the paper's data, attacked like everyone's: at 0.002 every attack is one step to a corner.
+    # Trained as on the paper's data, attacked at the usual radii: at 0.002 every attack is one step to a
+    # corner.
     "own": {
         **READING,
         "evaluation.eps": (8 / 255,),
         "evaluation.attacks": ("fgsm", "pgd_tuned"),
         "evaluation.fgsm_eps": tuple(n / 255 for n in (1, 2, 4, 8, 16)),
     },
-    # SimCLR on ImageNet (Chen et al. 2020): batches of 4096, LARS at .3 for 256 images, decay, warm-up and
-    # cosine, batch norm over all ranks ("Default setting"), temperature .1 (section 5.1), blur of a tenth of
-    # the side (appendix A).
+    # SimCLR on ImageNet (Chen et al. 2020): batches of 4096, LARS at a rate of 0.3 per 256 images, decay,
+    # warm-up and cosine, batch norm over all ranks ("Default setting"), temperature 0.1 (section 5.1), a blur
+    # kernel of a tenth of the side (appendix A).
     "imagenet": {
         "size": 224,
         "encoder.name": "resnet50",
@@ -111,7 +115,7 @@ RECIPES: dict[str, dict[str, Any]] = {
     },
     "digits": {
         **WEIGHT,
-        # 8×8 grey digits on a CPU: no mirror images, gentler crops, a small net, a larger rate.
+        # 8×8 grey digits on a CPU: no flips, gentler crops, a small network, a larger rate.
         "augment.crop_scale": (0.4, 1.0),
         "augment.flip_p": 0.0,
         "augment.strength": 0.5,
@@ -120,15 +124,16 @@ RECIPES: dict[str, dict[str, Any]] = {
         "train.epochs": 60,
         "train.lr": 1e-3,
         "probe.solver": "lbfgs",
-        # About 1/N, scikit-learn's C = 1. Without it the layer separates the training digits for good, its
-        # softmax saturates in float32, and input gradients vanish exactly: attacks would overrate the model.
+        # About 1/N, scikit-learn's C = 1. Without it the layer separates the training digits perfectly, its
+        # softmax saturates in float32, and input gradients are exactly zero: attacks would overrate the
+        # model.
         "probe.l2": 1e-3,
         "evaluation.eps": (0.02, 0.05, 0.1),
-        # The paper's ten steps of 0.01 are made for eps 0.002: at these radii they are too few.
+        # The paper's ten steps of 0.01 suit eps 0.002: at these radii they are too few.
         "evaluation.attacks": ("fgsm", "pgd", "pgd_tuned"),
     },
 }
-# Over the recipe of the data set: distillation, as DeACL does it (its paper and its code; docs/robust.md).
+# Overrides of the data set's recipe for distillation as in DeACL (its paper and its code; docs/robust.md).
 ROBUST: dict[str, dict[str, Any]] = {
     "robust": {
         "objective": "distill",
@@ -154,13 +159,14 @@ ROBUST: dict[str, dict[str, Any]] = {
         "augment.crop_padding": 1,
         "augment.jitter_p": 0.0,
         "encoder.norm": "joint",
-        # The largest radius of the recipe `digits`, in as many steps as DeACL takes at 8/255.
+        # The largest radius of the recipe `digits`, with as many steps as DeACL takes at 8/255.
         "distill.eps": 0.1,
         "distill.step_size": 0.025,
         "train.epochs": 30,
     },
 }
-# The last stage of DynACL++ (its LPAFT.py) on a trained encoder: over what it shares with that run.
+# Overrides for the last stage of DynACL++ (its LPAFT.py), on top of the settings shared with the encoder's
+# run.
 ROBUST_CLUSTERS: dict[str, dict[str, Any]] = {
     "robust_clusters": {
         "objective": "finetune",
@@ -183,29 +189,29 @@ ROBUST_CLUSTERS: dict[str, dict[str, Any]] = {
         "augment.jitter_p": 0.0,
         "finetune.eps": 0.1,
         "finetune.step_size": 0.025,
-        "finetune.head_lr": 0.5,  # an epoch has two updates
+        "finetune.head_lr": 0.5,  # large, because an epoch has only two updates
         "train.epochs": 30,
     },
 }
 RECIPES |= ROBUST | ROBUST_CLUSTERS
-# The teacher that `intnacl run` trains: over its data set's recipe, the loss that is most accurate for its
-# time on CIFAR-100 (docs/claims.md), for long, as its accuracy bounds the student's.
+# The teacher that `intnacl run` trains by its data set's recipe: the loss that is most accurate for its time
+# on CIFAR-100 (docs/claims.md), trained for long, because the teacher's accuracy bounds the student's.
 TEACHER = {"loss.nacl": "mixnca", "loss.negatives": "g2", "loss.num_positives": 2}
-TEACHER_EPOCHS = {"paper": 200}  # by recipe; others as the recipe says
-# What the teacher shares with its student, beside the attacks and the probe: they are compared.
+TEACHER_EPOCHS = {"paper": 200}  # by recipe; other recipes keep their epochs
+# Settings that the teacher takes from its student, besides attacks and probe, so that both can be compared.
 SHARED = (
     "dataset", "root", "size", "holdout", "seed", "encoder.name", "encoder.width", "encoder.mean",
     "encoder.std", "train.precision", "train.compile", "train.cuda_graph", "train.trackers",
 )  # fmt: skip
 RECIPE_OF = {"digits": "digits", "tinyimagenet": "tinyimagenet"}  # "own" for data at a path, else "paper"
-# What earlier versions took where nothing was given, and today's do not.
-FORMER: dict[str, tuple[Any, ...]] = {
+# Defaults of earlier versions that have changed.
+FORMER_DEFAULTS: dict[str, tuple[Any, ...]] = {
     "train.lr": (3e-4, 1e-3),
     "evaluation.eps": ((0.002,),),
     "evaluation.attacks": (("fgsm", "pgd"),),
     "evaluation.fgsm_eps": ((),),
 }
-DECIDED = {f"loss.{name}" for row in PRESETS.values() for name in row}  # settings that presets are about
+PRESET_SETTINGS = {f"loss.{name}" for row in PRESETS.values() for name in row}
 
 
 def resolve(
@@ -223,8 +229,8 @@ def resolve(
         raise InputError(f"config file {file} is a grid of tables: give it to `intnacl reproduce --config`.")
     file_preset, file_recipe = (from_file.pop(name, None) for name in ("preset", "recipe"))
     given_recipe = given.pop("recipe", None)
-    if preset is not None:  # it replaces all that presets decide in the file
-        from_file = {key: value for key, value in from_file.items() if key not in DECIDED}
+    if preset is not None:  # it replaces the file's settings that presets decide
+        from_file = {key: value for key, value in from_file.items() if key not in PRESET_SETTINGS}
     named = next((name for name in (preset, file_preset) if name is not None), None)
     preset = "simclr" if named is None else named
     recipe = next((name for name in (recipe, given_recipe, file_recipe) if name is not None), None)
@@ -242,20 +248,20 @@ def resolve(
     base = override(RunConfig(recipe=recipe), below | RECIPES[recipe])
     config = override(override(base, loss | from_file), given)
     if _rate_of(config) != _rate_of(base) and "train.lr" not in from_file | given:
-        config = override(config, {"train.lr": None})  # a recipe's rate is its optimiser's
+        config = override(config, {"train.lr": None})  # a recipe's rate only suits its own optimiser
     if named is not None and config.objective == "distill":
         raise InputError(
-            f"preset={named!r} is a contrastive loss, and a student has none: for its teacher, --set "
-            f"distill.teacher_settings=preset={named}."
+            f"preset={named!r} is a contrastive loss, which distillation does not use: for the teacher, give "
+            f"--set distill.teacher_settings=preset={named}."
         )
     if named is not None and shared:
         raise InputError(
-            f"preset={named!r} is a contrastive loss, and fine-tuning on clusters has none: leave it out."
+            f"preset={named!r} is a contrastive loss, which fine-tuning on clusters lacks: leave it out."
         )
     if shared and not config.finetune.clusters:
         raise InputError(
-            "finetune.clusters is not given: say how many clusters take the place of labels, such as --set "
-            "finetune.clusters=100. Figures name it, as the number of classes is a fact about the labels."
+            "finetune.clusters is not given: give the number of clusters that replace labels, such as --set "
+            "finetune.clusters=100. Figures report it, because the number of classes is a fact about labels."
         )
     config, base = (replace(one, train=one.train.with_usual_rate()) for one in (config, base))
     own = all(getattr(config, part) == getattr(base, part) for part in ("augment", "encoder", "adversary"))
@@ -275,7 +281,7 @@ def resolve(
         config = override(config, own_values)
     for key in ("distill.teacher", "finetune.encoder", "finetune.clustered"):
         path = dict(flatten(asdict(config)))[key]
-        if path is not None and located(path) == Path(path):  # no shipped name
+        if path is not None and located(path) == Path(path):  # not the name of a shipped encoder
             config = override(config, {key: absolute_root(path)})
     transfer = tuple(map(absolute_name, config.evaluation.transfer))
     config = replace(
@@ -288,7 +294,7 @@ def resolve(
 
 
 def _rate_of(config: RunConfig) -> str:
-    """Return the optimiser that a learning rate is for: adamw's is adam's."""
+    """Return the optimiser whose default learning rate applies; adamw uses adam's."""
     optimizer = config.train.optimizer
     return optimizer if optimizer in RATE_OF_256 else "adam"
 
@@ -296,7 +302,7 @@ def _rate_of(config: RunConfig) -> str:
 def teacher_of(config: RunConfig) -> RunConfig:
     """Return the configuration of the teacher that a run of objective=distill trains for itself.
 
-    A recipe or a preset among `distill.teacher_settings` replaces ours.
+    A recipe or a preset among `distill.teacher_settings` replaces the default teacher.
     """
     student, usual = dict(flatten(asdict(config))), recipe_of(config.dataset)
     given: dict[str, str] = {}
@@ -323,19 +329,18 @@ def recipe_of(dataset: str) -> str:
 
 
 def as_begun(config: RunConfig, begun: RunConfig) -> tuple[RunConfig, dict[str, Any]]:
-    """Return the configuration with those former defaults with which an earlier version began the run.
+    """Return the configuration with the former defaults that the run was started with, and these defaults.
 
-    These are returned by themselves, too. A setting is one of them if the run has the former default, and the
-    configuration today's.
+    A setting counts as one of them if the run has the former default, and the configuration has today's.
     """
     old, new = dict(flatten(asdict(begun))), dict(flatten(asdict(config)))
-    today = {key: RECIPES["own"].get(key) for key in FORMER} if is_at_path(config.dataset) else {}
+    today = {key: RECIPES["own"].get(key) for key in FORMER_DEFAULTS} if is_at_path(config.dataset) else {}
     if config.train.optimizer in RATE_OF_256:
         today["train.lr"] = replace(config.train, lr=None).with_usual_rate().lr
     kept = {
         key: old[key]
         for key, value in today.items()
-        if new[key] == value and old[key] != value and old[key] in FORMER[key]
+        if new[key] == value and old[key] != value and old[key] in FORMER_DEFAULTS[key]
     }
     return override(config, kept), kept
 
@@ -343,10 +348,10 @@ def as_begun(config: RunConfig, begun: RunConfig) -> tuple[RunConfig, dict[str, 
 def read_toml(path: Path, what: str) -> dict[str, Any]:
     """Return the content of a TOML file; `what` is its name in errors."""
     try:
-        return parse_toml(read_file(path).decode("utf-8-sig"))  # Windows marks the text's beginning
+        return parse_toml(read_file(path).decode("utf-8-sig"))  # files from Windows may begin with a BOM
     except OSError as error:
         raise InputError(f"{what} {path}: {error.strerror}.") from error
-    except ValueError as error:  # bad syntax, nested too deeply, or no text at all
+    except ValueError as error:  # bad syntax, nested too deeply, or not text
         raise InputError(f"{what} {path} is not TOML: {error}.") from error
 
 
@@ -355,5 +360,5 @@ def warn_of_unused(given: Mapping[str, Any], configs: Collection[RunConfig]) -> 
     needs = [unused(config) for config in configs]
     for key, value in given.items():
         if all(key in need for need in needs):
-            text = f"{key}={value} changes nothing here: it is used with {needs[0][key]}."
+            text = f"{key}={value} has no effect here: it is used with {needs[0][key]}."
             warnings.warn(text, InputWarning, stacklevel=2)

@@ -1,4 +1,4 @@
-"""`result.json`: its content, and which of its rows are shown."""
+"""`result.json`: its content, and the choice of its rows for pages and tables."""
 
 from collections.abc import Mapping
 from typing import NotRequired, TypedDict
@@ -10,25 +10,25 @@ from intnacl.runs.images import Checksums, MeasuredSplit
 
 
 class ImageCounts(TypedDict):
-    """Images of each split of a data set that there are."""
+    """Number of images in each split of a data set."""
 
     train: int
     test: NotRequired[int]
     holdout: NotRequired[int]
-    """Where it is there, these are measured on in place of the test images."""
+    """If present, measurements are on these images instead of the test images."""
 
 
 class Accuracy(TypedDict):
     """Percent on one data set under the attacks that the protocol names; None: not measured.
 
-    The split, here and in the rows below, is that of the images measured on; "test" where it is missing.
+    The split, here and in the rows below, is that of the measured images; "test" if it is missing.
     """
 
     clean: float
     fgsm: float | None
     pgd: float | None
     protocol: NotRequired[ProbeProtocol]
-    """The training of the classifier; slf where it is missing: a linear layer on the frozen encoder."""
+    """The training of the classifier; "slf", a linear layer on the frozen encoder, if it is missing."""
     split: NotRequired[MeasuredSplit]
 
 
@@ -41,9 +41,9 @@ class KnnRow(TypedDict):
     k: int
     classes: int
     temperature: NotRequired[float]
-    """Of votes weighted by similarity."""
+    """Temperature of votes that are weighted by similarity."""
     weights: NotRequired[str]
-    """Of votes: "uniform"; missing where they are weighted by similarity."""
+    """Weights of votes: "uniform"; missing if they are weighted by similarity."""
     images: ImageCounts
 
 
@@ -60,11 +60,11 @@ class ProbeRow(TypedDict, total=False):
     classes: int
     images: ImageCounts
     clean: float
-    """The accuracy once more, under the name that rows of attacks have for it."""
+    """The same as `accuracy`, under the name that attack rows use."""
     protocol: str
     """slf, alf, aff, or hcl for HCL's probe; earlier versions had probe and hcl_probe."""
     probe: Mapping[str, object]
-    """Its settings; of a fine-tuned encoder, those of fine-tuning."""
+    """The probe's settings; for a fine-tuned encoder, those of fine-tuning."""
 
 
 class CorruptionRow(TypedDict):
@@ -93,7 +93,7 @@ class ClassFigures(TypedDict):
     images: list[int]
     """Measured images of each class."""
     accuracy: list[float | None]
-    """In percent; None where the class has no images."""
+    """In percent; None if the class has no images."""
     confusion: Confusion
 
 
@@ -103,15 +103,15 @@ class FewLabels(TypedDict):
     dataset: str
     split: MeasuredSplit
     labels: float
-    """Share of the training images."""
+    """Share of the training images whose labels are used."""
     seed: int
-    """Of the choice."""
+    """Seed of the choice of images."""
     images: ImageCounts
     """Labelled images trained on, and images measured on."""
     finetuned: float
-    """Of the encoder, trained together with a linear layer."""
+    """Accuracy of the encoder trained together with a linear layer."""
     probe: float
-    """Of a linear layer on the frozen encoder that fine-tuning began with."""
+    """Accuracy of a linear layer on the frozen encoder from which fine-tuning started."""
 
 
 class Clustering(TypedDict):
@@ -122,14 +122,14 @@ class Clustering(TypedDict):
     starts: int
     """Starts of k-means."""
     encoder_sha256: str
-    """Of the encoder's file whose features were clustered."""
+    """SHA-256 of the encoder whose features were clustered."""
     data: str
     """The checksum of the images."""
     head_epochs: int
     head_accuracy: float
-    """Percent of the pseudo-labels that the linear layer knew before fine-tuning."""
+    """Percent of the pseudo-labels that the linear layer predicted before fine-tuning."""
     sha256: NotRequired[str]
-    """Of the file with the pseudo-labels."""
+    """SHA-256 of the file with the pseudo-labels."""
 
 
 class Protocol(TypedDict, total=False):
@@ -140,13 +140,13 @@ class Protocol(TypedDict, total=False):
     images: dict[str, ImageCounts]
     encoder_sha256: str
     trained_on: str | None
-    ranks: int | None  # of training's last epoch
+    ranks: int | None  # in training's last epoch
     seed: int
     epochs: int
     objective: str
     pseudo_labels: Clustering  # of runs with finetune.clusters
     probe: dict[str, object]
-    accuracy: dict[str, str]  # the attacks whose figures are `fgsm` and `pgd` of the accuracies
+    accuracy: dict[str, str]  # the attacks behind `fgsm` and `pgd` in the accuracies
     attacks: list[AttackSettings]
     batch_sizes: dict[str, int]
     precision: dict[str, str | bool]
@@ -156,14 +156,14 @@ class Protocol(TypedDict, total=False):
 
 
 class EvaluationSettings(TypedDict):
-    """The settings of measurements that are read from a result."""
+    """The settings of measurements that are read from a result's configuration."""
 
     eps: list[float]
     images: int | None
 
 
 class RunSettings(TypedDict, total=False):
-    """The settings of a run that are read from a result, which has all of them."""
+    """The settings of a run that are read from a result, which holds all settings."""
 
     dataset: str
     holdout: int
@@ -179,9 +179,9 @@ class Result(TypedDict):
     probes: NotRequired[list[ProbeRow]]
     corruptions: NotRequired[list[CorruptionRow]]
     classes: NotRequired[dict[str, ClassFigures]]
-    """By data set, where the probe was measured by a version that notes them."""
+    """By data set; earlier versions did not write them."""
     few_labels: NotRequired[FewLabels]
-    """Of a run that was fine-tuned on clean images."""
+    """Only for a run that was fine-tuned on clean images."""
     warnings: NotRequired[list[str]]
     time_s: dict[str, float]
     """Seconds by stage."""
@@ -202,7 +202,7 @@ def own_protocol(result: Result, dataset: str) -> str:
 
 
 def protocol_of(row: AttackRow) -> str:
-    """Return the protocol of the classifier that a row is about; earlier versions had one alone."""
+    """Return the protocol of a row's classifier; earlier versions only had slf."""
     return row.get("protocol", "slf")
 
 
@@ -213,13 +213,12 @@ def attack_rows(result: Result, dataset: str, protocol: str | None = None) -> li
 
 
 def best_rows(result: Result, dataset: str, protocol: str | None = None) -> list[AttackRow]:
-    """Return one row for each attack and eps on a data set: of several, the one over the most images.
+    """Return one row for each attack and eps on a data set: among several, the one on the most images.
 
-    The rows are those of one protocol, by default the run's own.
-
-    They are sorted by eps, and at each eps as in `ATTACK_NAMES`; the worst case comes last.
-    Worst cases over other attacks on the same images all bound the true one: the lowest is nearest. One
-    over a single attack is left out: beside those over several, FGSM's curve would pass for a worst case.
+    The rows are those of one protocol, by default the run's own. They are sorted by eps, and at each eps as
+    in `ATTACK_NAMES`; the worst case comes last. Worst cases over different attacks on the same images all
+    bound the true one from above, so the lowest is the tightest. Worst cases over a single attack are left
+    out, or FGSM's curve would look like a worst case over several attacks.
     """
     chosen: dict[tuple[str, float], AttackRow] = {}
     rows = attack_rows(result, dataset, protocol)
@@ -235,38 +234,38 @@ def best_rows(result: Result, dataset: str, protocol: str | None = None) -> list
 
 
 def of_one_attack(row: AttackRow) -> bool:
-    """True if a row is the worst case of a single attack, which is that attack once more."""
+    """Return True if a row is the worst case over a single attack, which repeats that attack."""
     return len(row.get("of", ())) == 1
 
 
 def radius_text(result: Result) -> str:
-    """Return the radius of FGSM and PGD in the accuracies, as "eps 0.02"; empty where there are none.
+    """Return the radius of FGSM and PGD in the accuracies, as "eps 0.02"; empty if there is none.
 
-    Where the attacks are on fewer than all test images, "eps 0.02 on 40 images": the clean accuracy beside
-    them is that of all.
+    If fewer than all test images were attacked, the text is "eps 0.02 on 40 images", because the clean
+    accuracy beside it is on all of them.
     """
     on = on_images(result)
     return "".join(f"eps {eps_text(eps)}{on}" for eps in result["config"]["evaluation"]["eps"][:1])
 
 
 def on_images(result: Result) -> str:
-    """Return " on 40 images" where a run's attacks are on fewer than all test images, else nothing."""
-    some = result["config"]["evaluation"]["images"]
+    """Return " on 40 images" if a run's attacks are on fewer than all test images, else an empty text."""
+    attacked = result["config"]["evaluation"]["images"]
     most = max(map(measured_images, result["protocol"]["images"].values()), default=0)
-    return f" on {some:,} images" if some is not None and some < most else ""
+    return f" on {attacked:,} images" if attacked is not None and attacked < most else ""
 
 
 def clusters_text(result: Result) -> str:
-    """Return the number of clusters that took the place of labels in training; empty where none did."""
+    """Return a text with the number of clusters that replaced labels in training; empty if none did."""
     found = result["protocol"].get("pseudo_labels")
     return "" if found is None else f"pseudo-labels: {found['clusters']:,} clusters"
 
 
 def images_measured_on(result: Result) -> str:
-    """Return "test images", or "held-out training images" where those stand in for them."""
+    """Return "test images", or "held-out training images" if the run was measured on those."""
     return "held-out training images" if result["config"].get("holdout") else "test images"
 
 
 def measured_images(images: ImageCounts) -> int:
-    """Return how many images a data set's figures are on, of the numbers of images of each split."""
+    """Return the number of measured images of a data set, given the number in each split."""
     return images["holdout"] if "holdout" in images else images["test"]

@@ -1,4 +1,4 @@
-"""A whole run: pretrain, then measure what its configuration asks for, in stages that can be resumed."""
+"""A whole run: pretrain, then measure what its configuration asks for, in resumable stages."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
@@ -38,24 +38,24 @@ def run(
     say: Say = show,
     trackers: Sequence[Tracker] = (),
 ) -> Run:
-    """Pretrain and measure, as `intnacl run` does, and return the run, opened. The same call resumes.
+    """Pretrain and measure like `intnacl run`, and return the opened run. The same call resumes.
 
         run = intnacl.runs.run({"dataset": "cifar100", "train.epochs": 100}, preset="intnacl", out="c100")
 
     Args:
-        settings: any setting by its dotted name, as in docs/settings.md.
-        preset, recipe: as the flags of the command.
-        file: a TOML file of settings, which `settings` override.
-        out: the run's folder; by default one in runs/ that is named after the run.
+        settings: Any settings by their dotted names, as in docs/settings.md.
+        preset, recipe: The same as the flags of the command.
+        file: A TOML file of settings, which `settings` override.
+        out: The run's folder; by default one in runs/ that is named after the run.
         device: auto, cpu, cuda, cuda:1 …
-        max_minutes: save and stop after this time; an error then says that the run is not finished.
-        say: takes the lines that the command prints.
-        trackers: objects that are given the run's figures, beside those of the setting `train.trackers`.
+        max_minutes: Save and stop after this time, with an error that the run is not finished.
+        say: Receives the lines that the command prints.
+        trackers: Objects that receive the run's figures, in addition to the setting `train.trackers`.
     """
     check_trackers(trackers)
     if not isinstance(settings, Mapping | None):
         raise InputError(
-            f"settings={settings!r} is no dict: give settings by name, as {{'train.epochs': 100}}."
+            f"settings={settings!r} is not a dict: give settings by name, such as {{'train.epochs': 100}}."
         )
     given = dict(settings or {})
     toml = None if file is None else as_path("file", file)
@@ -71,7 +71,7 @@ def run(
     if reason == "interrupt":
         raise KeyboardInterrupt
     if reason is not None:
-        raise InputError(f"{folder} was stopped ({reason}) before its end: the same call goes on.")
+        raise InputError(f"{folder} was stopped ({reason}) before its end: the same call resumes it.")
     return open_run(folder, device=here.device, images=images)
 
 
@@ -84,14 +84,15 @@ def train_and_measure(
     images: RunImages | None = None,
     trackers: Sequence[Tracker] = (),
 ) -> str | None:
-    """Pretrain and measure to the end (None) or until told to stop (the reason).
+    """Pretrain and measure to the end, or until told to stop; return the reason of a stop, or None.
 
     A run of objective=distill that names no teacher first trains one in RUN/teacher, and measures both in the
     same way.
 
-    The same call on the same folder goes on at the stage where it was, and leaves a finished run as it is.
-    The end is `result.json` and `report.html`. Of many ranks, the main one measures. `images` may be those of
-    other runs on the same data sets. `trackers` are added to those of the configuration.
+    The same call on the same folder resumes at the stage that was stopped, and leaves a finished run
+    unchanged. The last files written are `result.json` and `report.html`. Only the main rank measures.
+    `images` may be shared with other runs on the same data sets. `trackers` are added to those of the
+    configuration.
     """
     images = images or RunImages(config)
     begun = folder.read_config() if folder.config.exists() else None
@@ -139,10 +140,10 @@ def train_and_measure(
 
 
 def take_teacher(config: RunConfig, teacher: RunFolder) -> None:
-    """Give RUN/teacher the encoder of the run that `distill.teacher` names, and what is measured on it.
+    """Copy the encoder of the run that `distill.teacher` names, and its measurements, to RUN/teacher.
 
-    There it is measured as the student is, and its own folder stays as it was. A teacher without a run, or
-    one of other images, is not measured.
+    The copy is measured like the student, and the teacher's own folder is left unchanged. A teacher without a
+    run, or on other images, is not measured.
     """
     given = RunFolder(located(str(config.distill.teacher)))
     if teacher.encoder.exists() or not given.config.exists():
@@ -155,7 +156,7 @@ def take_teacher(config: RunConfig, teacher: RunFolder) -> None:
 
 
 def check(config: RunConfig, images: RunImages) -> None:
-    """Raise before any training if what is to be measured afterwards cannot be."""
+    """Raise before any training if the measurements after it would be impossible."""
     wanted = config.evaluation
     if not wanted.eps:
         raise InputError("evaluation.eps is empty: give at least one radius, such as 0.002.")

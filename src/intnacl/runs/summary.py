@@ -1,4 +1,4 @@
-"""One run as a row of a list, read from its folder in milliseconds, whatever state it is in."""
+"""One run as a row of a list, read from its folder in milliseconds, in any state of the run."""
 
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -26,22 +26,22 @@ SPLIT_NAMES: dict[MeasuredSplit, str] = {"test": "test", "holdout": "held-out"}
 
 @dataclass(frozen=True, kw_only=True)
 class RunSummary:
-    """What a list shows of a run: its figures are on its own data set, in percent; None: not measured."""
+    """The facts about a run in a list. Figures are in percent on its own data set; None: not measured."""
 
     folder: RunFolder
     name: str
-    """Its path below the folder that is listed."""
+    """Path of the run below the listed folder."""
     config: RunConfig
     progress: Progress
-    """"stopped" is a run that nobody trains now, with epochs left; "trained" one without its result."""
+    """"stopped": no process trains the run, and epochs are left; "trained": it has no result yet."""
     epochs_done: int
     minutes: float | None
-    """Of training and, for a finished run, of everything that was measured."""
+    """Minutes of training and, for a finished run, of all its measurements."""
     changed: float
-    """When its log, configuration or result last changed, in seconds since 1970."""
+    """Last change of its log, configuration or result, in seconds since 1970."""
     result: Result | None
     split: MeasuredSplit | None
-    """That of the images its accuracies are on."""
+    """Split of the images that its accuracies are on."""
     clean: float | None
     fgsm: float | None
     pgd: float | None
@@ -49,7 +49,7 @@ class RunSummary:
 
     @property
     def data(self) -> str:
-        """The data set; a path below the current folder is relative to it."""
+        """The data set; a path below the current folder is shown relative to it."""
         return local_name(self.config.dataset)
 
     @property
@@ -67,13 +67,13 @@ class RunSummary:
 
     @property
     def epochs(self) -> str:
-        """The epochs of a run that has made them all, else "12/100"."""
+        """The number of epochs of a fully trained run, else "12/100"."""
         wanted = self.config.train.epochs
         return str(wanted) if self.epochs_done >= wanted else f"{self.epochs_done}/{wanted}"
 
     @property
     def attacks(self) -> str | None:
-        """The radius of FGSM and PGD with what differs from run to run: "8/255 on 500 images, PGD tuned"."""
+        """The radius of FGSM and PGD, and what distinguishes them: "8/255 on 500 images, PGD tuned"."""
         if self.result is None or self.fgsm is self.pgd is None:
             return None
         tuned = [attack_heads(self.result)[1]] if self.pgd is not None else []
@@ -86,13 +86,13 @@ class RunSummary:
 
 
 def find_runs(place: Path) -> list[RunFolder]:
-    """Return the runs in a folder and in all folders below it, by name.
+    """Return the runs in a folder and in all folders below it, sorted by path.
 
-    Inside a run only the teacher that it trained for itself is looked for. An exported encoder is no run: it
-    has a configuration and weights, but no log.
+    Inside a run, only the teacher that it trained for itself is searched for. An exported encoder does not
+    count as a run: it has a configuration and weights, but no log.
     """
     if not place.is_dir():
-        raise InputError(f"{place} is no folder: give one that holds runs, such as the --out of some.")
+        raise InputError(f"{place} is not a folder: give one that holds runs.")
     found = []
     for path, folders, files in os.walk(place):
         folder = RunFolder(path)
@@ -105,7 +105,7 @@ def find_runs(place: Path) -> list[RunFolder]:
 
 
 def read_runs(place: Path, say: Callable[[str], None] = lambda text: None) -> list[RunSummary]:
-    """Return a summary of every run in a folder; `say` is told of those that cannot be read."""
+    """Return a summary of every run in a folder; runs that cannot be read are reported to `say`."""
     runs = []
     for folder in find_runs(place):
         try:
@@ -118,7 +118,7 @@ def read_runs(place: Path, say: Callable[[str], None] = lambda text: None) -> li
 
 
 def summarize_run(folder: RunFolder, place: Path | None = None) -> RunSummary:
-    """Read the summary of one run; its name is the path below `place`, by default the folder's own."""
+    """Read the summary of one run; its name is its path below `place`, by default the folder's name."""
     config, result, last = folder.read_config(), folder.read_result(), last_record(folder.log) or {}
     figures: dict[str, Any] = {}
     if result is not None:
@@ -152,7 +152,7 @@ def summarize_run(folder: RunFolder, place: Path | None = None) -> RunSummary:
 
 
 def _measured_so_far(folder: RunFolder, config: RunConfig) -> Iterator[tuple[str, Measurement]]:
-    """Yield the accuracies of a trained run without a result: of its own probe, and of its own kNN."""
+    """Yield the accuracies of the own probe and the own kNN of a trained run that has no result yet."""
     noted = checksum_file(folder.encoder)
     if not (folder.encoder.exists() and noted.is_file() and folder.measurements.is_dir()):
         return
@@ -170,7 +170,7 @@ def _progress(folder: RunFolder, config: RunConfig, result: Result | None, epoch
     if result is not None:
         return "finished"
     working = folder.holder() is not None
-    if folder.encoder.exists() or epochs_done >= config.train.epochs:  # of some records, only logs are kept
+    if folder.encoder.exists() or epochs_done >= config.train.epochs:  # some records keep only the log
         return "measuring" if working else "trained"
     if working:
         return "training"

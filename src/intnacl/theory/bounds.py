@@ -49,8 +49,8 @@ def debiasing_gap(*, n: int, m: int, tau_plus: float) -> float:
 def proved_debiasing_gap(*, n: int, m: int, tau_plus: float, temperature: float = 1.0) -> float:
     """E Δ ≤ (e^{2/t} − 1)/2 · √(1/n + τ⁺²/m) / τ⁻: smaller than Theorem B.1 for every n, m and τ⁺.
 
-    Δ ≤ e^{1/t}|G − E h⁻|; the floor of G moves it no further from E h⁻ ≥ e^{−1/t}; and a variable between
-    e^{−1/t} and e^{1/t} has a standard deviation of at most half that range.
+    Δ ≤ e^{1/t}|G − E h⁻|; clamping G from below takes it no further from E h⁻ ≥ e^{−1/t}; and a variable
+    between e^{−1/t} and e^{1/t} has a standard deviation of at most half that range.
     """
     _check(tau_plus=tau_plus, temperature=temperature, n=n, m=m)
     return math.expm1(2 / temperature) / 2 * _spread(n, m, tau_plus)
@@ -69,34 +69,34 @@ def proved_deviation_tail(
 ) -> float:
     """P(Δ ≥ ε) ≤ 2 exp(−2 ε² τ⁻² / ((e^{2/t} − 1)² (1/n + τ⁺²/m))).
 
-    Hoeffding's inequality once, on the weighted sum of all n + m terms, rather than on two halves.
+    This applies Hoeffding's inequality once, to the weighted sum of all n + m terms, not to its two halves.
     """
     _check(tau_plus=tau_plus, temperature=temperature, epsilon=epsilon, n=n, m=m)
     return 2 * math.exp(-2 * (epsilon / (math.expm1(2 / temperature) * _spread(n, m, tau_plus))) ** 2)
 
 
 def _spread(n: int, m: int, tau_plus: float) -> float:
-    """√(1/n + τ⁺²/m) / τ⁻: the noise of n and m points, added up in G."""
+    """√(1/n + τ⁺²/m) / τ⁻: the scale of the sampling noise of G, from n and m points."""
     return math.sqrt(1 / n + tau_plus**2 / m) / (1 - tau_plus)
 
 
 def negatives_for_supervision(classes: int, positives: int = 1, temperature: float = 1.0) -> float:
     """The smallest N for which L_Sup ≤ L_Sup^μ ≤ L_Unbiased is proved, with M·N in the denominator.
 
-    K − 1 for M = 1 (Lemma B.3). For M ≥ 2 its use of Jensen's inequality fails, and e^{1/(2t²)}(K − 1)
-    suffices: the loss is convex in the mean of the positives, and Hoeffding's lemma gives
-    E e^s ≤ e^{E s + 1/(2t²)} for |s| ≤ 1/t. With N·G in place of M·N·G, take M times as many.
+    It is K − 1 for M = 1 (Lemma B.3). For M ≥ 2 the lemma's use of Jensen's inequality fails, and
+    e^{1/(2t²)}(K − 1) suffices: the loss is convex in the mean of the positives, and Hoeffding's lemma gives
+    E e^s ≤ e^{E s + 1/(2t²)} for |s| ≤ 1/t. With N·G instead of M·N·G, M times as many are needed.
     """
     _check(temperature=temperature, positives=positives)
     if classes < 2:
-        raise InputError(f"classes={classes}: a task has 2 or more.")
+        raise InputError(f"classes={classes}: a classification task has 2 or more.")
     slack = 0.0 if positives == 1 else 1 / (2 * temperature**2)
     return math.exp(slack) * (classes - 1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class OrderBound:
-    """The terms inside an O(·), whose constant is unknown: only ratios between settings say anything."""
+    """The terms inside an O(·), whose constant is unknown: only ratios between settings are meaningful."""
 
     negatives: float
     """1/τ⁻ √(1/n), the noise of the negatives."""
@@ -116,7 +116,7 @@ class OrderBound:
 def complexity_factor(*, M: int, n: int, m: int, tau_plus: float) -> float:
     """λ of Theorem B.4, inside O(·): 1/M · √((m/n + 1)/τ⁻² + τ⁺²(n/m + 1)).
 
-    As the paper states it; docs/theory.md shows why the 1/M does not follow.
+    This is the factor as the paper states it; docs/theory.md shows why the 1/M does not follow.
     """
     _check(tau_plus=tau_plus, M=M, n=n, m=m)
     return math.sqrt((m / n + 1) / (1 - tau_plus) ** 2 + tau_plus**2 * (n / m + 1)) / M
@@ -151,9 +151,9 @@ def generalisation_nca(*, N: int, M: int, T: int, delta: float, rademacher: floa
 
 
 def jacobian_norm(*, M: int, n: int, m: int) -> float:
-    """√(6(n+m)) e²/M, which bounds the Jacobian in the proof of Theorem B.4.
+    """√(6(n+m)) e²/M: the bound on the norm of the Jacobian in the proof of Theorem B.4.
 
-    Of the map from the features to a_i = h(x,u_i)/Σ_j h(x,x_j⁺) and b_i = h(x,v_i)/Σ_j h(x,x_j⁺).
+    The map goes from the features to a_i = h(x,u_i)/Σ_j h(x,x_j⁺) and b_i = h(x,v_i)/Σ_j h(x,x_j⁺).
     """
     _check(M=M, n=n, m=m)
     return math.sqrt(6 * (n + m)) * math.exp(2) / M
@@ -167,10 +167,10 @@ def largest_loss(*, N: int, tau_plus: float, temperature: float = 1.0) -> float:
 
 
 def uniform_deviation(*, rademacher: float, largest: float, T: int, delta: float) -> float:
-    """2R/T + 3B √(log(4/δ)/2T): E g exceeds its sample mean by at most this, for all g (proof of B.4).
+    """2R/T + 3B √(log(4/δ)/2T): E g exceeds its sample mean by at most this for all g (proof of B.4).
 
-    It fails with probability δ/2. R is the complexity of the losses g (`simulation.complexity`) and B their
-    `largest`.
+    The bound fails with probability at most δ/2. R is the complexity of the losses g
+    (`simulation.complexity`) and B, `largest`, their largest value.
     """
     _check(delta=delta, rademacher=rademacher, largest=largest, T=T)
     return 2 * rademacher / T + 3 * largest * math.sqrt(math.log(4 / delta) / (2 * T))

@@ -1,4 +1,4 @@
-"""NCA beside the alternatives on a small labelled table: leave-one-out accuracy and seconds, in one run.
+"""NCA compared with its alternatives on a small labelled table, by leave-one-out accuracy and seconds.
 
 Shapes: B points, F input features, D components.
 """
@@ -32,7 +32,7 @@ TABLES: dict[str, Callable[..., tuple[Array, Array]]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class ComparisonConfig:
-    """The settings of a comparison; scikit-learn and this package share start, iterations and tolerance."""
+    """The settings of a comparison; scikit-learn's NCA and ours share start, iterations and tolerance."""
 
     dataset: str = "digits"
     """iris, wine, breast_cancer or digits; features are standardised."""
@@ -45,7 +45,7 @@ class ComparisonConfig:
     device: str = "auto"
     """The device of this package's NCA: auto, cpu, cuda."""
     seed: int = 0
-    """Seed of starts and batches."""
+    """Seed of the starting maps and the batches."""
 
     def __post_init__(self) -> None:
         check_choice("dataset", self.dataset, TABLES)
@@ -73,7 +73,7 @@ def load_table(name: str) -> tuple[Array, Array]:
 
 
 def learn_spaces(X_BF: Array, y_B: Array, config: ComparisonConfig) -> dict[str, Space]:
-    """Learn each method's space of the same points."""
+    """Map the same points by each method."""
     D, seed, steps = config.n_components, config.seed, config.max_iter
     if X_BF.shape[1] < D:
         raise InputError(f"n_components={D} exceeds the {X_BF.shape[1]} features of {config.dataset}.")
@@ -95,7 +95,7 @@ def learn_spaces(X_BF: Array, y_B: Array, config: ComparisonConfig) -> dict[str,
 
 
 def measure(spaces: dict[str, Space], y_B: Array) -> dict[str, dict[str, float]]:
-    """Return the leave-one-out accuracy of 1 and 5 neighbours in each space, in percent, and its seconds."""
+    """Return each space's leave-one-out accuracy of 1 and 5 neighbours, in percent, and its seconds."""
     labels_B = torch.as_tensor(y_B)
     return {
         name: {

@@ -3,7 +3,7 @@
     min_A Σ_i ℓ(q_i, Σ_{j: c_j = c_i} p_ij),   p_ij = e^(−‖Ax_i−Ax_j‖²) / Σ_{k≠i} e^(−‖Ax_i−Ax_k‖²)
 
 with q_i = 1 and ℓ the KL divergence (the paper's choice) or the total variation distance. The map is the
-matrix A or any torch module; the whole set takes L-BFGS, minibatches take Adam.
+matrix A or any torch module; the whole set is fitted by L-BFGS, minibatches by Adam.
 
 Shapes: B points, F input features, D components.
 """
@@ -32,9 +32,9 @@ INITS = ("auto", "lda", "pca", "identity", "random")
 
 
 def initial_map(init: str, X_BF: Array, y_B: Array, D: int, rng: np.random.RandomState) -> Array:
-    """Return the matrix A, (D, F), from which learning starts: it matters, as there are many minima.
+    """Return the starting matrix A, (D, F); the choice matters, because the loss has many minima.
 
-    "auto" takes discriminants if the data have D of them, else principal components, else the identity.
+    "auto" uses linear discriminants if the data have D of them, else principal components, else the identity.
     """
     B, F = X_BF.shape
     if init == "auto":
@@ -65,18 +65,19 @@ class NCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
         encoder: A torch module used in place of A, (B, F) -> (B, D), lazy layers too; it is copied, and the
             fitted copy is `encoder_`.
         batch_size: None for the whole set with L-BFGS; else Adam on shuffled batches, where a point's
-            neighbours are the other points of its batch.
+            neighbours are the other points of the batch.
         max_iter: L-BFGS iterations, or epochs of Adam.
-        tol: L-BFGS stops when the loss falls by less than this, or the summed gradient is smaller.
-        learning_rate: Adam's in the first epoch; it falls linearly to zero.
+        tol: L-BFGS stops when an iteration lowers the loss by less than this, or when the gradient of the
+            summed loss is smaller.
+        learning_rate: Adam's learning rate in the first epoch; it falls linearly to zero.
         n_neighbors: Neighbours that vote in `score`.
         device: "auto" (a GPU if there is one), "cpu", "cuda", …
-        random_state: Seed or generator of starts, batches, and whatever the encoder draws.
+        random_state: Seed or generator of the start, the batches and the encoder's own draws.
 
     Attributes:
         components_: A, (D, F); only for the linear map.
         encoder_: The fitted module; for the linear map an `nn.Linear` that holds A.
-        n_iter_: L-BFGS iterations or epochs done; 1 also if the start was a minimum.
+        n_iter_: L-BFGS iterations or epochs done; at least 1, even if the start was a minimum.
         loss_: Mean objective at the last evaluation.
 
     Examples:
@@ -124,7 +125,7 @@ class NCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
         x_BF = self._tensor(X_BF)
         self.encoder_ = self._start(X_BF, labels_B, rng).to(x_BF)
         c_B = torch.as_tensor(labels_B, device=x_BF.device)
-        # Whatever torch draws here comes from a seed that `rng` gives; its own generator is left as it was.
+        # Torch's draws here are seeded from `rng`; the caller's torch generator is left unchanged.
         with torch.random.fork_rng([x_BF.device] if x_BF.device.type == "cuda" else []):
             torch.manual_seed(rng.randint(2**31))
             self._n_features_out = self._components(x_BF)
@@ -166,7 +167,7 @@ class NCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
             )
         if np.bincount(labels_B).max() < 2:
             raise InputError(
-                f"y holds {len(self.classes_)} classes of one point each; NCA needs pairs of a class."
+                f"y holds {len(self.classes_)} classes of one point each; NCA needs two points of one class."
             )
         if self.encoder is None and self.n_components is not None and not 1 <= self.n_components <= F:
             raise InputError(
@@ -175,7 +176,7 @@ class NCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
         discriminants = min(F, len(self.classes_) - 1)
         if self.init == "lda" and (self.n_components or F) > discriminants:
             raise InputError(
-                f"init='lda' gives at most {discriminants} components here: lower n_components or take 'pca'."
+                f"init='lda' gives at most {discriminants} components here: lower n_components or use 'pca'."
             )
         if not 1 <= self.n_neighbors < B:
             raise InputError(
@@ -183,7 +184,7 @@ class NCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
             )
         if self.batch_size is not None and self.batch_size < 2:
             raise InputError(
-                f"batch_size={self.batch_size} leaves a point without neighbours; take 2 or more, or None."
+                f"batch_size={self.batch_size} leaves a point without neighbours: give 2 or more, or None."
             )
         if self.encoder is not None and not isinstance(self.encoder, nn.Module):
             raise InputError(f"encoder={self.encoder!r} is not a torch module.")
@@ -198,7 +199,7 @@ class NCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
             return torch.tensor(X_BF, device=auto if self.device == "auto" else self.device)
         except (RuntimeError, AssertionError) as error:
             raise InputError(
-                f"device={self.device!r} cannot be used here; take 'auto' or 'cpu'. {error}"
+                f"device={self.device!r} cannot be used here: give 'auto' or 'cpu'. {error}"
             ) from error
 
     def _start(self, X_BF: Array, labels_B: Array, rng: np.random.RandomState) -> nn.Module:
@@ -208,14 +209,14 @@ class NCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
         D, F = start_DF.shape
         if self.n_components not in (None, D):
             raise InputError(
-                f"init={self.init!r} finds {D} directions, n_components={self.n_components}: take 'pca'."
+                f"init={self.init!r} finds {D} directions, n_components={self.n_components}: use 'pca'."
             )
         linear = nn.Linear(F, D, bias=False, device="meta")  # draws nothing from torch's generator
         linear.weight = nn.Parameter(torch.as_tensor(start_DF.copy()))
         return linear
 
     def _components(self, x_BF: Tensor) -> int:
-        """Map one point, which also gives lazy layers their sizes, and return the columns of the output."""
+        """Map one point, which also initialises lazy layers, and return the dimension of the output."""
         try:
             shape = tuple(self._embed(x_BF[:1]).shape)
         except RuntimeError as error:
@@ -232,7 +233,7 @@ class NCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
         return z_BD
 
     def _lbfgs(self, x_BF: Tensor, c_B: Tensor) -> tuple[float, int]:
-        """Minimise by SciPy's L-BFGS on the flattened weights: about one evaluation an iteration."""
+        """Minimise by SciPy's L-BFGS on the flattened weights: about one evaluation per iteration."""
         weights = [weight for weight in self.encoder_.train().parameters() if weight.requires_grad]
 
         def loss_and_gradient(flat: Array) -> tuple[float, Array]:
@@ -242,7 +243,7 @@ class NCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
             return loss.item(), gradient.double().cpu().numpy()
 
         start = parameters_to_vector(weights).detach().double().cpu().numpy()
-        # The loss is a mean: with its tolerance divided by B, the gradient's rule is that of the sum.
+        # The loss is a mean: dividing gtol by B gives the stopping rule of the summed loss.
         options = {"maxiter": self.max_iter, "ftol": self.tol, "gtol": self.tol / len(x_BF)}
         best = minimize(loss_and_gradient, start, jac=True, method="L-BFGS-B", options=options)
         vector_to_parameters(torch.as_tensor(best.x).to(weights[0]), weights)

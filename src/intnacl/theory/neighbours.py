@@ -1,7 +1,7 @@
-"""Stochastic nearest neighbours: the probability that NCA maximises, and its gradient, in tiles of rows.
+"""Stochastic nearest neighbours: the probability that NCA maximises and its gradient, in tiles of rows.
 
-Memory grows with rows of a tile × points, never with points², and the gradient is written down rather than
-traced: one pass over the tiles gives the loss and its derivative.
+Memory grows with rows of a tile × points, never with points². The gradient is a closed formula instead of a
+recorded graph, so that one pass over the tiles gives both the loss and its derivative.
 
 Shapes: B points, D embedding dimensions, R rows of a tile.
 """
@@ -22,12 +22,12 @@ TILE_ELEMENTS = {"cpu": 2**19, "cuda": 2**26}
 def neighbour_logits(z_RD: Tensor, z_BD: Tensor, first_row: int) -> Tensor:
     """Logits whose softmax over j is p_ij = e^(−‖z_i−z_j‖²) / Σ_{k≠i} e^(−‖z_i−z_k‖²) (paper, eq. of p_ij).
 
-    ‖z_i‖² is common to a row and left out; a point is no neighbour of itself.
+    ‖z_i‖² is common to a row and left out; a point is not a neighbour of itself.
 
     Args:
         z_RD: The rows `first_row`, `first_row` + 1, … of `z_BD`.
         z_BD: All points.
-        first_row: Where the rows begin.
+        first_row: Index of the first row.
 
     Returns:
         (R, B) logits.
@@ -38,7 +38,7 @@ def neighbour_logits(z_RD: Tensor, z_BD: Tensor, first_row: int) -> Tensor:
 
 
 def _centred(z_BD: Tensor) -> Tensor:
-    """Centre the points, which keeps distances: squares of large coordinates would swallow them."""
+    """Subtract the mean: distances stay, and do not drown in the rounding of large squared coordinates."""
     return z_BD - z_BD.mean(0)
 
 
@@ -56,8 +56,8 @@ def _softmax(logits_RB: Tensor) -> tuple[Tensor, Tensor]:
 def _kl(logits_RB: Tensor, other_RB: Tensor) -> tuple[Tensor, Tensor]:
     """KL(q‖p) = −log p_i, p_i = Σ_{j: c_j = c_i} p_ij (eq. NCA); ∂/∂logit_ij = p_ij − p_ij·[c_j = c_i]/p_i.
 
-    In logs: an anchor far from its class has p_i below the smallest float, and the strongest pull. NaN where
-    the anchor has no neighbour of its class.
+    It is computed in logs, because an anchor far from its class has p_i below the smallest float, and yet the
+    largest gradient. NaN where the anchor has no neighbour of its class.
     """
     p_RB, log_all_R = _softmax(logits_RB)
     own_RB, log_own_R = _softmax(logits_RB.masked_fill_(other_RB, -torch.inf))
@@ -77,7 +77,7 @@ OBJECTIVES: dict[str, Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]] = {"kl"
 
 
 def _tiles(z_BD: Tensor, elements: int | None = None) -> Iterator[tuple[int, int]]:
-    """Yield the first row of each tile and the row after its last; by default as many as suit the device."""
+    """Yield each tile's first row and the row after its last; the default number of rows suits the device."""
     elements = elements or TILE_ELEMENTS.get(z_BD.device.type, TILE_ELEMENTS["cpu"])
     rows = max(1, elements // len(z_BD))
     for first in range(0, len(z_BD), rows):
@@ -91,22 +91,22 @@ class _NeighbourLoss(torch.autograd.Function):
     def forward(
         ctx: FunctionCtx, z_BD: Tensor, labels_B: Tensor, objective: str, elements: int | None
     ) -> Tensor:
-        """Return the mean loss, and keep its gradient, which is computed on the way."""
+        """Return the mean loss, and store its gradient, which is computed in the same pass."""
         given_BD, z_BD = z_BD, _centred(z_BD)
-        lonely_B = labels_B.bincount()[labels_B] < 2
+        singleton_B = labels_B.bincount()[labels_B] < 2
         total, grad_BD = z_BD.new_zeros(()), torch.zeros_like(z_BD)
         for first, last in _tiles(z_BD, elements):
-            z_RD, lonely_R = z_BD[first:last], lonely_B[first:last]
+            z_RD, singleton_R = z_BD[first:last], singleton_B[first:last]
             other_RB = labels_B[first:last, None] != labels_B
             loss_R, slope_RB = OBJECTIVES[objective](neighbour_logits(z_RD, z_BD, first), other_RB)
-            total += loss_R.masked_fill(lonely_R, 0.0).sum()
-            if lonely_R.any():
-                slope_RB.masked_fill_(lonely_R[:, None], 0.0)
+            total += loss_R.masked_fill(singleton_R, 0.0).sum()
+            if singleton_R.any():
+                slope_RB.masked_fill_(singleton_R[:, None], 0.0)
             # −‖z_i−z_j‖² moves z_i by 2(z_j−z_i) and z_j by 2(z_i−z_j); a row's slopes add up to zero.
             grad_BD[first:last] += slope_RB @ z_BD
             grad_BD.addmm_(slope_RB.T, z_RD).addcmul_(slope_RB.sum(0)[:, None], z_BD, value=-1)
-        count = (~lonely_B).sum().clamp(min=1).to(z_BD)  # as an integer it would divide in float32
-        ctx.save_for_backward(grad_BD.mul_(2 / count), given_BD)  # the latter to refuse a second derivative
+        count = (~singleton_B).sum().clamp(min=1).to(z_BD)  # an integer would make the division float32
+        ctx.save_for_backward(grad_BD.mul_(2 / count), given_BD)  # given_BD: to refuse a second derivative
         return total / count
 
     @staticmethod
@@ -137,7 +137,10 @@ def neighbour_loss(z_BD: Tensor, labels_B: Tensor, objective: str = "kl", tile: 
 
 @torch.no_grad()
 def leave_one_out_accuracy(z_BD: Tensor, labels_B: Tensor, neighbours: int = 1) -> float:
-    """Return the share of points whose `neighbours` nearest vote for their class; ties go to the lowest."""
+    """Return the share of points whose `neighbours` nearest vote for their class.
+
+    Ties go to the class of the lowest index.
+    """
     if not 1 <= neighbours < len(z_BD):
         raise InputError(
             f"neighbours={neighbours} must lie in 1…{len(z_BD) - 1}: {len(z_BD)} points leave no more."

@@ -1,4 +1,4 @@
-"""A mixture whose classes are known: its exact losses, and draws from it that are compared with the bounds.
+"""A mixture whose classes are known: its exact losses, and draws from it to compare with the bounds.
 
 K classes, equally likely, of P unit-norm features each, equally likely: expectations over p, p_x⁺ and p_x⁻
 are finite sums, and those over M positives are sums over multisets.
@@ -88,12 +88,12 @@ def random_mixture(classes: int, points: int, dimensions: int, spread: float, *,
 def unbiased_loss(mixture: Mixture, N: float, M: int = 1, denominator: str = "MN") -> float:
     """L_Unbiased = E[−log Σ_j h(x,x_j⁺) / (Σ_j h(x,x_j⁺) + M·N·E h(x,x⁻))], Appendix B, exactly.
 
-    The minus is missing where the paper defines the loss, but its proofs have it. `denominator` "N" takes N
-    in place of M·N, as the main text does.
+    The paper's definition of the loss lacks the minus sign, but its proofs have it. `denominator` "N" uses N
+    instead of M·N, as the main text does.
     """
     check_choice("denominator", denominator, ("N", "MN"))
     if not (N > 0 and M >= 1):
-        raise InputError(f"N={N}, M={M}: take N above 0 and M of 1 or more.")
+        raise InputError(f"N={N}, M={M}: give an N above 0 and an M of 1 or more.")
     own_XP = mixture.own_XP
     points = own_XP.shape[1]
     # How often each point occurs in each multiset of M positives, and the probability of the multiset.
@@ -131,7 +131,7 @@ def supervised_loss(mixture: Mixture) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """The numbers of Theorem B.1, and how the loss is written."""
+    """The numbers of Theorem B.1, and the form of the loss."""
 
     N: int = 32
     M: int = 1
@@ -174,15 +174,15 @@ def deviations(mixture: Mixture, setting: Setting, draws: int, *, seed: int = 0)
     """
     generator = torch.Generator().manual_seed(seed)
     kernel_XX, own_XP, negative_X = mixture.kernel_XKP.flatten(1), mixture.own_XP, mixture.negative_X
-    points, mates = own_XP.shape
+    points, class_points = own_XP.shape
     rows = max(1, CHUNK // max(setting.n, setting.m, setting.M))
     chunks = []
     for first in range(0, draws, rows):
         S = min(rows, draws - first)
         x_S = torch.randint(points, (S,), generator=generator)
-        sum_S = own_XP[x_S[:, None], torch.randint(mates, (S, setting.M), generator=generator)].sum(1)
+        sum_S = own_XP[x_S[:, None], torch.randint(class_points, (S, setting.M), generator=generator)].sum(1)
         u_Sn = kernel_XX[x_S[:, None], torch.randint(points, (S, setting.n), generator=generator)]
-        v_Sm = own_XP[x_S[:, None], torch.randint(mates, (S, setting.m), generator=generator)]
+        v_Sm = own_XP[x_S[:, None], torch.randint(class_points, (S, setting.m), generator=generator)]
         G_S = estimate(u_Sn, v_Sm, setting.estimator, 1 / mixture.classes, mixture.temperature)
         chunks.append(
             log_ratio(sum_S, G_S, setting.factor) - log_ratio(sum_S, negative_X[x_S], setting.factor)
@@ -193,11 +193,11 @@ def deviations(mixture: Mixture, setting: Setting, draws: int, *, seed: int = 0)
 def loss_class(setting: Setting, *, encoders: int, T: int, seed: int = 0) -> Tensor:
     """Losses of F random linear encoders f(x) = Wx/‖Wx‖ on one sample of T anchors, (F, T).
 
-    Encoders and class centres are the same for every `seed`, which draws the sample; a larger M adds
+    Only the sample depends on `seed`; encoders and class centres are always the same. A larger M adds
     positives to the same anchors, so that settings can be compared.
     """
     if setting.M > MOST_POSITIVES:
-        raise InputError(f"M={setting.M}: a sample has {MOST_POSITIVES} positives for each anchor at most.")
+        raise InputError(f"M={setting.M}: a sample has at most {MOST_POSITIVES} positives for each anchor.")
     W_FED, centres_KD, generator = _encoders(encoders, seed)
     label_T = torch.randint(CLASSES, (T,), generator=generator)
     x_TD = _around(centres_KD[label_T], generator)
@@ -224,7 +224,7 @@ def feature_class(*, encoders: int, T: int, seed: int = 0) -> Tensor:
 
 
 def _encoders(encoders: int, seed: int) -> tuple[Tensor, Tensor, torch.Generator]:
-    """Return weights (F, E, D) and class centres (K, D), always the same, and the generator of the sample."""
+    """Return weights (F, E, D) and class centres (K, D), which are fixed, and a generator for the sample."""
     dimensions, features = 8, 4
     generator = torch.Generator().manual_seed(0)
     W_FED = torch.randn(encoders, features, dimensions, generator=generator, dtype=torch.float64)
@@ -244,7 +244,7 @@ def complexity(values_FT: Tensor, draws: int = 1000, *, seed: int = 0) -> tuple[
     Args:
         values_FT: g(x_t) of each function at each point; features f(x_t) ∈ R^D count as T·D values.
         draws: Draws of the signs σ ∈ {−1, 1}^T.
-        seed: Of the signs.
+        seed: Seed of the signs.
     """
     if values_FT.ndim != 2 or draws < 2:
         raise InputError(
@@ -252,6 +252,6 @@ def complexity(values_FT: Tensor, draws: int = 1000, *, seed: int = 0) -> tuple[
         )
     generator = torch.Generator().manual_seed(seed)
     signs_ST = torch.randint(0, 2, (draws, values_FT.shape[1]), generator=generator).to(values_FT) * 2 - 1
-    # A shift common to all functions leaves the mean as it is and takes away most of its noise.
+    # Subtracting what all functions share leaves the mean unchanged and removes most of its noise.
     suprema_S = (signs_ST @ (values_FT - values_FT.mean(0)).T).amax(1)
     return suprema_S.mean().item(), suprema_S.std().item() / draws**0.5

@@ -1,4 +1,4 @@
-"""The theory's inequalities measured over n, m, M and ε on one synthetic mixture: numbers, ready to plot.
+"""The theory's inequalities, measured over n, m, M and ε on one synthetic mixture, as numbers ready to plot.
 
 A list of rows holds one dict for each setting. Measured: `gap` = |mean of the deviations|, the left side of
 Theorem B.1, and `spread` = mean Δ, which its proof bounds. Bounds: `paper` as stated, `proved`
@@ -71,14 +71,14 @@ class SweepConfig:
             check_count(name, getattr(self, name), least)
         if not 0 < self.delta < 1:
             raise InputError(f"delta={self.delta} is a probability: it must lie strictly between 0 and 1.")
-        if not -(2**63) <= self.seed < 2**63 - 1:  # torch's range; the sample's seed is the next one
+        if not -(2**63) <= self.seed < 2**63 - 1:  # torch's range; the sample is drawn with seed + 1
             raise InputError(f"seed={self.seed} must lie in {-(2**63)}…{2**63 - 2}.")
         if not 0 <= self.spread < math.inf:
-            raise InputError(f"spread={self.spread} is an amount of noise: take 0 or more.")
+            raise InputError(f"spread={self.spread} is an amount of noise: give 0 or more.")
 
 
 class Sweep(TypedDict):
-    """All measurements of a sweep; a row's `value` is what varies in its list."""
+    """All measurements of a sweep; a row's `value` is the quantity that varies in its list."""
 
     n: Rows
     m: Rows
@@ -95,7 +95,7 @@ class Sweep(TypedDict):
 
 
 def exclusive_or() -> Mixture:
-    """Place two classes at opposite ends of two axes: no linear classifier beats log 2."""
+    """Place two classes at opposite ends of two axes (XOR): no linear classifier beats log 2."""
     return Mixture(features=torch.tensor([[[1.0, 0.0], [-1.0, 0.0]], [[0.0, 1.0], [0.0, -1.0]]]))
 
 
@@ -134,7 +134,7 @@ def sweep(config: SweepConfig) -> Sweep:
             row[denominator], row[f"{denominator}_error"] = complexity(losses_FT)
         complexities.append(row)
 
-    # Inside O(·), with R_S(F) measured: only ratios between rows say anything.
+    # The terms inside O(·), with R_S(F) measured: only ratios between rows are meaningful.
     R, _ = complexity(feature_class(encoders=ENCODERS, T=ANCHORS, seed=config.seed))
     N, T, delta = config.N, ANCHORS, config.delta
     order: Rows = []

@@ -1,7 +1,7 @@
 "use strict";
 const data = JSON.parse(document.getElementById("data").textContent);
 
-// ---- sort: ascending, descending, as printed -----------------------------------------------------------------
+// ---- sort: ascending, descending, original order --------------------------------------------------------------
 for (const table of document.querySelectorAll("main table")) {
   const body = table.tBodies[0];
   const printed = [...body.rows];

@@ -1,6 +1,7 @@
 "use strict";
-// data: count, atlas (all pictures as one), side and columns of it, places (x, y), neighbours (how many), near and cosines of each
-// image, names or null, numbers (in the data set) or null, label and prediction: {title, names, of} or null. Lists are 16 bits in base64.
+// data: count, atlas (one image of all pictures), the side of its pictures and its columns, places (x, y), the number of neighbours, near and
+// cosines of each image, names or null, numbers (in the data set) or null, label and prediction: {title, names, of} or null. Lists hold 16-bit
+// numbers in base64.
 const data = JSON.parse(document.getElementById("data").textContent);
 const element = (id) => document.getElementById(id);
 const unpack = (text) => new Uint16Array(Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0)).buffer);
@@ -14,36 +15,36 @@ const context = plane.getContext("2d", { alpha: false });
 const hint = element("hint");
 const LEAST_PICTURE = 11; // pixels: below that, images are drawn as dots
 const LARGEST_PICTURE = 128;
-const SHARE = 0.85; // of its room that a picture takes, were all spread evenly
+const SHARE = 0.85; // of the space per picture, if all were spread evenly, that a picture fills
 const PALETTE = {{ palette|tojson }};
 const view = { x: 0.5, y: 0.5, scale: 1 }; // the place in the middle of the canvas, and pixels per unit
 const state = { width: 0, height: 0, hover: null, selected: null, only: new Set(), waiting: false };
 const title = (i) => (data.names ? data.names[i] : `no. ${data.numbers ? data.numbers[i] : i}`);
 
 // ---- colours ---------------------------------------------------------------------------------------------------
-const ways = [data.label, data.prediction].filter(Boolean);
+const colorings = [data.label, data.prediction].filter(Boolean);
 const same = data.label && data.prediction && String(data.label.names) === String(data.prediction.names);
 if (same) {
   const of = Uint16Array.from(data.label.of, (label, i) => Number(label !== data.prediction.of[i]));
-  ways.push({ title: "right or wrong", names: ["right", "wrong"], of, colors: ["--right", "--wrong"] });
+  colorings.push({ title: "right or wrong", names: ["right", "wrong"], of, colors: ["--right", "--wrong"] });
 }
-let way = ways[0] || { title: "", names: [""], of: new Uint16Array(data.count) };
+let coloring = colorings[0] || { title: "", names: [""], of: new Uint16Array(data.count) };
 let colors = [];
 const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
 function paint() {
-  const n = way.names.length;
-  colors = way.names.map((_, k) => {
-    if (way.colors) return style(way.colors[k]);
+  const n = coloring.names.length;
+  colors = coloring.names.map((_, k) => {
+    if (coloring.colors) return style(coloring.colors[k]);
     if (n <= PALETTE.length) return PALETTE[k];
-    return `oklch(${[0.62, 0.74, 0.52][k % 3]} 0.15 ${(k * 360) / n})`; // hues all around, neighbours of other lightness
+    return `oklch(${[0.62, 0.74, 0.52][k % 3]} 0.15 ${(k * 360) / n})`; // hues around the circle, adjacent ones differ in lightness
   });
   state.only.clear();
   const counts = new Array(n).fill(0);
-  for (const k of way.of) counts[k] += 1;
+  for (const k of coloring.of) counts[k] += 1;
   element("classes").hidden = n < 2;
-  element("legend-title").textContent = way.title.replace(/^./, (letter) => letter.toUpperCase());
-  element("legend").replaceChildren(...way.names.flatMap((name, k) => {
+  element("legend-title").textContent = coloring.title.replace(/^./, (letter) => letter.toUpperCase());
+  element("legend").replaceChildren(...coloring.names.flatMap((name, k) => {
     if (!counts[k]) return [];
     const item = document.createElement("li");
     const button = make("button", "", item);
@@ -69,13 +70,13 @@ function make(name, text, parent) {
 }
 
 // ---- drawing ---------------------------------------------------------------------------------------------------
-// All images are painted on a layer that is larger than the canvas. To move or to zoom, the layer is shifted or stretched, while
-// a new one is painted a few milliseconds a frame: so that frames stay short where there is no graphics card.
+// All images are painted on a layer that is larger than the canvas. Panning and zooming shift and stretch this layer, while the next one is
+// painted for a few milliseconds per frame, so that frames stay short without a graphics card.
 const MARGIN = 0.3; // of the canvas's width and height, on each side
-const BUDGET = 7; // milliseconds of a frame for the next layer
+const BUDGET = 7; // milliseconds per frame for painting the next layer
 let layer = null;
 let coming = null; // {layer, work: a generator that paints it}
-let version = 0; // of what the layers show: counts selections and changes of colours
+let version = 0; // raised by every selection and change of colours, which make older layers stale
 
 const screenX = (i) => (places[2 * i] - view.x) * view.scale + state.width / 2;
 const screenY = (i) => (places[2 * i + 1] - view.y) * view.scale + state.height / 2;
@@ -106,11 +107,11 @@ function* paintLayer({ target, width, height, ratio, x: middleX, y: middleY, sca
   const size = pictureSize(scale);
   const { selected, only } = state;
   const bright = selected === null ? null : new Set([selected, ...neighbours(selected)]);
-  const fades = (i) => (bright ? !bright.has(i) : only.size > 0 && !only.has(way.of[i]));
+  const fades = (i) => (bright ? !bright.has(i) : only.size > 0 && !only.has(coloring.of[i]));
   const dots = size < LEAST_PICTURE ? colors.map((color) => dot(color, size * 0.8, ratio)) : null;
   target.fillStyle = style("--card");
   target.fillRect(0, 0, width, height);
-  for (const front of [false, true]) { // those that stand back, then the others
+  for (const front of [false, true]) { // faded images first, then the others on top
     target.globalAlpha = front ? 1 : 0.16;
     for (let i = 0; i < data.count; i += 1) {
       if (i % 200 === 199) yield;
@@ -119,7 +120,7 @@ function* paintLayer({ target, width, height, ratio, x: middleX, y: middleY, sca
       if (x < -size || y < -size || x > width + size || y > height + size || fades(i) === front) continue;
       if (dots) {
         const across = dots[0].width / ratio;
-        target.drawImage(dots[way.of[i]], x - across / 2, y - across / 2, across, across);
+        target.drawImage(dots[coloring.of[i]], x - across / 2, y - across / 2, across, across);
       } else drawPicture(target, i, x, y, size);
     }
   }
@@ -137,7 +138,7 @@ function dot(color, size, ratio) {
 
 function draw() {
   const { width, height, selected } = state;
-  const end = layer ? performance.now() + BUDGET : Infinity; // the first layer is waited for
+  const end = layer ? performance.now() + BUDGET : Infinity; // the first layer is painted at once
   const off = (one) => Math.max(Math.abs(one.x - view.x) / width, Math.abs(one.y - view.y) / height) * view.scale;
   const stale = (one) => !one || one.version !== version || one.scale !== view.scale || off(one) > MARGIN / 2;
   if (!coming && stale(layer)) {
@@ -185,7 +186,7 @@ function draw() {
 
 function drawPicture(target, i, x, y, size, mark = "") {
   const frame = mark ? 3 : Math.max(1, Math.min(3, size / 14));
-  target.fillStyle = mark || colors[way.of[i]];
+  target.fillStyle = mark || colors[coloring.of[i]];
   target.fillRect(x - size / 2 - frame, y - size / 2 - frame, size + 2 * frame, size + 2 * frame);
   target.imageSmoothingEnabled = size < 2 * data.side;
   cut(target, i, x - size / 2, y - size / 2, size);
@@ -197,7 +198,7 @@ function cut(target, i, x, y, size) {
   target.drawImage(sheet, (i % columns) * side, Math.floor(i / columns) * side, side, side, x, y, size, size);
 }
 
-// The atlas in its own size and in halves of it, the smallest first: thousands of small pictures are drawn from small sheets.
+// The atlas at full size and repeatedly halved, smallest first: drawing thousands of small pictures is faster from a small sheet.
 const sheets = [];
 function shrinkAtlas() {
   for (let [source, side] = [atlas, data.side]; ; side = Math.ceil(side / 2)) {
@@ -256,7 +257,7 @@ function hit(px, py, reach) {
   return best;
 }
 
-// ---- telling ---------------------------------------------------------------------------------------------------
+// ---- facts about an image --------------------------------------------------------------------------------------
 function facts(i) {
   const found = [];
   if (data.label) found.push(["class", data.label.names[data.label.of[i]], ""]);
@@ -312,7 +313,7 @@ function select(i) {
     const button = make("button", "", item);
     const cosine = (cosines[i * data.neighbours + k] / 65535).toFixed(2);
     button.type = "button";
-    button.style.setProperty("--own", colors[way.of[other]]);
+    button.style.setProperty("--own", colors[coloring.of[other]]);
     button.setAttribute("aria-label", `neighbour ${k + 1}: ${spoken(other)}, cosine ${cosine}`);
     button.title = spoken(other);
     const picture = make("canvas", "", button);
@@ -337,7 +338,7 @@ function show(i, scale = view.scale) {
 }
 
 // ---- mouse, wheel, touch ------------------------------------------------------------------------------------------
-const fingers = new Map(); // pointer -> its last place
+const fingers = new Map(); // pointer id -> its last position
 let travelled = 0;
 const at = (event) => [event.offsetX, event.offsetY];
 
@@ -401,9 +402,9 @@ for (const name of ["focus", "blur"]) plane.addEventListener(name, redraw);
 element("in").addEventListener("click", () => zoom(1.6));
 element("out").addEventListener("click", () => zoom(1 / 1.6));
 element("fit").addEventListener("click", fit);
-element("by").append(...ways.map((one, k) => new Option(one.title, k)));
-element("colors").hidden = ways.length < 2;
-element("by").addEventListener("change", (event) => { way = ways[event.target.value]; paint(); if (state.selected !== null) select(state.selected); });
+element("by").append(...colorings.map((one, k) => new Option(one.title, k)));
+element("colors").hidden = colorings.length < 2;
+element("by").addEventListener("change", (event) => { coloring = colorings[event.target.value]; paint(); if (state.selected !== null) select(state.selected); });
 document.forms[0].addEventListener("submit", (event) => event.preventDefault());
 element("find").addEventListener("keydown", (event) => {
   const text = event.target.value.toLowerCase();
@@ -415,10 +416,10 @@ element("find").addEventListener("keydown", (event) => {
     select(i);
     return show(i, Math.max(view.scale, (32 * Math.sqrt(data.count)) / SHARE));
   }
-  element("status").textContent = `no image has ${text} in its name`;
+  element("status").textContent = `no image matches ${text}`;
 });
 
-// ---- begin -----------------------------------------------------------------------------------------------------
+// ---- start -----------------------------------------------------------------------------------------------------
 function resize() {
   const { width, height } = plane.getBoundingClientRect();
   const ratio = Math.min(devicePixelRatio || 1, 2);

@@ -1,6 +1,6 @@
 "use strict";
-// data: figures (pairs of a name and what people call it), notes (figure -> a remark), runs in the order of the rows, each
-// {name, facts, color, dash, values (for sorting), curves: {epoch, minutes, FIGURE: numbers or nulls}}, first (drawn at first).
+// data: figures (pairs of a name and its label), notes (figure -> a remark), runs in the order of the rows, each {name, facts, color,
+// dash, values (for sorting), curves: {epoch, minutes, FIGURE: numbers or nulls}}, first (the runs that are drawn at first).
 const data = JSON.parse(document.getElementById("data").textContent);
 const chart = document.getElementById("chart");
 const hint = document.getElementById("hint");
@@ -10,7 +10,7 @@ const body = document.querySelector("tbody");
 const rows = [...body.rows];
 const boxes = rows.map((row) => row.querySelector("input"));
 const MARGIN = { left: 52, right: 12, top: 10, bottom: 38 };
-let here = null; // {run, point}: what the mouse or the keyboard is at
+let here = null; // {run, point} under the mouse or chosen by keys
 let drawn = []; // {run, path, points: [[x, y, epoch, value, pixel x, pixel y]]}
 
 const labels = Object.fromEntries(data.figures);
@@ -49,7 +49,7 @@ function draw() {
   document.getElementById("about").textContent = about;
   document.getElementById("drawn").value = `${drawn.length} curve${drawn.length === 1 ? "" : "s"}`;
   if (!all.length) {
-    svg("text", { x: width / 2, y: height / 2, "text-anchor": "middle" }, chart).textContent = "no run with this curve is switched on";
+    svg("text", { x: width / 2, y: height / 2, "text-anchor": "middle" }, chart).textContent = "no selected run has this curve";
     return;
   }
   const range = (k) => [Math.min(...all.map((p) => p[k])), Math.max(...all.map((p) => p[k]))];
@@ -139,7 +139,7 @@ chart.addEventListener("keydown", (event) => {
   event.preventDefault();
   if (!here) return show({ run: drawn[0].run, point: drawn[0].points.length - 1 });
   if (across) return show({ run: here.run, point: here.point + across });
-  // Up: the run whose value at this place is next above.
+  // Up chooses the run whose value at this place is the next higher one, down the next lower one.
   const own = drawn.find((one) => one.run === here.run);
   const at = own.points[here.point][0];
   const level = (one) => one.points.reduce((a, b) => (Math.abs(b[0] - at) < Math.abs(a[0] - at) ? b : a));
@@ -148,7 +148,7 @@ chart.addEventListener("keydown", (event) => {
   if (next) show({ run: next.run, point: next.points.indexOf(level(next)) });
 });
 
-// ---- the legend: it switches, filters and sorts ----------------------------------------------------------------
+// ---- the legend: switch runs on and off, filter, sort ----------------------------------------------------------
 function switched() {
   rows.forEach((row, i) => row.classList.toggle("off", !boxes[i].checked));
   draw();
