@@ -1,0 +1,122 @@
+"""Every block of Python and shell on the pages runs, or says in its page why it does not."""
+
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from blocks import PAGES, ROOT, blocks, python_names, runnable
+from shortened import resolve
+from tiny_run import measured_original, write_images
+
+EXCERPTS = "theory.md"  # quotes lines of the source, which tests/theory/test_walkthrough.py compares
+SLOW_PYTHON = ("robust.md", "trackers.md")  # they train on CIFAR-10
+PREPARED = {  # runs that a page begins with
+    "README.md": ("runs/mine",),
+    "data.md": ("runs/mine",),
+    "digits.md": ("RUN",),
+    "explore.md": ("runs/a", "runs/b", "runs/c100"),
+    "pretrained.md": ("runs/mine",),
+    "quickstart.md": ("runs/intnacl",),
+    "robust.md": ("runs/mine",),
+    "robustness.md": ("runs/c10",),
+}
+SHELL = [page for page in PAGES if runnable(page, "sh")]
+
+
+def name_of(page: Path) -> str:
+    return page.name
+
+
+def write_cifar(root: Path) -> None:
+    """Small CIFAR-10 and CIFAR-100 folders of random pixels, in the format of the originals."""
+    draw = np.random.default_rng(0)
+
+    def part(key: str, classes: int) -> bytes:
+        content = {b"data": draw.integers(0, 256, (40, 3072), dtype=np.uint8), key.encode(): [i % classes for i in range(40)]}
+        return pickle.dumps(content, protocol=2)
+
+    for folder, names in (("cifar-10-batches-py", 10), ("cifar-100-python", 20)):
+        (root / folder).mkdir(parents=True)
+    for name in (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"):
+        (root / "cifar-10-batches-py" / name).write_bytes(part("labels", 10))
+    for name in ("train", "test"):
+        (root / "cifar-100-python" / name).write_bytes(part("fine_labels", 20))
+    meta = {"cifar-10-batches-py/batches.meta": (b"label_names", 10), "cifar-100-python/meta": (b"fine_label_names", 20)}
+    for path, (key, count) in meta.items():
+        (root / path).write_bytes(pickle.dumps({key: [b"class %d" % i for i in range(count)]}, protocol=2))
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home folder with images and a small CIFAR, and the working folder in it, with a link to the repository's."""
+    home = tmp_path / "home"
+    for name in ("images", "pictures"):
+        write_images(home / name, side=32, count=16)
+    shutil.copytree(home / "images" / "test", home / "new-pictures")
+    write_cifar(home / "data")
+    here = home / "here"
+    here.mkdir()
+    for name in ("results", "examples", "benchmarks", "tools"):
+        (here / name).symlink_to(ROOT / name)
+    (here / "PATH").symlink_to(ROOT)
+    for name in ("pictures", "new-pictures"):
+        (here / name).symlink_to(home / name)
+    (home / "bin").mkdir()
+    (home / "bin" / "intnacl").write_text(f'#!/bin/sh\nexec {sys.executable} {ROOT}/tests/shortened.py "$@"\n')
+    (home / "bin" / "intnacl").chmod(0o755)
+    monkeypatch.chdir(here)
+    for name, value in {
+        "HOME": home,
+        "INTNACL_DATA": home / "data",
+        "XDG_CACHE_HOME": home / "cache",
+        "PATH": f"{home / 'bin'}:{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "PYTHONPATH": f"{ROOT / 'src'}:{os.environ.get('PYTHONPATH', '')}",
+    }.items():
+        monkeypatch.setenv(name, str(value))
+    return here
+
+
+def prepare(page: Path) -> None:
+    for run in PREPARED.get(page.name, ()):
+        shutil.copytree(measured_original(), run)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_block_has_a_language_and_a_reason_is_one(page):
+    for block in blocks(page):
+        assert block.language in ("python", "sh", "toml", "text", "{eval-rst}"), block.place
+        assert block.reason is None or (block.language in ("python", "sh") and len(block.reason) > 9), block.place
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, marks=pytest.mark.slow if page.name in SLOW_PYTHON else ())
+        for page in PAGES
+        if page.name != EXCERPTS and runnable(page, "python")
+    ],
+    ids=name_of,
+)
+def test_python_runs(page, folder, monkeypatch):
+    prepare(page)
+    monkeypatch.setattr("intnacl.runs.stages.resolve", resolve)
+    for name, value in {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0", "RANK": "0", "WORLD_SIZE": "1"}.items():
+        monkeypatch.setenv(name, value)
+    python_names(page)
+
+
+@pytest.mark.parametrize(
+    "page", [pytest.param(page, marks=pytest.mark.slow) for page in SHELL], ids=name_of
+)
+def test_shell_runs(page, folder):
+    prepare(page)
+    for block in runnable(page, "sh"):
+        command = ["bash", "-euo", "pipefail", "-c", block.code]
+        result = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+        assert result.returncode == 0, f"{block.place}\n{result.stdout[-2000:]}{result.stderr[-2000:]}"
