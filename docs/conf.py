@@ -27,6 +27,7 @@ extensions = [
     "sphinx_copybutton",
     "myst_nb",
     "contents",
+    "figures",
     "mathml",
     "source_pages",
 ]

@@ -27,6 +27,10 @@ class Block:
         """Page and line, for messages."""
         return f"{self.page.relative_to(ROOT).as_posix()}:{self.line}"
 
+    def run(self, names: dict[str, object]) -> None:
+        """Run a block of Python, among the names of the blocks before it."""
+        exec(compile("\n" * self.line + self.code, self.place, "exec"), names)
+
 
 def blocks(page: Path, *languages: str) -> list[Block]:
     """The page's blocks in these languages, or all."""
@@ -47,5 +51,5 @@ def python_names(page: Path, names: dict[str, object] | None = None) -> dict[str
     """Run the page's blocks of Python, from the first to the last, and return the names that they define."""
     names = {} if names is None else names
     for block in runnable(page, "python"):
-        exec(compile("\n" * block.line + block.code, block.page.name, "exec"), names)
+        block.run(names)
     return names

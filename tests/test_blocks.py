@@ -16,14 +16,15 @@ from tiny_run import measured_original, write_images
 
 EXCERPTS = "theory.md"  # quotes lines of the source, which tests/theory/test_walkthrough.py compares
 SLOW_PYTHON = ("robust.md", "trackers.md")  # they train on CIFAR-10
-PREPARED = {  # runs that a page begins with
+PREPARED = {  # finished runs that the Python of a page begins with
     "README.md": ("runs/mine",),
     "data.md": ("runs/mine",),
     "digits.md": ("RUN",),
-    "explore.md": ("runs/a", "runs/b", "runs/c100"),
     "pretrained.md": ("runs/mine",),
     "quickstart.md": ("runs/intnacl",),
-    "robust.md": ("runs/mine",),
+}
+SHELL_PREPARED = {  # and those that its commands begin with
+    "explore.md": ("runs/a", "runs/b", "runs/c100"),
     "robustness.md": ("runs/c10",),
 }
 SHELL = [page for page in PAGES if runnable(page, "sh")]
@@ -82,8 +83,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return here
 
 
-def prepare(page: Path) -> None:
-    for run in PREPARED.get(page.name, ()):
+def prepare(runs: tuple[str, ...]) -> None:
+    for run in runs:
         shutil.copytree(measured_original(), run)
 
 
@@ -104,7 +105,7 @@ def test_every_block_has_a_language_and_a_reason_is_one(page):
     ids=name_of,
 )
 def test_python_runs(page, folder, monkeypatch):
-    prepare(page)
+    prepare(PREPARED.get(page.name, ()))
     monkeypatch.setattr("intnacl.runs.stages.resolve", resolve)
     for name, value in {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0", "RANK": "0", "WORLD_SIZE": "1"}.items():
         monkeypatch.setenv(name, value)
@@ -114,9 +115,17 @@ def test_python_runs(page, folder, monkeypatch):
 @pytest.mark.parametrize(
     "page", [pytest.param(page, marks=pytest.mark.slow) for page in SHELL], ids=name_of
 )
-def test_shell_runs(page, folder):
-    prepare(page)
-    for block in runnable(page, "sh"):
+def test_shell_runs(page, folder, monkeypatch):
+    """From the first block to the last, with the Python between them."""
+    prepare(SHELL_PREPARED.get(page.name, ()))
+    monkeypatch.setattr("intnacl.runs.stages.resolve", resolve)
+    names: dict[str, object] = {}
+    for block in blocks(page, "python", "sh"):
+        if block.reason is not None:
+            continue
+        if block.language == "python":
+            block.run(names)
+            continue
         command = ["bash", "-euo", "pipefail", "-c", block.code]
         result = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
         assert result.returncode == 0, f"{block.place}\n{result.stdout[-2000:]}{result.stderr[-2000:]}"

@@ -15,11 +15,16 @@ def toctrees(text: str, folder: str) -> str:
     trees = []
     for part in text.split("\n## ")[1:]:
         title = part.splitlines()[0]
-        targets = re.findall(r"^- \[[^\]]+\]\(([^)#]+)\)", part, re.MULTILINE)
-        pages = [posixpath.normpath(posixpath.join("/", folder, posixpath.splitext(name)[0])) for name in targets]
+        links = re.findall(r"^- \[([^\]]+)\]\(([^)#]+)\)", part, re.MULTILINE)
+        pages = [f"{text} <{_page(target, folder)}>" for text, target in links]
         if pages:
             trees.append("\n".join(["```{toctree}", ":hidden:", f":caption: {title}", "", *pages, "```"]))
     return "\n\n".join(trees)
+
+
+def _page(target: str, folder: str) -> str:
+    """The name that Sphinx has for a file."""
+    return posixpath.normpath(posixpath.join("/", folder, posixpath.splitext(target)[0]))
 
 
 def add_toctrees(app: Sphinx, page: str, source: list[str]) -> None:

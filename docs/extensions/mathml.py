@@ -10,8 +10,12 @@ from sphinx.writers.html5 import HTML5Translator
 
 
 def mathml(node: nodes.Element, *, block: bool) -> str:
-    """A formula in TeX as an element of MathML; docutils knows \\Bigl and \\Bigr, but no \\Big."""
-    tex = re.sub(r"\\([bB]igg?)(\\?[(\[{|])", r"\\\1l\2", node.astext())
+    """A formula in TeX as an element of MathML.
+
+    docutils knows \\Bigl and \\Bigr but no \\Big, and reads the digits of \\tfrac12 as one number.
+    """
+    tex = re.sub(r"\\[td]?frac(\d)(\d)", r"\\frac{\1}{\2}", node.astext())
+    tex = re.sub(r"\\([bB]igg?)(\\?[(\[{|])", r"\\\1l\2", tex)
     tex = re.sub(r"\\([bB]igg?)(\\?[)\]}|])", r"\\\1r\2", tex)
     return "".join(latex2mathml.tex2mathml(tex, as_block=block))
 
