@@ -1,7 +1,7 @@
 """Settings of the documentation site, which `make docs` builds with Sphinx.
 
-The whole repository is the source folder and include_patterns name its pages, so that a relative link means the
-same here and on GitHub.
+The whole repository is the source folder and include_patterns name its pages, so that a relative link means
+the same here and on GitHub.
 """
 
 import re
@@ -42,7 +42,19 @@ include_patterns = [
     "CHANGELOG.md",
 ]
 # Folders that no page lies in, so that Sphinx does not walk through environments and runs.
-exclude_patterns = [".*", "docs/_build", "build", "carry", "data", "dist", "examples", "results/*/**", "runs", "src", "tests"]
+exclude_patterns = [
+    ".*",
+    "docs/_build",
+    "build",
+    "carry",
+    "data",
+    "dist",
+    "examples",
+    "results/*/**",
+    "runs",
+    "src",
+    "tests",
+]
 
 myst_enable_extensions = ["dollarmath"]
 myst_dmath_double_inline = True
@@ -73,7 +85,7 @@ copybutton_exclude = ".linenos, .gp, .go"
 
 
 def to_rst(_app: Sphinx, _kind: str, _name: str, _object: object, _options: object, lines: list[str]) -> None:
-    """Make a docstring's plain text and Markdown fences reStructuredText: |x| and a lone * are no markup in it."""
+    """Turn plain text and Markdown fences into reStructuredText; |x| and a lone * are no markup."""
     text, inside = [], False
     for line in lines:
         if line.strip().startswith("```"):

@@ -1,7 +1,7 @@
 """Draw the two figures of docs/architecture.md: `python docs/draw_architecture.py`.
 
-docs/images/rooms.png shows which room imports which, read from the source; docs/images/way.png the way of one run
-through the files. Both are narrow, so that they can be read on a telephone.
+docs/images/rooms.png shows which room imports which, read from the source; docs/images/way.png shows the way of
+one run through the files. Both are narrow, so that they can be read on a telephone.
 """
 
 import ast
@@ -87,7 +87,9 @@ def draw_way() -> Figure:
     ends = [(4.55, tops[place] - high / 2) for place in reversed(LOOP)]
     style = "arc,angleA=0,angleB=0,armA=22,armB=22,rad=8"
     axes.add_patch(
-        FancyArrowPatch(*ends, connectionstyle=style, arrowstyle="-|>", mutation_scale=16, lw=1.8, color=GREEN)
+        FancyArrowPatch(
+            *ends, connectionstyle=style, arrowstyle="-|>", mutation_scale=16, lw=1.8, color=GREEN
+        )
     )
     write(axes, 5.02, sum(y for _, y in ends) / 2, "every update", 11, GREEN, rotation=270)
     return figure

@@ -15,7 +15,11 @@ def execute(path: Path, folder: Path) -> nbformat.NotebookNode:
     client = NotebookClient(notebook, timeout=280, resources={"metadata": {"path": folder}})
     client.execute()
     for cell in notebook.cells:
-        if cell.cell_type == "code" and len(cell.outputs) > 1 and all("text" in each for each in cell.outputs):
+        if (
+            cell.cell_type == "code"
+            and len(cell.outputs) > 1
+            and all("text" in each for each in cell.outputs)
+        ):
             cell.outputs[1:], cell.outputs[0].text = [], "".join(each.text for each in cell.outputs)
         cell.metadata.pop("execution", None)  # when it was executed
     return notebook

@@ -1,6 +1,7 @@
 """The code blocks of the Markdown pages, and how the tests run them.
 
-A block of Python or shell that cannot run has its reason in the line before it: <!-- not run: needs eight GPUs -->.
+A block of Python or shell that cannot run has its reason in the line before it, such as
+<!-- not run: needs eight GPUs -->.
 """
 
 import re
@@ -9,7 +10,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-FENCE = re.compile(r"(?:^<!-- not run: (?P<reason>.+) -->\n)?^```(?P<language>.*)\n(?P<code>(?:.*\n)*?)```$", re.MULTILINE)
+FENCE = re.compile(
+    r"(?:^<!-- not run: (?P<reason>.+) -->\n)?^```(?P<language>.*)\n(?P<code>(?:.*\n)*?)```$", re.MULTILINE
+)
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,9 @@ def blocks(page: Path, *languages: str) -> list[Block]:
     """The page's blocks in these languages, or all."""
     text = page.read_text()
     found = [
-        Block(page, text.count("\n", 0, match.start("code")), match["language"], match["code"], match["reason"])
+        Block(
+            page, text.count("\n", 0, match.start("code")), match["language"], match["code"], match["reason"]
+        )
         for match in FENCE.finditer(text)
     ]
     return [block for block in found if not languages or block.language in languages]

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from draw_notebooks import NOTEBOOKS, execute
 
 from browser import Browser
-from draw_notebooks import NOTEBOOKS, execute
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[1]
@@ -21,12 +21,25 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The site, built from a copy of what Sphinx reads, with warnings as errors and no network."""
     pytest.importorskip("myst_nb")
     checkout, out = tmp_path_factory.mktemp("checkout"), tmp_path_factory.mktemp("site")
-    files = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True)
+    files = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True
+    )
     for name in files.stdout.splitlines():
         if (ROOT / name).is_file():
             (checkout / name).parent.mkdir(parents=True, exist_ok=True)
             (checkout / name).write_bytes((ROOT / name).read_bytes())
-    command = [sys.executable, "-m", "sphinx", "--fail-on-warning", "--keep-going", "--quiet", "-c", "docs", ".", out]
+    command = [
+        sys.executable,
+        "-m",
+        "sphinx",
+        "--fail-on-warning",
+        "--keep-going",
+        "--quiet",
+        "-c",
+        "docs",
+        ".",
+        out,
+    ]
     environment = os.environ | {"PYTHONPATH": str(checkout / "src"), "https_proxy": "http://127.0.0.1:9"}
     built = subprocess.run(command, cwd=checkout, env=environment, capture_output=True, text=True)
     assert built.returncode == 0, built.stderr
@@ -55,7 +68,9 @@ def test_no_page_scrolls_sideways_or_asks_the_network(site: Path, browser: Brows
     reference = ["reference/intnacl.losses.integrated", "../files/src/intnacl/losses/nacl.py"]
     for name in PAGES + others + notebooks + reference:
         browser.open((site / "docs" / f"{name}.html").resolve(), width=width, dark=dark)
-        wide, shown = browser.js("[document.documentElement.scrollWidth, document.documentElement.clientWidth]")
+        wide, shown = browser.js(
+            "[document.documentElement.scrollWidth, document.documentElement.clientWidth]"
+        )
         assert wide <= shown, f"{name} is {wide} pixels wide at {shown}"
         assert not browser.js("[...document.images].filter((image) => !image.naturalWidth).length"), name
     assert browser.complaints == []

@@ -1,4 +1,4 @@
-"""Wide figures are marked, so that they scroll on narrow screens rather than shrink until nobody can read them."""
+"""Wide figures are marked, so that they scroll on narrow screens instead of becoming too small to read."""
 
 from pathlib import Path
 

@@ -1,7 +1,7 @@
 """Pages that show files of the repository, as far as other pages or the reference link to them.
 
-A link to a file or a folder that is not a page of the site, such as `../src/intnacl/losses/nacl.py`, leads to its
-text here; where the link's text is the name of a function, class or constant, to the line that defines it.
+A link to a file or a folder that is not a page of the site, such as `../src/intnacl/losses/nacl.py`, leads to
+its text here; where the link's text is the name of a function, class or constant, to the line that defines it.
 """
 
 import html
@@ -50,7 +50,9 @@ class LinksToFiles(SphinxTransform):
         wanted = lambda node: isinstance(node, addnodes.download_reference | addnodes.pending_xref)  # noqa: E731
         for node in list(self.document.findall(wanted)):
             path = page.parent / node["reftarget"]
-            if isinstance(node, addnodes.pending_xref) and node["reftarget"] == "README":  # index.md in its place
+            if (
+                isinstance(node, addnodes.pending_xref) and node["reftarget"] == "README"
+            ):  # index.md in its place
                 uri = f"{up}{self.config.root_doc}.html"
             elif isinstance(node, addnodes.download_reference) or path.is_dir():
                 uri = up + address(path, line_of(node.astext(), path))
@@ -62,14 +64,16 @@ class LinksToFiles(SphinxTransform):
 def text_of(app: Sphinx, path: Path) -> str:
     """The file highlighted, with an anchor at each line, or the names in the folder."""
     if path.is_dir():
-        names = sorted(entry.name + "/" * entry.is_dir() for entry in path.iterdir() if entry.name != "__pycache__")
+        names = sorted(
+            entry.name + "/" * entry.is_dir() for entry in path.iterdir() if entry.name != "__pycache__"
+        )
         return "<ul>" + "".join(f"<li><code>{html.escape(name)}</code></li>" for name in names) + "</ul>"
     language = LANGUAGES.get(path.suffix, "text")
     return app.builder.highlighter.highlight_block(path.read_text(), language, lineanchors="line")
 
 
 def pages(app: Sphinx) -> Iterator[tuple[str, dict[str, Any], str]]:
-    """A page for each file that is linked to, and one at the root of the site that leads to its first page."""
+    """A page for each file that is linked to."""
     for name in sorted(linked):
         body = f"<h1>{html.escape(name)}</h1>{text_of(app, ROOT / name)}"
         yield f"files/{name}", {"title": name, "body": body}, "page.html"
@@ -93,7 +97,9 @@ def first_page(app: Sphinx, error: Exception | None) -> None:
     """Let the root of the site lead to its first page."""
     if error is None:
         first = f"{app.config.root_doc}.html"
-        (Path(app.outdir) / "index.html").write_text(f'<meta http-equiv="refresh" content="0; url={first}">\n')
+        (Path(app.outdir) / "index.html").write_text(
+            f'<meta http-equiv="refresh" content="0; url={first}">\n'
+        )
 
 
 def setup(app: Sphinx) -> ExtensionMetadata:
