@@ -26,7 +26,11 @@ whole = module.resolve
 def resolve(overrides: dict[str, Any] | None = None, **more: Any) -> RunConfig:
     """The configuration that was asked for, with the settings above."""
     config = whole(overrides, **more)
-    given = {"distill.teacher_settings": ("train.epochs=1", "train.batch_size=16")} if config.objective == "distill" else {}
+    given = (
+        {"distill.teacher_settings": ("train.epochs=1", "train.batch_size=16")}
+        if config.objective == "distill"
+        else {}
+    )
     smaller = BATCH if config.dataset != "digits" else {}
     return whole(dict(overrides or {}) | SHORT | smaller | given, **more)
 

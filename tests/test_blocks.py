@@ -26,6 +26,7 @@ PREPARED = {  # finished runs that the Python of a page begins with
     "quickstart.md": ("runs/intnacl",),
 }
 SHELL_PREPARED = {  # and those that its commands begin with
+    "data.md": ("runs/mine",),
     "explore.md": ("runs/a", "runs/b", "runs/c100"),
 }
 SHELL = [page for page in PAGES if runnable(page, "sh")]
@@ -41,8 +42,8 @@ def write_cifar(root: Path) -> None:
 
     def part(key: str, classes: int) -> bytes:
         content = {
-            b"data": draw.integers(0, 256, (40, 3072), dtype=np.uint8),
-            key.encode(): [i % classes for i in range(40)],
+            b"data": draw.integers(0, 256, (120, 3072), dtype=np.uint8),
+            key.encode(): [i % classes for i in range(120)],
         }
         return python2_pickle(content)
 
@@ -62,7 +63,7 @@ def write_cifar(root: Path) -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The working folder, in a home folder with images and a small CIFAR; it has links to the repository's."""
+    """The working folder, with links to the repository's, in a home folder with images and a small CIFAR."""
     home = tmp_path / "home"
     write_images(home / "images", side=32, count=16)
     for path in (home / "images" / "train").rglob("*.png"):
