@@ -1,7 +1,8 @@
 """Pages that show files of the repository, as far as other pages or the reference link to them.
 
-A link to a file or a folder that is not a page of the site, such as `../src/intnacl/losses/nacl.py`, leads
-to its text here; where the link's text is the name of a function, class or constant, to the line that defines it.
+A link to a file or a folder that is not a page of the site, such as `../src/intnacl/losses/nacl.py`, leads to
+its text here. Where the link's text is the name of a function, class or constant, it leads to the line that
+defines it.
 """
 
 import html
