@@ -1,7 +1,7 @@
 """Draw the two figures of docs/architecture.md: `python docs/draw_architecture.py`.
 
-docs/images/rooms.png shows which room imports which, read from the source, and docs/images/way.png the way of one
-run through the files. Both are narrow, so that they can be read on a telephone.
+docs/images/rooms.png shows which room imports which, read from the source, and docs/images/way.png the way of
+one run through the files. Both are narrow, so that they can be read on a telephone.
 """
 
 import ast
