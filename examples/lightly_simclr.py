@@ -40,6 +40,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--epochs", type=int, default=5)
     epochs = parser.parse_args().epochs
+    torch.manual_seed(0)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model = SimCLR(nn.Sequential(*list(torchvision.models.resnet18().children())[:-1])).to(device)
     # Gentler than usual: digits are small, and a mirrored 2 is no longer a digit.
@@ -48,12 +49,14 @@ def main():
     criterion = IntNaClLoss.preset("debiased_hardneg")  # was: lightly.loss.NTXentLoss()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     for epoch in range(epochs):
+        losses = []
         for (x0, x1), _ in dataloader:
             loss = criterion(model(x0.to(device)), model(x1.to(device)))
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-        print(f"epoch {epoch}, loss {loss.item():.4f}", flush=True)
+            losses.append(loss.item())
+        print(f"epoch {epoch}, loss {sum(losses) / len(losses):.4f}", flush=True)
 
 
 if __name__ == "__main__":

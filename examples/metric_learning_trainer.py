@@ -33,6 +33,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--epochs", type=int, default=5)
     epochs = parser.parse_args().epochs
+    torch.manual_seed(0)
     digits = load("digits", "train")
     gentle = MultiViewTransform(AugmentConfig(crop_scale=(0.3, 1.0), flip_p=0.0, strength=0.5))
     views = MultiViewDataset(TensorDataset(digits.images, digits.labels), gentle)
@@ -45,7 +46,8 @@ def main():
         losses.append(trainer.losses["total_loss"].item())
 
     def end_of_epoch(trainer):
-        print(f"epoch {trainer.epoch}, loss {losses[-1]:.4f}", flush=True)
+        print(f"epoch {trainer.epoch}, loss {sum(losses) / len(losses):.4f}", flush=True)
+        losses.clear()
         views.set_epoch(trainer.epoch)
 
     trainer = MetricLossOnly(
