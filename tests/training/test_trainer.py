@@ -346,7 +346,7 @@ def test_a_run_whose_checkpoint_cannot_be_written_ends_soon_and_claims_no_checkp
     knn = scores(*range(1000, 0, -1))  # the best epoch is the first: only its end is saved
     made = trainer(tmp_path, failing(at), epochs=1000, monitor_epochs=1, monitor=knn)
     Watched(made, lambda: (place.parent.mkdir(exist_ok=True), place.touch()))
-    must_refuse(run, made, "step-000000004 could not be written: a file stands")
+    must_refuse(run, made, "step-000000004 could not be written: a file is where")
     assert made.state.step < 1000
 
 
