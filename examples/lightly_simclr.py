@@ -43,20 +43,17 @@ def main():
     torch.manual_seed(0)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model = SimCLR(nn.Sequential(*list(torchvision.models.resnet18().children())[:-1])).to(device)
-    # Gentler than usual: digits are small, and a mirrored 2 is no longer a digit.
-    transform = SimCLRTransform(input_size=16, min_scale=0.4, hf_prob=0.0, gaussian_blur=0.0)
+    transform = SimCLRTransform(input_size=16, min_scale=0.4, hf_prob=0.0, gaussian_blur=0.0)  # for digits
     dataloader = DataLoader(Digits(transform), batch_size=256, shuffle=True, drop_last=True)
     criterion = IntNaClLoss.preset("debiased_hardneg")  # was: lightly.loss.NTXentLoss()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     for epoch in range(epochs):
-        losses = []
         for (x0, x1), _ in dataloader:
             loss = criterion(model(x0.to(device)), model(x1.to(device)))
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-            losses.append(loss.item())
-        print(f"epoch {epoch}, loss {sum(losses) / len(losses):.4f}", flush=True)
+        print(f"epoch {epoch}, loss {loss.item():.4f}", flush=True)
 
 
 if __name__ == "__main__":

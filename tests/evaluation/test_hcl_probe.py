@@ -63,4 +63,4 @@ def test_settings_change_the_figures(encoder, data, other):
 
 @pytest.mark.parametrize("other", [{"normalize": True}, {"standardize": True}, {"solver": "lbfgs"}])
 def test_unsupported_settings_are_refused(encoder, data, other):
-    must_refuse(evaluate, encoder, *data, plain, replace(QUICK, **other), "features as they are")
+    must_refuse(evaluate, encoder, *data, plain, replace(QUICK, **other), "unchanged features")

@@ -68,7 +68,7 @@ def test_a_folder_without_a_trained_encoder_is_refused_and_moved_data_sets_are_f
     folder.encoder.write_bytes(b"nothing")
     must_refuse(open_run, folder, r"encoder\.safetensors is damaged")
     folder.encoder.unlink()
-    must_refuse(open_run, folder, "not trained to its end yet")
+    must_refuse(open_run, folder, "not fully trained yet")
 
 
 def test_features_of_a_data_set_are_computed_once(tmp_path, monkeypatch):

@@ -79,7 +79,7 @@ def test_a_tracker_that_fails_in_begin_ends_the_command_and_one_that_fails_later
         train, tmp_path, 0, 1.0, Noted("begin"), r"tracker Noted cannot begin: ConnectionError: no route to"
     )
     failing, other = Noted("epoch"), Noted()
-    with pytest.warns(InputWarning, match=r"tracker Noted failed .*no route to host\): the run goes on") as w:
+    with pytest.warns(InputWarning, match=r"Noted failed .*no route to host\): the run continues") as w:
         train(tmp_path, 0, 1.0, failing, other)
     assert len(w) == 1
     assert [name for name, *_ in failing.calls] == ["begin", "epoch"]
