@@ -42,9 +42,6 @@ def main():
     optimizers = {f"{name}_optimizer": torch.optim.Adam(m.parameters(), 1e-3) for name, m in models.items()}
     losses = []
 
-    def end_of_iteration(trainer):
-        losses.append(trainer.losses["total_loss"].item())
-
     def end_of_epoch(trainer):
         print(f"epoch {trainer.epoch}, loss {sum(losses) / len(losses):.4f}", flush=True)
         losses.clear()
@@ -53,7 +50,8 @@ def main():
     trainer = MetricLossOnly(
         models, optimizers, batch_size=128, dataset=views, data_and_label_getter=both_views,
         loss_funcs={"metric_loss": TwoViews(IntNaClLoss.preset("hardneg"))},
-        dataloader_num_workers=0, end_of_iteration_hook=end_of_iteration, end_of_epoch_hook=end_of_epoch,
+        dataloader_num_workers=0, end_of_epoch_hook=end_of_epoch,
+        end_of_iteration_hook=lambda trainer: losses.append(trainer.losses["total_loss"].item()),
     )  # fmt: skip
     trainer.train(num_epochs=epochs)
 
