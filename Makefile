@@ -3,7 +3,7 @@ SHELL := /bin/bash
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help demo test test-slow test-all campaign check format bench clean
+.PHONY: help demo test test-slow test-all campaign check format docs bench clean
 .DEFAULT_GOAL := help
 
 help: ## print this list
@@ -33,13 +33,18 @@ format: .venv/installed-dev ## rewrite the code in the house format
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+docs: .venv/installed-docs ## build the documentation site in docs/_build/html; warnings are errors
+	rm -rf docs/_build docs/reference
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet -c docs . docs/_build/html
+	@echo "docs/_build/html/index.html"
+
 bench: .venv/installed-dev ## time and memory against the alternatives
 	$(BIN)/python benchmarks/loss.py
 	$(BIN)/python benchmarks/augment.py
 	$(BIN)/python benchmarks/nca.py
 
 clean: ## remove the environment and all caches
-	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache src/*.egg-info
+	rm -rf .venv build dist docs/_build docs/reference .pytest_cache .mypy_cache .ruff_cache src/*.egg-info
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv
@@ -51,6 +56,10 @@ clean: ## remove the environment and all caches
 .venv/installed-all: .venv/installed-dev
 	$(BIN)/pip install -e ".[dev,ray,onnx]"
 	@touch $@
+
+.venv/installed-docs: pyproject.toml | .venv/bin/python
+	$(BIN)/pip install -e ".[docs]"
+	@touch $@ .venv/installed
 
 # torchattacks pins an old `requests` that nothing of its attacks needs, which pyproject.toml cannot express.
 .venv/installed-dev: pyproject.toml | .venv/bin/python

@@ -18,11 +18,11 @@ from intnacl.runs.resolve import RECIPES
 PAGE = Path(__file__).parent / "settings.md"
 OPENING = """# Settings
 
-This page lists everything that a run depends on, by dotted name. Change a setting on the command line of
-`run`, `pretrain`, `supervised` or `reproduce`, such as `--set loss.temperature=0.2 encoder.name=resnet34`.
-The command `probe` takes the settings of `probe`, with `--protocol alf` those of `alf`, and with `--protocol
-aff` those of `finetune` and `train`, which the command `finetune` takes as well. The commands `run`,
-`pretrain` and `supervised` also take a TOML file as `--config`:
+This page lists everything that a run depends on, by dotted name. Change settings on the command line of
+`run`, `pretrain`, `supervised` or `reproduce`, for example with
+`--set loss.temperature=0.2 encoder.name=resnet34`. The command `probe` takes the settings of `probe`, with
+`--protocol alf` also those of `alf`, and with `--protocol aff` those of `finetune` and `train`, which are the
+settings of the command `finetune`, too. `run`, `pretrain` and `supervised` take a TOML file as `--config`:
 
 ```toml
 dataset = "folder:~/images"
@@ -35,14 +35,17 @@ epochs = 200
 batch_size = 128
 ```
 
-Separate the items of a list by commas: `--set evaluation.eps=0.002,8/255`. Later values override earlier
-ones, in this order: the default, the recipe of the data set, the file, `--preset`, flags and `--set`. A
-preset changes settings of `loss` ([losses.md](losses.md#special-cases) lists them), a recipe those in the
-last column. CIFAR has the recipe `paper`. Your own images ([data.md](data.md)) have the recipe `own`, which
-trains as the paper does and attacks at 8/255. `--recipe strong` and `--recipe knn90` are described in
-[strong.md](strong.md). `--recipe robust` ([robust.md](robust.md)) overrides the recipe of the data set; on
-digits it has the values of `robust_digits`. A recipe's learning rate only applies to its own optimiser
-(adam's also to adamw). The run's `config.json` holds the final values.
+Write lists with commas: `--set evaluation.eps=0.002,8/255`. Later values override earlier ones, in this
+order: the default, the recipe of the data set, the file, `--preset`, flags and `--set`. A preset changes
+settings of `loss` ([losses.md](losses.md#special-cases) lists them), and a recipe those in the last column.
+Recipes set `loss.weight=relative`, so `--preset intnacl` differs in one setting from
+`IntNaClLoss.preset("intnacl")` ([why](losses.md#one-preset-in-python-and-on-the-command-line)).
+
+CIFAR has the recipe `paper`. Your own images ([data.md](data.md)) have `own`, which trains in the same way
+and attacks at 8/255. `--recipe strong` and `--recipe knn90` are described in [strong.md](strong.md).
+`--recipe robust` ([robust.md](robust.md)) overrides parts of the data set's recipe; on digits its values are
+those of `robust_digits`. A recipe's learning rate is for its own optimiser (adam's also for adamw). The run's
+`config.json` holds the final values.
 """
 
 

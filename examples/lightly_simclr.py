@@ -40,10 +40,10 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--epochs", type=int, default=5)
     epochs = parser.parse_args().epochs
+    torch.manual_seed(0)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model = SimCLR(nn.Sequential(*list(torchvision.models.resnet18().children())[:-1])).to(device)
-    # Gentler than usual: digits are small, and a mirrored 2 is no longer a digit.
-    transform = SimCLRTransform(input_size=16, min_scale=0.4, hf_prob=0.0, gaussian_blur=0.0)
+    transform = SimCLRTransform(input_size=16, min_scale=0.4, hf_prob=0.0, gaussian_blur=0.0)  # for digits
     dataloader = DataLoader(Digits(transform), batch_size=256, shuffle=True, drop_last=True)
     criterion = IntNaClLoss.preset("debiased_hardneg")  # was: lightly.loss.NTXentLoss()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)

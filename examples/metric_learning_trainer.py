@@ -33,6 +33,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--epochs", type=int, default=5)
     epochs = parser.parse_args().epochs
+    torch.manual_seed(0)
     digits = load("digits", "train")
     gentle = MultiViewTransform(AugmentConfig(crop_scale=(0.3, 1.0), flip_p=0.0, strength=0.5))
     views = MultiViewDataset(TensorDataset(digits.images, digits.labels), gentle)
@@ -41,17 +42,16 @@ def main():
     optimizers = {f"{name}_optimizer": torch.optim.Adam(m.parameters(), 1e-3) for name, m in models.items()}
     losses = []
 
-    def end_of_iteration(trainer):
-        losses.append(trainer.losses["total_loss"].item())
-
     def end_of_epoch(trainer):
-        print(f"epoch {trainer.epoch}, loss {losses[-1]:.4f}", flush=True)
+        print(f"epoch {trainer.epoch}, loss {sum(losses) / len(losses):.4f}", flush=True)
+        losses.clear()
         views.set_epoch(trainer.epoch)
 
     trainer = MetricLossOnly(
         models, optimizers, batch_size=128, dataset=views, data_and_label_getter=both_views,
         loss_funcs={"metric_loss": TwoViews(IntNaClLoss.preset("hardneg"))},
-        dataloader_num_workers=0, end_of_iteration_hook=end_of_iteration, end_of_epoch_hook=end_of_epoch,
+        dataloader_num_workers=0, end_of_epoch_hook=end_of_epoch,
+        end_of_iteration_hook=lambda trainer: losses.append(trainer.losses["total_loss"].item()),
     )  # fmt: skip
     trainer.train(num_epochs=epochs)
 

@@ -80,7 +80,7 @@ def test_a_missing_extra_is_installed_from_the_origin_of_the_package(tmp_path):
     for origin, remedy in (
         ({"url": "file:///some/where%20else", "dir_info": {}}, "'/some/where else[timm]'"),
         (git, "'intnacl[timm] @ git+https://host/repo.git'"),
-        ({}, "'PATH[timm]', with the path of intnacl's checkout"),
+        ({}, "'PATH[timm]', where PATH is the path of intnacl's checkout"),
     ):
         (facts / "direct_url.json").write_text(json.dumps(origin))
         words = [sys.executable, "-c", FROM_A_COPY, str(copy)]

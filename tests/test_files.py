@@ -60,10 +60,10 @@ def test_files_are_written_with_their_parent_folders(tmp_path):
 
 def test_errors_of_the_disk_name_the_file_and_others_pass(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(InputError, match=r"file/a/b could not be written: a file stands .* Move it"):
+    with pytest.raises(InputError, match=r"file/a/b could not be written: a file is where .* Move it"):
         files.write_file(tmp_path / "file" / "a" / "b", b"")
     for name in ("file", "file/below"):
-        must_refuse(files.make_folder, tmp_path / name, f"{name} could not be written: a file stands")
+        must_refuse(files.make_folder, tmp_path / name, f"{name} could not be written: a file is where")
     with (
         pytest.raises(InputError, match="x could not be written: No space left"),
         files.disk_errors(Path("x")),

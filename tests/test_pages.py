@@ -7,7 +7,8 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-READ = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "benchmarks/README.md", "results/README.md")
+AT_THE_TOP = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
+READ = (*AT_THE_TOP, "benchmarks/README.md", "results/README.md")
 PAGES = [*sorted(DOCS.glob("*.md")), *(ROOT / name for name in READ)]
 
 

@@ -60,7 +60,7 @@ def test_the_tables_are_the_records_and_claims_are_judged_by_them(page, views, p
 
 
 def test_the_table_by_seed_lists_every_run():
-    text = (ROOT / "docs" / "reproduction.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "reproduction_log.md").read_text(encoding="utf-8")
     first = text[text.index("| loss | seed |") :].partition("\n\n")[0].splitlines()[2:]
     shown = {tuple(line.replace(" ", "").split("|")[2:-1]) for line in first}
     for run in read_cells(ROOT / "results")[1].values():

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 __all__ = ["IntNaClLoss", "__version__", "from_pretrained", "open_run", "pretrained"]
 __version__ = "0.1.0"
-HOMES = {
+MODULE_OF = {
     "IntNaClLoss": "intnacl.losses.integrated",
     "from_pretrained": "intnacl.runs.opened",
     "open_run": "intnacl.runs.opened",
@@ -20,12 +20,12 @@ HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """A public name, loaded when it is first asked for: the losses need torch alone, and `--help` nothing."""
+    """Import a public name on first access: the losses need only torch, and `--help` not even that."""
     if name == "runs":  # for `intnacl.runs.run`
         return import_module("intnacl.runs")
-    if name not in HOMES:
+    if name not in MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(HOMES[name]), name)
+    value = getattr(import_module(MODULE_OF[name]), name)
     globals()[name] = value
     return value
 

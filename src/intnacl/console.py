@@ -11,11 +11,11 @@ from intnacl.errors import InputWarning, printable
 if TYPE_CHECKING:
     from torch import nn
 
-UNLIMITED = 10_000  # columns of a table that is written to a file or a pipe
+UNLIMITED_WIDTH = 10_000  # characters per line of a table that is written to a file or a pipe
 
 
 def show(text: str) -> None:
-    """Print a line for the user at once, with whatever a terminal would act on escaped."""
+    """Print a line for the user and flush it, with control characters escaped."""
     print(printable(text), flush=True)
 
 
@@ -23,9 +23,9 @@ def show(text: str) -> None:
 def progress(
     description: str, total: int | None, *, in_bytes: bool = False
 ) -> Iterator[Callable[[int], None]]:
-    """Show a bar on stderr until the block ends, if that is a terminal.
+    """Show a progress bar on stderr until the block ends, if stderr is a terminal.
 
-    Call the yielded function with each amount that has been done.
+    Call the yielded function with the amount done since the last call.
     """
     if not sys.stderr.isatty():
         yield lambda amount: None
@@ -43,7 +43,7 @@ def progress(
 
 @contextmanager
 def watched(module: "nn.Module", description: str, total: int | None) -> Iterator[None]:
-    """Show a bar that counts the images passing through the module; `total` may be more than will."""
+    """Show a progress bar of the images that pass through the module; `total` may be an upper bound."""
     with progress(description, total) as advance:
         hook = module.register_forward_hook(lambda module, inputs, output: advance(len(output)))
         try:
@@ -55,17 +55,18 @@ def watched(module: "nn.Module", description: str, total: int | None) -> Iterato
 def print_table(
     title: str, heads: Sequence[str], rows: Iterable[Sequence[str]], *, text: int = 1, whole: bool = False
 ) -> None:
-    """Print a table whose first `text` columns are text and whose others are numbers, aligned right.
+    """Print a table whose first `text` columns are text and whose other columns are right-aligned numbers.
 
-    Names beside other text are kept on one line; beside numbers they may be long, and are folded. In a table
-    of many columns, `whole` folds text alone, never numbers, and nothing where no terminal limits the width.
+    If there are several columns of text, the first is kept on one line; a single one is folded where it is
+    long. For tables of many columns, `whole` folds only text, never numbers, and folds nothing where no
+    terminal limits the width.
     """
     from rich.console import Console
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
     for i, head in enumerate(heads):
-        # Long names are folded, not cut: those of folders differ in their ends.
+        # Long names are folded, not truncated: names of folders differ at their ends.
         one_line = i >= text if whole else i == 0 and text > 1
         table.add_column(head, justify="left" if i < text else "right", overflow="fold", no_wrap=one_line)
     for row in rows:
@@ -73,7 +74,9 @@ def print_table(
     if title:
         print(f"\n{printable(title)}")
     unlimited = whole and not sys.stdout.isatty()
-    Console(markup=False, width=UNLIMITED if unlimited else None).print(table)  # a path may hold brackets
+    Console(markup=False, width=UNLIMITED_WIDTH if unlimited else None).print(
+        table
+    )  # a path may hold brackets
 
 
 def two_decimals(value: float | None) -> str:
@@ -88,11 +91,11 @@ def print_warnings(messages: Iterable[str]) -> None:
 
 
 def show_warnings_once() -> None:
-    """Show each warning once for the whole process, those for users without a place in the code.
+    """Show each warning once per process, and an InputWarning without its place in the code.
 
-    Warnings about letters that a figure's font lacks are not shown.
+    Warnings about characters that a figure's font lacks are not shown.
     """
-    # Python's own `once` forgets whenever a library enters `catch_warnings`, and counts each module apart.
+    # Python's own `once` forgets whenever a library enters `catch_warnings`, and is per module.
     warnings.simplefilter("always", InputWarning, append=True)  # after those of -W and PYTHONWARNINGS
     warnings.filterwarnings("ignore", r"Glyph \d+ .* missing from", append=True)
     printed: set[str] = set()

@@ -11,20 +11,20 @@ from unicodedata import category
 if TYPE_CHECKING:
     from torch import Tensor
 
-LISTED = 20  # the most choices that an error lists
-MOST = 2**31 - 1  # the largest count: of epochs, images, steps
+MAX_LISTED = 20  # the most choices that an error lists
+MAX_COUNT = 2**31 - 1  # the largest count, such as of epochs, images or steps
 
 
 def printable(text: str) -> str:
     """Return text that can be printed, drawn and written on one line.
 
-    Line breaks, terminal codes and bytes that are no UTF-8, which names of files may hold, are escaped.
+    Line breaks, terminal codes, and bytes that are not UTF-8 (file names may hold them) are escaped.
     """
     return "".join(_escaped(c) if category(c) in ("Cc", "Cs", "Zl", "Zp") else c for c in text)
 
 
 def _escaped(character: str) -> str:
-    if "\udc80" <= character <= "\udcff":  # in which Python keeps a byte that is no UTF-8
+    if "\udc80" <= character <= "\udcff":  # Python's stand-in for a byte that is not UTF-8
         return f"\\x{ord(character) - 0xDC00:02x}"
     return character.encode("unicode_escape").decode()
 
@@ -48,45 +48,45 @@ class LostWorkerError(RuntimeError):
 
 
 class InputWarning(UserWarning):
-    """A part of the user's input was ignored: the command line shows it in one line."""
+    """A problem in the user's input that stops nothing: the command line shows it on one line."""
 
     def __str__(self) -> str:
         return " ".join(printable(str(line)) for line in self.args)
 
 
 def check_choice(argument: str, value: str, choices: Iterable[str]) -> None:
-    """Raise unless `value` is one of `choices`; suggest the nearest ones, and list all, or some of many."""
+    """Raise unless `value` is one of `choices`; the error suggests similar ones, and lists all or a few."""
     known = sorted(choices)
     if not isinstance(value, str) or value not in known:
         by_lower = {name.lower(): name for name in known}
         near = [by_lower[name] for name in get_close_matches(str(value).lower(), by_lower, n=3)]
         hint = f"; did you mean {near[0]!r}?" if near else "."
-        shown = known if len(known) <= LISTED else near or known[:LISTED]
+        shown = known if len(known) <= MAX_LISTED else near or known[:MAX_LISTED]
         listed = [repr(name) if "," in name else name for name in shown]
         if len(shown) < len(known):
             listed.append(f"{len(known) - len(shown)} more")
         raise InputError(f"{argument}={value!r} is unknown{hint} Choose one of: {', '.join(listed)}.")
 
 
-def check_count(argument: str, value: int, low: int = 1, high: int = MOST) -> None:
-    """Raise unless `value` lies between `low` and `high`, by default the largest 32-bit integer."""
+def check_count(argument: str, value: int, low: int = 1, high: int = MAX_COUNT) -> None:
+    """Raise unless `value` is a whole number from `low` to `high`, by default the largest int32."""
     if not isinstance(value, Integral) or isinstance(value, bool) or not low <= value <= high:
         raise InputError(f"{argument}={value!r} must be a whole number from {low} to {high:,}.")
 
 
 def is_number(value: object) -> TypeGuard[float]:
-    """True for plain numbers, also numpy's, that tensors can be multiplied by."""
+    """True for Python and NumPy numbers that a tensor can be multiplied by."""
     whole = isinstance(value, Integral) and not isinstance(value, bool)
     return whole or (isinstance(value, Real) and not isinstance(value, Rational))
 
 
 def has_floats(x: "Tensor") -> bool:
-    """True for floats that torch computes with, unlike those of 8 bits."""
+    """True if x has a floating dtype that torch can compute in, which the 8-bit ones are not."""
     return x.is_floating_point() and x.dtype.itemsize > 1
 
 
 def check_number(argument: str, value: float, *, zero: bool = True, high: float = 3e38) -> None:
-    """Raise unless `value` lies between 0 (excluded without `zero`) and `high`; 3e38 is float32's end."""
+    """Raise unless `value` is from 0 (above 0 if not `zero`) to `high`; 3e38 is near float32's limit."""
     if not (is_number(value) and 0 <= value <= high) or (value == 0 and not zero):
         limit = f"{high:g}".replace("+", "")
         raise InputError(
@@ -95,7 +95,7 @@ def check_number(argument: str, value: float, *, zero: bool = True, high: float 
 
 
 def check_dense(argument: str, value: object, expected: str) -> None:
-    """Raise unless `value` is a plain tensor: no sparse, nested, quantized or meta one."""
+    """Raise unless `value` is a dense tensor: not a sparse, nested, quantized or meta one."""
     from torch import Tensor, strided
 
     if not isinstance(value, Tensor):
@@ -106,13 +106,13 @@ def check_dense(argument: str, value: object, expected: str) -> None:
 
 
 def check_floats(who: str, x: "Tensor") -> None:
-    """Raise unless x holds floats; `who` is the beginning of the demand, such as "attacks need"."""
+    """Raise unless x holds floats; `who` begins the error's requirement, such as "attacks need"."""
     if not has_floats(x):
         raise InputError(f"x has dtype {x.dtype}; {who} float pixels in [0, 1]: divide uint8 images by 255.")
 
 
 def call(name: str, function: Callable[..., object], *given: "Tensor") -> Any:
-    """Return what the user's function makes of tensors; an error of shapes or types in it says so."""
+    """Call the user's function on tensors; an error about shapes or types in it becomes an InputError."""
     try:
         return function(*given)
     except InputError:
@@ -121,17 +121,17 @@ def call(name: str, function: Callable[..., object], *given: "Tensor") -> Any:
         if "memory" in str(error):
             raise
         kinds = " and ".join(f"{x.dtype} of shape {tuple(x.shape)} on {x.device}" for x in given)
-        raise InputError(f"{name} does not take {kinds}: {error}") from error
+        raise InputError(f"{name} does not accept {kinds}: {error}") from error
 
 
 def check_eps(eps: float) -> None:
     """Raise unless eps is a radius in pixel units, 0 ≤ eps ≤ 1."""
     if not is_number(eps):
-        kind = "a text" if isinstance(eps, str) else f"of type {type(eps).__name__}"
+        kind = "a string" if isinstance(eps, str) else f"of type {type(eps).__name__}"
         raise InputError(f"eps={eps!r} is {kind}: give a number, such as 8 / 255 without quotes.")
     if not 0 <= eps <= 1:
         raise InputError(
-            f"eps={eps!r} is out of range; it counts in pixels in [0, 1], so 8/255 is {8 / 255:.4f}."
+            f"eps={eps!r} is out of range: give a radius in pixel values from 0 to 1, such as 8 / 255."
         )
 
 
@@ -139,12 +139,12 @@ Check = Callable[[str, Any], None]  # takes the name and the value of a setting,
 
 
 def must(hold: Callable[[Any], bool], demand: str) -> Check:
-    """A check that `hold(value)` is true; its error ends in what the value must be."""
+    """Return a check that `hold(value)` is true; its error says that the value must be `demand`."""
 
     def check(argument: str, value: Any) -> None:
         try:
             holds = bool(hold(value))
-        except (TypeError, ValueError, RuntimeError):  # of another type, such as a text or an array
+        except (TypeError, ValueError, RuntimeError):  # value has another type, such as a string or an array
             holds = False
         if not holds:
             raise InputError(f"{argument}={value!r} must be {demand}.")
@@ -156,29 +156,29 @@ check_bool = must(lambda value: isinstance(value, bool), "True or False")
 
 
 def one_of(*choices: str) -> Check:
-    """A check that the value is one of these texts."""
+    """Return a check that the value is one of these strings."""
     return lambda argument, value: check_choice(argument, value, choices)
 
 
 def setting(
     default: Any, check: Check | None = None, *, called: str = "", flag: bool = False, free: bool = False
 ) -> Any:
-    """A field of a class of `Settings`; the text below the field is its documentation.
+    """Return a field of a `Settings` class; the string below the field documents it.
 
     Args:
-        default: The value where none is given.
-        check: Raises unless a value is allowed; None is, where the field's type has it.
-        called: The field's name in errors, where it is not the class's prefix and the field.
-        flag: The setting has a flag of the field's name on the command line.
-        free: A run may resume with another value: it changes how fast, how often or where, never results.
+        default: The default value.
+        check: Raises unless a value is allowed. None is always allowed if the field's type includes it.
+        called: The field's name in errors; by default the class's prefix and the field's name.
+        flag: The command line has a flag with the field's name.
+        free: A run may resume with another value: it affects speed, frequency or place, never results.
     """
     return field(default=default, metadata={"check": check, "called": called, "flag": flag, "free": free})
 
 
 class Settings:
-    """Base of the frozen dataclasses of settings: every field made by `setting` is checked on creation."""
+    """Base of the frozen dataclasses of settings, which checks every field made by `setting` on creation."""
 
-    prefix: ClassVar[str] = ""  # of the fields' names in errors
+    prefix: ClassVar[str] = ""  # put before the fields' names in errors
 
     def __post_init__(self) -> None:
         for one in fields(self):  # type: ignore[arg-type]
@@ -191,13 +191,13 @@ def missing_extra(package: str, extra: str, purpose: str) -> InputError:
     """Return the error for an optional package that is not installed."""
     place = installed_from()
     wanted = f"intnacl[{extra}] @ {place}" if "+" in place.partition(":")[0] else f"{place}[{extra}]"
-    where = ", with the path of intnacl's checkout" if place == "PATH" else ""
+    where = ", where PATH is the path of intnacl's checkout" if place == "PATH" else ""
     return InputError(f"{purpose} needs {package}: pip install '{wanted}'{where}")
 
 
 def installed_from() -> str:
-    """Return the path or repository that this package comes from; PATH if that is not known."""
-    import json  # all of these here, where they are seldom needed: an error's class must be quick to import
+    """Return the path or repository that this package was installed from; "PATH" if that is not known."""
+    import json  # all imported here, where they are rarely needed: this module must be quick to import
     from importlib.metadata import PackageNotFoundError, distribution
     from pathlib import Path
     from urllib.parse import urlsplit
@@ -206,7 +206,7 @@ def installed_from() -> str:
     checkout = Path(__file__).parents[2]
     if (checkout / "pyproject.toml").is_file():
         return str(checkout)
-    try:  # written by pip, except for packages from an index
+    try:  # pip writes this file, except for packages from an index
         origin = json.loads(distribution("intnacl").read_text("direct_url.json") or "{}")
     except PackageNotFoundError:
         origin = {}

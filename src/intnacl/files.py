@@ -1,7 +1,7 @@
-"""Files that appear complete or not at all, and locks between processes.
+"""Atomic writes of files and folders, and locks between processes.
 
-Whatever is written goes to a temporary name first, is synced to the disk, and is then renamed: no reader ever
-sees half a file. That alone keeps files safe. A lock also keeps other processes from doing the same work.
+Content is written under a temporary name, synced to the disk and then renamed, so no reader ever sees half a
+file. This needs no locks: they keep two processes from doing the same work.
 """
 
 import errno
@@ -24,16 +24,17 @@ from filelock import FileLock, Timeout
 
 from intnacl.errors import InputError
 
-NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP)  # from some network file systems
-DEEPEST = 64  # levels of a JSON or TOML file; no file of ours has more, and Python's stack is limited
+NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP)  # raised by file systems without locks, as some network ones are
+MAX_DEPTH = 64  # of nesting in JSON and TOML: our files have less, and Python's stack is limited
 
 
 @contextmanager
 def lock(path: Path, *, timeout: float = -1) -> Iterator[Literal["held", "busy", "unsupported"]]:
-    """Hold a file against other processes until the block ends, or the process does in whatever way.
+    """Hold a lock on a file until the block or the process ends, and yield the lock's state.
 
-    The file is made where it is missing, and may stay. The state is "busy" where another process holds it for
-    `timeout` seconds (without one, this waits for ever); "unsupported" where the file system has no locks.
+    The file is created if it is missing, and may be left behind. The state is "busy" if another process still
+    holds the lock after `timeout` seconds (by default this waits for ever), and "unsupported" if the file
+    system has no locks.
     """
     held = FileLock(path, timeout=timeout)
     try:
@@ -53,9 +54,9 @@ def lock(path: Path, *, timeout: float = -1) -> Iterator[Literal["held", "busy",
 
 
 def check_file(path: Path) -> None:
-    """Raise unless `path` is a regular file, or a link to one: reading a pipe could wait for ever."""
+    """Raise unless `path` is a regular file, or a link to one: reading a pipe could block for ever."""
     if not path.is_file():
-        kind = "a folder" if path.is_dir() else "no regular file, but a pipe or a device"
+        kind = "a folder" if path.is_dir() else "not a regular file but a pipe or a device"
         if path.is_symlink() and not path.exists():
             kind = "a broken link"
         elif not path.exists():
@@ -64,20 +65,20 @@ def check_file(path: Path) -> None:
 
 
 def open_file(path: Path) -> BufferedReader:
-    """Open a regular file to be read; for all else raise OSError, as a pipe may never begin or end."""
+    """Open a regular file for reading; raise OSError for anything else: a pipe could block for ever."""
     if path.exists() and not path.is_file():
-        raise OSError(errno.EINVAL, "it is no regular file", str(path))
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
     return path.open("rb")
 
 
 def read_file(path: Path) -> bytes:
-    """Return the content of a regular file; for all else raise OSError."""
+    """Return the content of a regular file; raise OSError for anything else."""
     with open_file(path) as file:
         return file.read()
 
 
 def as_path(argument: str, value: object) -> Path:
-    """Return a caller's argument as a path, of a file that may be missing; raise if it cannot be any."""
+    """Return a caller's argument as a path, which need not exist; raise if it cannot be a path."""
     try:
         path = Path(value)  # type: ignore[arg-type]
         os.lstat(path)
@@ -85,13 +86,13 @@ def as_path(argument: str, value: object) -> Path:
         pass
     except (TypeError, ValueError, OSError) as error:
         raise InputError(
-            f"{argument}={value!r} is no path ({error}): give that of a file or folder."
+            f"{argument}={value!r} is not a path ({error}): give the path of a file or folder."
         ) from error
     return path
 
 
 def parse_json(content: str | bytes) -> Any:
-    """Return what a JSON text holds; raise ValueError where it is none, or nested too deeply."""
+    """Return the value of a JSON text; raise ValueError if it is invalid or nested too deeply."""
     with _limited_depth():
         value = json.loads(content)
         _check_depth(value)
@@ -99,7 +100,7 @@ def parse_json(content: str | bytes) -> Any:
 
 
 def parse_toml(content: str) -> dict[str, Any]:
-    """Return what a TOML text holds; raise ValueError where it is none, or nested too deeply."""
+    """Return the value of a TOML text; raise ValueError if it is invalid or nested too deeply."""
     with _limited_depth():
         value = tomllib.loads(content)
         _check_depth(value)
@@ -107,10 +108,10 @@ def parse_toml(content: str) -> dict[str, Any]:
 
 
 def fits(value: Any, kind: Any) -> bool:
-    """True if a value of JSON is of a type: plain, a list or dict, a TypedDict, a dataclass, or a union.
+    """True if a value from JSON has a type: plain, a list or dict, a TypedDict, a dataclass, or a union.
 
-    An int is also a float. A TypedDict may have other keys beside its own. A dataclass is a dict of its
-    fields, of which those with a default may be missing; a tuple is a list.
+    An int also passes as a float. A TypedDict may have keys besides its own. A dataclass is a dict of its
+    fields, where fields with a default may be missing; a tuple is a list.
     """
     origin, inner = get_origin(kind), get_args(kind)
     if kind in (Any, object):
@@ -134,7 +135,7 @@ def fits(value: Any, kind: Any) -> bool:
 
 @cache
 def _keys(kind: Any) -> tuple[dict[str, Any], frozenset[str]]:
-    """Return the keys of a TypedDict or dataclass with their types, and those that must be there."""
+    """Return the keys of a TypedDict or dataclass with their types, and the required ones."""
     hints = get_type_hints(kind)
     if is_typeddict(kind):
         return hints, kind.__required_keys__
@@ -143,7 +144,7 @@ def _keys(kind: Any) -> tuple[dict[str, Any], frozenset[str]]:
 
 
 def read_json(path: Path, kind: Any) -> Any:
-    """Return what a file of JSON holds; None where it is missing or damaged, or not of the type."""
+    """Return the value in a JSON file; None if it is missing, damaged, or not of type `kind`."""
     try:
         value = parse_json(read_file(path))
     except (OSError, ValueError):
@@ -156,10 +157,10 @@ def _limited_depth() -> Iterator[None]:
     try:
         yield
     except RecursionError:
-        raise ValueError(f"nested more than {DEEPEST} levels deep") from None
+        raise ValueError(f"nested more than {MAX_DEPTH} levels deep") from None
 
 
-def _check_depth(value: object, left: int = DEEPEST) -> None:
+def _check_depth(value: object, left: int = MAX_DEPTH) -> None:
     if left == 0:
         raise RecursionError
     for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
@@ -173,11 +174,11 @@ def disk_errors(path: Path) -> Iterator[None]:
         yield
     except (FileExistsError, NotADirectoryError) as error:
         raise InputError(
-            f"{path} could not be written: a file stands where a folder is needed. Move it, or choose "
+            f"{path} could not be written: a file is where a folder is needed. Move it, or choose "
             "another place with --out."
         ) from error
     except Exception as error:
-        from safetensors import SafetensorError  # here, so that views can be made with torch alone
+        from safetensors import SafetensorError  # imported here: making views needs only torch
 
         if not isinstance(error, OSError | SafetensorError):
             raise
@@ -189,21 +190,21 @@ def disk_errors(path: Path) -> Iterator[None]:
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder and those above it where they are missing; an error names it."""
+    """Create a folder and its missing parents; an error names it."""
     with disk_errors(path):
         path.mkdir(parents=True, exist_ok=True)
 
 
 def write_file(path: Path, content: bytes) -> None:
-    """Write a file, and the folders above it, as `new_file` does; an error names it.
+    """Write a file as `new_file` does, and create its missing parents; an error names it.
 
-    A file that has this content already is left alone, so that it may lie where nothing can be written.
+    A file that already has this content is left alone, so it may be on a read-only disk.
     """
     try:
         if path.stat().st_size == len(content) and read_file(path) == content:
             return
     except OSError:
-        pass  # it is missing or unreadable, and is written
+        pass  # missing or unreadable: it is written below
     with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with new_file(path) as handle:
@@ -211,13 +212,13 @@ def write_file(path: Path, content: bytes) -> None:
 
 
 def write_text(path: Path, content: str) -> None:
-    """Write text as `write_file` does; what is no character, as in odd names of files, is escaped."""
+    """Write text as `write_file` does; lone surrogates, which odd file names contain, are escaped."""
     write_file(path, content.encode("utf-8", "backslashreplace"))
 
 
 def write_json(path: Path, content: Mapping[str, object]) -> None:
-    """Write a file of JSON as `write_file` does, each list of numbers on one line."""
-    text = json.dumps(content, indent=1, ensure_ascii=False)  # in whose texts a line break is escaped
+    """Write a JSON file as `write_file` does, with each list of numbers on one line."""
+    text = json.dumps(content, indent=1, ensure_ascii=False)  # strings in it have no line breaks
     write_text(path, re.sub(r"\[\n([-+.\w\s,]*)\]", lambda found: f"[{' '.join(found[1].split())}]", text))
 
 
@@ -240,7 +241,7 @@ def new_file(path: Path) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """Give an empty folder that becomes `path` when the block succeeds, unless `path` is a folder by then."""
+    """Yield an empty folder that becomes `path` when the block succeeds, unless `path` exists by then."""
     partial = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
     try:
         yield partial
@@ -260,7 +261,7 @@ def new_folder(path: Path) -> Iterator[Path]:
 
 
 def _sync_folder(path: Path) -> None:
-    """Push a rename through to the disk: until then, a loss of power takes it back."""
+    """Sync a folder to the disk, so that a rename in it survives a power failure."""
     if os.name == "posix":  # elsewhere folders cannot be opened
         descriptor = os.open(path, os.O_RDONLY)
         try:

@@ -44,7 +44,7 @@ def reference(model, x, y, eps, batch_size):
         torch.set_rng_state(state)
 
 
-def test_verdicts_are_the_references_and_moves_stay_in_the_ball(batch):
+def test_verdicts_equal_the_references_and_images_stay_in_the_ball(batch):
     model, (x, y) = deepcopy(trained_model()), batch
     state = torch.get_rng_state()
     adversarial = autoattack(model, x, y, EPS)
@@ -60,7 +60,7 @@ def test_verdicts_are_the_references_and_moves_stay_in_the_ball(batch):
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_a_thousand_verdicts_are_the_references():
+def test_a_thousand_verdicts_equal_the_references():
     """`pytest -s` prints the table of docs/robustness.md."""
     images, labels = digits()
     x, y = images[797:] / 255, labels[797:]
@@ -109,7 +109,7 @@ def trained_on_797(eps):
 
 
 @pytest.mark.parametrize("stage", [name for name in STAGES if name != "fab-t"])
-def test_what_an_image_draws_depends_on_its_place_alone(batch, stage, monkeypatch):
+def test_an_images_random_draws_depend_only_on_its_place(batch, stage, monkeypatch):
     monkeypatch.setattr("intnacl.attacks.square.QUERIES", 100)
     model, (x, y) = trained_model(), batch
     whole = autoattack(model, x, y, 2 * EPS, stages=[stage])
@@ -145,5 +145,5 @@ def test_few_classes_use_every_wrong_class_and_too_few_are_an_error(batch):
     # At this radius nothing falls: all targeted attacks run, and none asks for a sixth class.
     autoattack(five, x[:1], five(x[:1]).argmax(dim=1), 1e-4, stages=["apgd-t", "fab-t"])
     assert right(five, autoattack(five, x, y, 0.3), y).sum() < right(five, x, y).sum()
-    with pytest.raises(InputError, match="at least 4 classes, these are 3"):
+    with pytest.raises(InputError, match="at least 4 classes, not 3"):
         autoattack(nn.Sequential(nn.Flatten(), nn.Linear(192, 3)), x[:2], y[:2] % 3, 0.1)

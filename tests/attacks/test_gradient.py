@@ -54,7 +54,7 @@ def foolbox_images(name: str, model: nn.Module, x: Tensor, y: Tensor, eps: float
 
 @foolbox_imports
 @pytest.mark.parametrize("eps", [0.002, 0.05, 0.3])
-def test_fgsm_is_that_of_torchattacks_and_foolbox(model, batch, eps):
+def test_fgsm_equals_that_of_torchattacks_and_foolbox(model, batch, eps):
     ours = fgsm(model, *batch, eps)
     assert torch.equal(ours, torchattacks_images("FGSM", model, *batch, eps=eps))
     theirs = foolbox_images("LinfFastGradientAttack", model, *batch, eps)
@@ -77,7 +77,7 @@ def test_pgd_agrees_with_torchattacks_and_foolbox(model, batch, eps, step_size, 
         assert (verdicts != fooled(model, theirs, batch[1])).sum() <= 3
 
 
-def test_pgd_from_zero_is_torchattacks_even_across_corners(model, batch):
+def test_pgd_without_random_start_equals_torchattacks_even_across_corners(model, batch):
     """Without random start and early stop the iterations are the same, so the images agree too."""
     theirs = torchattacks_images("PGD", model, *batch, eps=0.1, alpha=0.3, steps=9, random_start=False)
     ours = pgd(model, *batch, 0.1, 0.3, 9, 1, random_start=False, stop_when_fooled=False)
@@ -96,7 +96,7 @@ def test_stopping_when_fooled_keeps_successes(model, batch):
 
 
 class Counting(list):
-    """The number of rows in each pass of a model."""
+    """Records the number of rows in each pass of a model."""
 
     def __init__(self, model) -> None:
         self.model = model
@@ -106,7 +106,7 @@ class Counting(list):
         return self.model(x)
 
 
-def test_fooled_samples_cost_nothing(model, batch):
+def test_fooled_samples_take_no_more_passes(model, batch):
     (x, y), rows = batch, Counting(model)
     attacked = pgd(rows, x, y, EPS, 0.01, 10, 2, generator=seeded())
     before, after = (int((~fooled(model, images, y)).sum()) for images in (x, attacked))
@@ -122,7 +122,7 @@ def test_fooled_samples_cost_nothing(model, batch):
 
 @pytest.mark.parametrize("loss", [cross_entropy, torch.nn.functional.cross_entropy], ids=["each", "mean"])
 def test_batches_are_filled_with_samples_that_are_not_fooled(model, batch, loss):
-    """The same images whatever the batch size, in no more passes than these samples need."""
+    """The images do not depend on the batch size, and no more passes are made than these samples need."""
     size, whole, parts = len(batch[0]) // 3, Counting(model), Counting(model)
     expected = pgd(whole, *batch, EPS, 0.01, 10, 2, generator=seeded(), loss=loss)
     found = pgd(parts, *batch, EPS, 0.01, 10, 2, generator=seeded(), loss=loss, batch_size=size)
@@ -131,7 +131,7 @@ def test_batches_are_filled_with_samples_that_are_not_fooled(model, batch, loss)
     assert len(parts) == sum(-(-n // size) for n in whole)
 
 
-def test_attacks_stay_in_ball_and_box_but_for_fgsm_when_told_and_eps_zero_changes_nothing(model, batch):
+def test_attacks_stay_in_ball_and_box_unless_told_and_eps_zero_changes_nothing(model, batch):
     x, y = batch
     outside, seen = fgsm(model, x, y, EPS, clamp=False), []
     assert outside.min() < 0
@@ -191,14 +191,14 @@ def test_float_targets_are_attacked_by_loss_alone(batch):
         assert torch.cat(distances).isfinite().all()
 
 
-def test_a_sample_stays_where_no_restart_does_worse():
+def test_a_sample_is_unchanged_if_no_restart_raises_the_loss():
     """The loss is largest at x itself, and steps of the ball's size jump over it."""
     x = torch.full((4, 3, 2, 2), 0.5)
     ours = pgd(lambda x: x, x, x, EPS, EPS, 3, 2, loss=lambda z, x: -(z - x).abs().sum(dim=(1, 2, 3)))
     assert torch.equal(ours, x)
 
 
-def test_restarts_begin_where_the_generator_says_all_over_the_ball_or_at_the_image(model, batch):
+def test_restarts_begin_at_the_generators_draws_from_the_ball_or_at_the_image(model, batch):
     one, same, other = (pgd(model, *batch, EPS, EPS / 4, 2, 1, generator=seeded(seed)) for seed in (3, 3, 4))
     assert torch.equal(one, same)
     assert not torch.equal(one, other)
@@ -226,7 +226,7 @@ def test_model_and_gradients_are_untouched(model, batch):
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode, partial(torch.autocast, "cpu")])
-def test_callers_mode_does_not_matter(model, batch, mode):
+def test_the_callers_grad_and_autocast_modes_do_not_matter(model, batch, mode):
     x, y = batch
     expected = fgsm(model, x, y, EPS)
     with mode():
@@ -238,7 +238,7 @@ def test_callers_mode_does_not_matter(model, batch, mode):
 
 @pytest.mark.parametrize("layer", [nn.BatchNorm1d(192), nn.Dropout()])
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_a_model_in_train_mode_is_told(attack, layer):
+def test_a_model_in_train_mode_is_warned_about(attack, layer):
     x, y = torch.rand(16, 3, 8, 8), torch.arange(16) % 4
     model = nn.Sequential(nn.Flatten(), layer, nn.Linear(192, 4)).train()
     with pytest.warns(InputWarning, match=r"train mode \(layer '1' first\).*model.eval\(\)"):
@@ -271,7 +271,7 @@ MISTAKES = [
     (lambda x: three_pixels(x) * ONE_IS_RIGHT, X, Y, 0.1, r"NaN for 3 of 4 images.*diverged"),
     (three_pixels, X.half(), Y, 0.002, "float16.*float32 pixels"),
     (three_pixels, X.bfloat16(), Y, 0.002, "bfloat16.*float32 pixels"),
-    *((three_pixels, X, Y, eps, r"eps=.*8/255") for eps in (-0.1, 1.5, float("nan"))),
+    *((three_pixels, X, Y, eps, r"eps=.*8 / 255") for eps in (-0.1, 1.5, float("nan"))),
     (three_pixels, (X * 255).byte(), Y, EPS, "divide uint8 images by 255"),
     (three_pixels, X, Y[1:], EPS, "3 labels"),
     *((three_pixels, x, Y, EPS, r"x has values .* normalise") for x in (X * 2 - 1, X * 255, X / 0)),

@@ -1,4 +1,4 @@
-"""Named attacks are the attacks they say, with the settings that stored measurements hold."""
+"""Named attacks equal the functions that they name, with the settings in stored measurements."""
 
 import json
 from dataclasses import replace
@@ -65,7 +65,7 @@ test_mistakes_are_refused = refused(
     lambda name, eps, settings: named_attack(name, eps, **settings),
     ("pgd_tune", 0.1, {}, "did you mean 'pgd_tuned'"),
     ("fgsm", 2, {}, "eps=2"),
-    *((name, "8/255", {}, "eps='8/255' is a text: .* without quotes") for name in ("pgd", "pgd_tuned")),
+    *((name, "8/255", {}, "eps='8/255' is a string: .* without quotes") for name in ("pgd", "pgd_tuned")),
     ("fgsm", 0.1, {"images": 0}, "images=0"),
 )
 

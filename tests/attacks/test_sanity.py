@@ -1,4 +1,4 @@
-"""Signs that accuracy under attack overrates a model; `test_robustness` has them at work."""
+"""Warnings that accuracy under attack may overestimate robustness; `test_robustness` triggers them."""
 
 from intnacl.attacks.sanity import accuracy_warnings
 
@@ -14,7 +14,7 @@ def test_rising_accuracy_and_weak_iteration_are_warned_about():
     (warning,) = accuracy_warnings([row("fgsm", 0.01, 50), row("pgd", 0.01, 55)])
     assert "pgd: 55.0 % at eps 0.01 is above FGSM's 50.0 %" in warning
     tuned = [row("fgsm", 0.01, 50), row("pgd", 0.01, 55), row("pgd_tuned", 0.01, 40)]
-    assert accuracy_warnings(tuned) == [warning, "at eps 0.01, trust pgd_tuned, whose steps suit it."]
+    assert accuracy_warnings(tuned) == [warning, "at eps 0.01, trust pgd_tuned, whose step size suits it."]
     assert accuracy_warnings([row("fgsm", 0.01, 50), row("pgd", 0.01, 55, images=10)]) == []
     assert accuracy_warnings([row("pgd", 0.01, 50.0), row("pgd", 0.02, 50.4)]) == []
     few = [row("pgd", eps, 90, images=10) for eps in (0.01, 0.02)]  # between the radii of the others

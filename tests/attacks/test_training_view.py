@@ -1,4 +1,4 @@
-"""The adversarial training view: one sign step up SimCLR's loss that leaves everything else untouched."""
+"""The adversarial training view: a sign step that raises SimCLR's loss and changes nothing else."""
 
 from contextlib import nullcontext
 from copy import deepcopy
@@ -34,7 +34,7 @@ def images():
 @pytest.mark.parametrize("steps", [1, 3])
 @pytest.mark.parametrize("start", [False, True])
 def test_the_view_takes_sign_steps_up_the_simclr_loss(embedder, images, steps, start):
-    """From a random start, too, it goes away from the embedding of the image itself."""
+    """From a random start, too, it moves away from the embedding of the original image."""
     other, begin = deepcopy(embedder), 2 * torch.rand_like(images) - 1 if start else None
     fixed = other(images).detach()
     x = images if begin is None else images + EPS * begin
@@ -73,7 +73,7 @@ def test_views_stay_in_the_ball(embedder, images, steps, start):
 @pytest.mark.parametrize("steps", [1, 7])
 @pytest.mark.parametrize("eps", [0.015, 0.002])
 def test_half_precision_views_are_the_float32_ones_rounded_once(embedder, images, eps, steps, dtype):
-    """However many steps they take: the ball is float32's, and so are the sums of the steps."""
+    """For any number of steps, since ball and sums of steps are computed in float32."""
     x = images.to(dtype)
 
     def embed(x):
@@ -114,7 +114,7 @@ def test_the_view_leaves_parameters_alone(embedder, images):
     assert [p.requires_grad for p in wanted] == [False] + [True] * (len(wanted) - 1), "even after an error"
 
 
-def test_the_view_does_not_wake_ddp(images, embedder, tmp_path):
+def test_the_view_does_not_fire_ddps_hooks(images, embedder, tmp_path):
     """DDP counts hooks of the backward pass: one that fired in the attack would be one too many."""
     import torch.distributed as dist
 

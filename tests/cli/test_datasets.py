@@ -87,7 +87,10 @@ def test_datasets_show_names_wrong_values(monkeypatch, tmp_path):
         ("--rows", "100000"): "rows=100000 must be a whole number from 1 to 250",
         ("--rows", "1", "--mixed", "0"): "one image has no adversarial view",
         ("--run", str(tmp_path)): r"encoder\.safetensors does not exist",
-        ("--seed", str(2**64)): rf"^seed={2**64} is out of range: it must fit into 64 bits, with its sign\.$",
+        (
+            "--seed",
+            str(2**64),
+        ): rf"^seed={2**64} is out of range: it must fit into a signed 64-bit integer\.$",
         ("--augment", "digit"): "augment='digit' is unknown",
     }.items():
         must_refuse(columns_of, monkeypatch, *words, message)

@@ -127,7 +127,7 @@ def test_weights_of_the_hub_without_a_network_give_one_line(tmp_path, monkeypatc
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
     assert (
-        "encoder.pretrained=true: the weights of 'timm:resnet10t' on the Hugging Face hub cannot be" in line
+        "encoder.pretrained=true: the weights of 'timm:resnet10t' on the Hugging Face Hub cannot be" in line
     )
     assert line.endswith("Without a network, copy them to a file, and give encoder.pretrained=PATH.")
     assert not (tmp_path / "run").exists()

@@ -1,4 +1,4 @@
-"""What the tests of data share: a root of their own, never the user's, and images as bytes."""
+"""Shared fixtures of the tests of data: a separate root, never the user's, and images as bytes."""
 
 import io
 from collections.abc import Callable

@@ -87,7 +87,7 @@ def test_no_crop_is_the_whole_image_and_every_ratio_leaves_a_pixel():
         assert min(params.height.min(), params.width.min()) >= 1
 
 
-def test_a_crop_out_of_a_black_border_is_the_shifted_image(patches):
+def test_a_crop_of_the_padded_image_is_a_shifted_image(patches):
     """All 9 × 9 places are equally likely, and no pixel is interpolated."""
     config = replace(AUGMENTATIONS["pad_crop_flip"], flip_p=0.0)
     params, images = drawn(config, len(patches)), patches / 255
@@ -104,7 +104,7 @@ def test_a_crop_out_of_a_black_border_is_the_shifted_image(patches):
     )
 
 
-def test_one_operation_less_leaves_the_draws_of_the_others():
+def test_switching_one_operation_off_does_not_change_the_draws_of_others():
     full, less = drawn(AUGMENTATIONS["paper"]), drawn(AUGMENTATIONS["crop_flip"])
     assert torch.equal(full.width, less.width)
     assert torch.equal(full.flip, less.flip)
@@ -205,7 +205,7 @@ def test_bf16_is_the_rounded_float32(patches, recipe):
     [((4, 1, 8, 8), torch.uint8), ((4, 4, 8, 8), torch.uint8), ((4, 8, 8, 3), torch.uint8),
      ((3, 8, 8), torch.uint8), ((4, 3, 8, 8), torch.int64)],
 )  # fmt: skip
-def test_what_is_no_rgb_batch_or_narrower_than_the_kernel_is_named(patches, shape, dtype):
+def test_batches_that_are_not_rgb_or_narrower_than_the_kernel_are_refused(patches, shape, dtype):
     expected = r"images are torch\..*expected \(batch, 3, height, width\), uint8 or"
     wrong, key = torch.ones(shape, dtype=dtype), KEY | {"rows": torch.arange(4)}
     must_refuse(augment, wrong, AUGMENTATIONS["none"], expected, **key)
@@ -214,7 +214,7 @@ def test_what_is_no_rgb_batch_or_narrower_than_the_kernel_is_named(patches, shap
 
 
 @pytest.mark.parametrize("recipe", ["none", "crop_flip", "simclr"])
-def test_one_graph(patches, recipe):
+def test_augment_compiles_to_one_graph(patches, recipe):
     compiled = torch.compile(augment, fullgraph=True, backend="aot_eager")
     key = {"seed": 0, "step": torch.tensor(3), "view": 1, "rows": torch.arange(64)}
     expected = augment(patches[:64], AUGMENTATIONS[recipe], **key)
@@ -256,7 +256,7 @@ def test_gpu_agrees_without_waiting_for_the_host(patches):
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_a_captured_graph_draws_anew_at_every_replay(patches):
+def test_a_captured_graph_draws_new_numbers_at_every_replay(patches):
     images, rows = patches.cuda(), torch.arange(600).cuda()
     step = torch.zeros((), dtype=torch.int64, device="cuda")
     key = {"seed": 0, "step": step, "view": 0, "rows": rows}

@@ -1,4 +1,4 @@
-"""Batches: every image once an epoch, and any step without the ones before it."""
+"""Batches: every image once per epoch, and any step without computing earlier ones."""
 
 import torch
 
@@ -15,7 +15,7 @@ def test_an_epoch_visits_each_image_at_most_once_and_drops_the_rest():
         assert seen.max() < 103
 
 
-def test_indices_are_pinned_so_that_runs_resume_under_any_version():
+def test_indices_equal_recorded_ones_so_that_runs_resume_under_any_version():
     assert batch_indices(0, 0, 10, 4).tolist() == [7, 5, 3, 8]
     assert batch_indices(0, 2, 10, 4).tolist() == [0, 3, 1, 2]
     first = batch_indices(123, 1_000_000, 50_000, 256)[:6]
@@ -28,7 +28,7 @@ def test_the_permutation_is_uniform():
     assert (counts - 500).abs().max() < 4.5 * (3000 * 5 / 36) ** 0.5
 
 
-def test_epochs_and_seeds_differ_and_any_step_is_reached_without_the_ones_before():
+def test_epochs_and_seeds_differ_and_any_step_is_computed_without_earlier_ones():
     first = batch_indices(0, 0, 1000, 100)
     assert not torch.equal(first, batch_indices(0, 10, 1000, 100))
     assert not torch.equal(first, batch_indices(1, 0, 1000, 100))
@@ -52,6 +52,6 @@ test_wrong_batches_are_explained = refused(
 )
 test_wrong_rows_are_explained = refused(
     lambda world, batch, halo: rank_rows(0, world, batch, halo=halo),
-    (3, 10, 0, r"batch_size=10.*3 ranks"),
+    (3, 10, 0, r"batch_size=10 is that of all ranks: .* by their number, 3"),
     (1, 4, 4, r"4 mixed views.*at least 5"),
 )

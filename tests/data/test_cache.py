@@ -63,7 +63,7 @@ def test_filled_once_for_each_size_then_opened(root, file):
     assert fill.calls == 1
 
 
-def test_a_changed_source_other_classes_or_another_format_are_decoded_anew(root, file, monkeypatch):
+def test_a_changed_source_other_classes_or_another_format_are_decoded_again(root, file, monkeypatch):
     """A class more in the training folder moves the labels of test images that stay as they are."""
     cached(root, source(file), Filler(1))
     before = entries(root)
@@ -80,7 +80,7 @@ def test_a_changed_source_other_classes_or_another_format_are_decoded_anew(root,
     assert (cached(root, other, Filler(5)).images == 5).all()
 
 
-def test_a_place_has_an_entry_of_its_own_however_its_path_is_written(root, tmp_path, monkeypatch):
+def test_each_place_has_one_entry_however_its_path_is_written(root, tmp_path, monkeypatch):
     fill = Filler()
     for name in ("here", "there"):
         (tmp_path / name).mkdir()
@@ -121,7 +121,7 @@ def test_a_damaged_entry_is_rebuilt_with_a_warning(root, file, name, content):
         shutil.rmtree(entry)
     (entry / name).write_bytes(content)
     fill = Filler()
-    with pytest.warns(InputWarning, match=r"the cache .* is damaged and is made again from"):
+    with pytest.warns(InputWarning, match=r"the cache .* is damaged and is rebuilt from"):
         got = cached(root, source(file), fill)
     assert (got.images == 7).all()
     assert got.labels.tolist() == [0, 1]
@@ -155,7 +155,7 @@ cached(Path(sys.argv[1]), Source(name="folder", origin=file.parent, split="train
 """
 
 
-def test_what_a_killed_process_left_is_not_used_and_cleared(root, file):
+def test_leftovers_of_a_killed_process_are_not_used_and_deleted(root, file):
     killed = subprocess.run([sys.executable, "-c", KILLED, str(root), str(file)], timeout=120)
     assert killed.returncode == 9
     assert len(entries(root)) == 1  # its half-written folder
@@ -164,7 +164,7 @@ def test_what_a_killed_process_left_is_not_used_and_cleared(root, file):
 
 
 @pytest.mark.parametrize("locks", [False, True])
-def test_what_another_process_filled_meanwhile_is_opened(root, file, monkeypatch, locks):
+def test_an_entry_that_another_process_filled_meanwhile_is_opened(root, file, monkeypatch, locks):
     flock, fill = fcntl.flock, Filler(2)
 
     def wait(descriptor: int, kind: int) -> None:
@@ -218,5 +218,5 @@ def test_an_entry_of_other_broken_images_is_rebuilt(root, file, skipped):
     cached(root, own, fill)
     entry = entries(root)[0] / "entry.json"
     entry.write_text(json.dumps(json.loads(entry.read_text()) | {"skipped": skipped}))
-    with pytest.warns(InputWarning, match="is damaged and is made again"):
+    with pytest.warns(InputWarning, match="is damaged and is rebuilt"):
         assert cached(root, own, fill).skipped == {"broken.png": "empty"}

@@ -54,7 +54,7 @@ def test_frost_adds_a_piece_of_a_photograph(monkeypatch):
 
 
 @pytest.mark.parametrize("name", CORRUPTIONS)
-def test_an_image_is_always_corrupted_alike(name, monkeypatch):
+def test_an_image_is_always_corrupted_in_the_same_way(name, monkeypatch):
     monkeypatch.setattr(corruptions, "frost_photographs", one_photograph)
     x = images()[[0, 1, 0]]
     whole = corrupt(x, name, 3, seed=5)

@@ -1,4 +1,4 @@
-"""`load`: one door to every data set, its checksum, and its manners with broken images and wrong names."""
+"""`load`: every data set, checksums, and the handling of broken images and wrong names."""
 
 import os
 import subprocess
@@ -40,7 +40,7 @@ def small(**changes: object) -> Dataset:
     return Dataset(name="x", split="train", **(values | changes))  # type: ignore[arg-type]
 
 
-def test_digits_are_the_default_never_move_and_have_the_listed_sizes():
+def test_digits_are_the_default_never_change_and_have_the_listed_sizes():
     splits = [load(split=split) for split in ("train", "test")]
     assert {digits.split: digits.checksum for digits in splits} == DIGITS
     assert {digits.name for digits in splits} == {"digits"}
@@ -50,7 +50,7 @@ def test_digits_are_the_default_never_move_and_have_the_listed_sizes():
     assert DATASETS["digits"].classes == str(len(load("digits").classes))
 
 
-def test_the_checksum_is_of_the_whole_content_and_of_it_alone(pets, tmp_path):
+def test_the_checksum_covers_the_whole_content_and_nothing_else(pets, tmp_path):
     for changes in (
         {"images": torch.zeros(2, 3, 2, 2, dtype=torch.uint8)},
         {"images": small().images.view(2, 3, 4, 1)},
@@ -99,7 +99,7 @@ def test_broken_images_are_warned_about_or_refused(pets):
         ),
     ],
 )
-def test_wrong_arguments_say_what_is_right(pets, arguments, message):
+def test_errors_for_wrong_arguments_say_what_is_allowed(pets, arguments, message):
     given = {k: v.replace("PETS", str(pets)) if isinstance(v, str) else v for k, v in arguments.items()}
     must_refuse(load, message, **given)
     assert load(f"folder:{pets}", size=np.int64(8)).images.shape[-1] == 8
@@ -128,13 +128,13 @@ def test_loading_the_digits_needs_no_optional_package():
 
 
 @pytest.mark.parametrize("kind", ["folder", "parquet", "npz"])
-def test_a_path_that_leads_nowhere_from_here_is_named_in_full(kind, root, tmp_path, monkeypatch):
+def test_a_relative_path_that_does_not_exist_is_named_in_full(kind, root, tmp_path, monkeypatch):
     """A run remembers `folder:images`; called from another folder, it looks elsewhere."""
     monkeypatch.chdir(tmp_path)
     must_refuse(load, f"{kind}:images", rf"^{tmp_path}/images (is not a folder|does not exist)")
 
 
-def test_held_out_images_are_an_equal_share_of_every_class_and_no_others():
+def test_held_out_images_are_an_equal_share_of_every_class_and_not_trained_on():
     whole = load("digits")
     rest, held = whole.hold_out(200)
     assert (rest.split, held.split, len(rest), len(held)) == ("train", "holdout", 1242, 200)

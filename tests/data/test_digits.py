@@ -1,4 +1,4 @@
-"""The embedded digits: values, and a split that never moves."""
+"""The embedded digits: values, and a split that never changes."""
 
 import subprocess
 import sys
@@ -12,7 +12,7 @@ from intnacl.data.digits import in_test, load_digits
 from intnacl.data.images import LoadRequest
 
 
-def test_splits_share_out_every_digit_in_three_equal_channels():
+def test_the_splits_divide_all_digits_in_three_equal_channels():
     train, test = (load_digits(LoadRequest(split=s, root=Path("nowhere"))) for s in ("train", "test"))
     everyone = torch.cat([train.images, test.images])[:, 0].flatten(1).double()
     ours = sorted(map(tuple, (everyone * 16 / 255).round().int().tolist()))
@@ -27,7 +27,7 @@ def test_splits_share_out_every_digit_in_three_equal_channels():
     assert torch.equal(train.images[:, 0], train.images[:, 2])
 
 
-def test_they_are_read_without_the_import_of_scikit_learn_which_takes_a_second(monkeypatch):
+def test_digits_are_read_without_importing_scikit_learn(monkeypatch):
     code = "import sys, intnacl.data; intnacl.data.load('digits'); print('sklearn' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False"]

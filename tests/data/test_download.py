@@ -106,7 +106,7 @@ def test_a_wrong_or_incomplete_download_leaves_nothing(site, breaking_site, tmp_
     assert visible(root) == []
 
 
-def test_a_failure_says_what_to_put_where(site, tmp_path, root):
+def test_a_failed_download_says_which_file_to_put_where(site, tmp_path, root):
     offline, missing = archive("http://127.0.0.1:1"), archive(site)  # nobody listens at the first
     for wanted, reason in ((offline, "refused"), (missing, "404")):
         remedy = f"Get {wanted.url} and save it as {root / 'set.tar.gz'}, or unpack it to {root / 'set'}."

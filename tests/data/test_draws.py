@@ -1,4 +1,4 @@
-"""The counter-based generator: published answers, and a draw for every key."""
+"""The counter-based generator: published test vectors, and a draw for every key."""
 
 import pytest
 import torch
@@ -25,7 +25,7 @@ def test_philox_gives_the_published_answers(counter, key, expected):
     assert tuple(int(word) for word in out) == expected
 
 
-def test_words_key_the_seed_and_count_block_row_step_and_view():
+def test_the_key_is_the_seed_and_the_counter_is_block_row_step_and_view():
     seed, step, view, row = 0x299F31D0_A4093822, 0x13198A2E, 0x03707344, 0x85A308D3
     out = words(seed, step, view, torch.tensor([5, row]), 7)
     for block in (0, 1):

@@ -77,7 +77,7 @@ def test_splits_share_the_training_classes(tmp_path, image, train, test):
         ("train/cat/1 train/dog/1 test/dog/1 unlabelled/1", ("cat", "dog"), 1),  # others are passed over
     ],
 )
-def test_folders_are_splits_where_train_stands_beside_test_or_alone(tmp_path, image, files, train, test):
+def test_folders_are_splits_if_train_is_beside_test_or_alone(tmp_path, image, files, train, test):
     for name in files.split():
         put(tmp_path / "set" / f"{name}.png", image())
     assert get(tmp_path / "set").classes == train
@@ -85,7 +85,7 @@ def test_folders_are_splits_where_train_stands_beside_test_or_alone(tmp_path, im
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="names of any bytes")
-def test_a_class_name_that_is_no_utf_8_can_be_shown(tmp_path, image):
+def test_a_class_name_that_is_not_utf_8_can_be_shown(tmp_path, image):
     for name in (b"caf\xe8", b"caf\xe9", "カフェ".encode()):
         put(tmp_path / "cafes" / os.fsdecode(name) / "1.png", image())
     got = get(tmp_path / "cafes")
@@ -93,7 +93,7 @@ def test_a_class_name_that_is_no_utf_8_can_be_shown(tmp_path, image):
     assert got.labels.tolist() == [0, 1, 2]
 
 
-def test_what_is_wrong_is_named(pets, tmp_path, image):
+def test_mistakes_in_folders_are_named(pets, tmp_path, image):
     must_refuse(get, tmp_path / "nowhere", r"nowhere is not a folder")
     must_refuse(get, pets, "test", r"pets has no test split: put its images into .*train and .*test")
     put(pets / "loose.png", image())
@@ -107,15 +107,15 @@ def test_what_is_wrong_is_named(pets, tmp_path, image):
     (tmp_path / "empty").mkdir()
     must_refuse(get, tmp_path / "empty", r"empty holds no images \(\.bmp, .*\) and no class folders")
     put(tmp_path / "set" / "train" / "cat" / "1.png", image())
-    alone = r"set has no test split: put images into \S+test\. `intnacl pretrain` .* train split alone"
+    alone = r"set has no test split: put images into \S+test\. `intnacl pretrain` .* only a train split"
     must_refuse(get, tmp_path / "set", "test", alone)
     put(tmp_path / "set" / "test" / "bird" / "1.png", image())
-    must_refuse(get, tmp_path / "set", "test", r"bird is no class of the training folder, which has cat")
+    must_refuse(get, tmp_path / "set", "test", r"bird is not a class of the training folder, which has cat")
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="links")
 @pytest.mark.parametrize("target", ["/", "..", "."])
-def test_a_folder_that_links_to_one_around_the_set_is_refused(pets, target):
+def test_a_link_to_a_folder_that_contains_the_set_is_refused(pets, target):
     (pets / "all").symlink_to(target)
     must_refuse(get, pets, r"the folder .*all links to .*, which holds the data set itself")
     (pets / "all").unlink()

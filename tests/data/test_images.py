@@ -1,4 +1,4 @@
-"""Decoding: whatever an image's mode or shape, RGB squares come out, and broken ones are set apart."""
+"""Decoding: images of any mode or shape become RGB squares, and broken ones are listed separately."""
 
 import io
 from pathlib import Path
@@ -78,7 +78,7 @@ def test_a_photograph_is_turned_upright():
     assert (out[:, 4:] == 0).all()
 
 
-def test_broken_images_are_set_apart_and_the_order_kept(image, monkeypatch):
+def test_broken_images_are_listed_separately_and_the_order_is_kept(image, monkeypatch):
     monkeypatch.setattr(images, "CHUNK", 3)
     data = [image(seed) for seed in range(8)]
     items = [Item(f"p{i}", data[i], i) for i in range(8)]

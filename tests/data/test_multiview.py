@@ -1,4 +1,4 @@
-"""Views in DataLoader's workers: those of `make_views`, whoever makes them and in whatever order."""
+"""Views made in DataLoader's workers equal those of `make_views`, by any worker and in any order."""
 
 import pickle
 
@@ -30,7 +30,7 @@ def epoch_of(loader: DataLoader) -> tuple[torch.Tensor, torch.Tensor]:
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")  # more workers than there are cores
 @pytest.mark.parametrize("workers", [0, 1, 3])
-def test_views_are_the_batched_ones_on_any_number_of_workers_in_any_order(pairs, workers):
+def test_views_equal_those_of_make_views_for_any_number_of_workers_in_any_order(pairs, workers):
     data = MultiViewDataset(pairs, MultiViewTransform("simclr", views=3), seed=5)
     loader = DataLoader(data, batch_size=7, shuffle=True, num_workers=workers, persistent_workers=workers > 0)
     for epoch in (0, 4):
@@ -41,7 +41,7 @@ def test_views_are_the_batched_ones_on_any_number_of_workers_in_any_order(pairs,
     assert sorted(rows.tolist()) == list(range(24))
 
 
-def test_by_itself_the_transform_draws_from_torchs_random_numbers(pairs):
+def test_the_transform_by_itself_draws_from_torchs_generator(pairs):
     image, transform = pairs[0][0], MultiViewTransform("simclr", size=9)
     first = transform(image)
     assert [view.shape for view in first] == [(3, 9, 9)] * 2
@@ -64,7 +64,7 @@ def test_images_of_pil_and_of_tensors_give_the_same_views(mode):
     assert all(torch.allclose(*pair, atol=1e-6) for pair in zip(views, floats, strict=True))
 
 
-def test_an_item_keeps_what_is_not_its_image(pairs):
+def test_other_parts_of_an_item_are_kept(pairs):
     image = pairs[7][0]
     views = MultiViewTransform().draw(image, seed=0, epoch=0, index=7)
     for place, item, rest in [
@@ -78,7 +78,7 @@ def test_an_item_keeps_what_is_not_its_image(pairs):
         assert all(map(torch.equal, rest(found), views))
 
 
-def test_it_can_be_pickled_with_its_epoch(pairs):
+def test_the_dataset_can_be_pickled_with_its_epoch(pairs):
     data = MultiViewDataset(pairs, MultiViewTransform("crop_flip"), seed=9)
     data.set_epoch(3)
     copy = pickle.loads(pickle.dumps(data))
@@ -97,8 +97,8 @@ def test_mistakes_are_named(pairs):
     )
     must_refuse(transform, np.zeros((8, 8, 3)), "of type ndarray: expected PIL's or a tensor")
     data = MultiViewDataset([{"img": pairs[0][0], "label": 1}], image="image")
-    must_refuse(data.__getitem__, 0, "image='image' is no key of an item, which has img, label")
+    must_refuse(data.__getitem__, 0, "image='image' is not a key of an item, which has img, label")
     for place in ("img", 2, -3):
         data = MultiViewDataset(pairs, image=place)
-        must_refuse(data.__getitem__, 0, f"image={place!r} is no place in an item, which has 2 entries")
+        must_refuse(data.__getitem__, 0, f"image={place!r} is not a place in an item, which has 2 entries")
     must_refuse(MultiViewDataset(pairs).set_epoch, -1, "epoch=-1 must be a whole number from 0")

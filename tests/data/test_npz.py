@@ -54,7 +54,7 @@ def test_grey_gets_three_channels(file, shape):
     assert torch.equal(get(file).images, torch.from_numpy(images.reshape(4, 1, 5, 6)).expand(-1, 3, -1, -1))
 
 
-def test_both_splits_in_one_file_which_is_opened_once_a_load(file):
+def test_a_file_with_both_splits_is_opened_once_per_load(file):
     np.savez(
         file,
         train_images=pixels(4, 5, 5, 3),
@@ -97,15 +97,15 @@ def test_class_names(file, form):
     ("arrays", "message"),
     [
         ({"images": pixels(2, 5, 5, 3).astype(np.float32)}, "images are float32; save them as uint8"),
-        ({"images": pixels(2, 5, 5, 4)}, r"images have shape \(2, 5, 5, 4\); wanted"),
+        ({"images": pixels(2, 5, 5, 4)}, r"images have shape \(2, 5, 5, 4\); expected"),
         ({"images": pixels(2, 75)}, r"images have shape \(2, 75\)"),
         ({"images": pixels(0, 5, 5, 3)}, r"images have shape \(0, 5, 5, 3\)"),
-        ({"images": pixels(2, 5, 5, 3), "labels": np.array([0])}, r"labels are int64 \(1,\); wanted 2"),
+        ({"images": pixels(2, 5, 5, 3), "labels": np.array([0])}, r"labels are int64 \(1,\); expected 2"),
         ({"images": pixels(2, 5, 5, 3), "labels": np.array([0, -1])}, "a label is -1; classes count from 0"),
         ({"images": pixels(2, 5, 5, 3), "labels": np.array([0.0, 1.0])}, "labels are float64"),
-        ({"images": pixels(2, 5, 5, 3), "labels": np.array([0, 20261115])}, "label 20261115 is no class"),
+        ({"images": pixels(2, 5, 5, 3), "labels": np.array([0, 20261115])}, "label 20261115 is not a class"),
         ({"x": pixels(2, 5, 5, 3)}, "holds no train split, only x: save 'images'"),
-        ({"images": np.array([{}, {}])}, r"damaged or no \.npz file .*allow_pickle"),
+        ({"images": np.array([{}, {}])}, r"damaged or not an \.npz file .*allow_pickle"),
     ],
 )
 def test_wrong_arrays_are_named(file, arrays, message):
@@ -121,18 +121,18 @@ def test_a_truncated_file_is_named(file, keep):
     must_refuse(get, file, r"set\.npz is damaged")
 
 
-def test_what_is_no_npz_is_named(file, tmp_path):
+def test_files_that_are_not_npz_are_named(file, tmp_path):
     must_refuse(get, file, r"set\.npz does not exist")
     os.mkfifo(tmp_path / "pipe")
-    must_refuse(get, tmp_path / "pipe", r"pipe is no regular file")
+    must_refuse(get, tmp_path / "pipe", r"pipe is not a regular file")
     file.symlink_to("nowhere")
     must_refuse(get, file, r"set\.npz is a broken link")
     np.save(tmp_path / "x.npy", pixels(2, 5, 5, 3))
-    must_refuse(get, tmp_path / "x.npy", r"x\.npy is damaged or no \.npz")
+    must_refuse(get, tmp_path / "x.npy", r"x\.npy is damaged or not an \.npz")
 
 
 def npy(header: str) -> bytes:
-    """The head of a .npy file of version 1, as damage or malice may leave it."""
+    """A .npy file of version 1 with any header, damaged or malicious."""
     text = header.encode("latin1")
     return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text
 
@@ -140,8 +140,8 @@ def npy(header: str) -> bytes:
 @pytest.mark.parametrize(
     ("members", "message"),
     [
-        ({"images": b"plain bytes"}, "'images' is no array"),
-        ({"images.npy": b"plain bytes"}, "'images' is no array"),
+        ({"images": b"plain bytes"}, "'images' is not an array"),
+        ({"images.npy": b"plain bytes"}, "'images' is not an array"),
         ({"images.npy": npy(f"{{'descr': '|u1', 'fortran_order': False, 'shape': ({2**70},)}}")}, "memory"),
         ({"images.npy": npy(f"{{'descr': '|u1', 'fortran_order': False, 'shape': ({2**60},)}}")}, "memory"),
         ({"images.npy": npy("{'descr': '|u1', 'fortran_order': False, 'shape': (2,")}, ""),

@@ -54,7 +54,7 @@ def test_one_file(tmp_path, image):
     assert plain.labels is None
 
 
-def test_shards_go_in_order_and_those_without_split_names_are_for_training(tmp_path, image):
+def test_shards_are_read_in_order_and_those_without_a_split_name_are_for_training(tmp_path, image):
     for number in (2, 1, 0):
         save(tmp_path / "pets" / f"train-{number}.parquet", structs(image, number), [number])
     assert get(tmp_path / "pets").labels.tolist() == [0, 1, 2]
@@ -75,7 +75,7 @@ def test_splits_share_their_classes(tmp_path, image, place, test_name):
 
 
 @pytest.mark.parametrize("missing", [-1, None])
-def test_a_split_may_be_published_without_labels_but_not_in_part(tmp_path, image, missing):
+def test_a_split_may_have_no_labels_but_not_only_some(tmp_path, image, missing):
     save(tmp_path / "pets" / "train.parquet", structs(image, 0), [0], ["cat", "dog"])
     labels = pa.array([missing, missing], pa.int64())
     save(tmp_path / "pets" / "test.parquet", structs(image, 1, 2), labels, ["cat", "dog"])
@@ -98,7 +98,7 @@ def test_broken_images_are_skipped_and_named(tmp_path, image):
         ([0, 2], ["cat", "dog"], "row 1: label 2 is not one of 0…1"),
         ([0, -1], ["cat", "dog"], "row 1: label -1 is not one of 0…1"),
         (["cat", "dog"], None, "column 'label' does not hold integers"),
-        ([0, 20261115], None, "label 20261115 is no class: number them 0, 1, 2"),
+        ([0, 20261115], None, "label 20261115 is not a class: number them 0, 1, 2"),
     ],
 )
 def test_files_without_images_or_mislabelled_are_named(tmp_path, image, labels, names, message):
@@ -128,19 +128,19 @@ def test_a_damaged_page_is_named(tmp_path, image, column, message):
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="pipes")
-def test_a_pipe_is_refused_instead_of_read_for_ever(tmp_path):
+def test_a_pipe_is_refused_rather_than_read_for_ever(tmp_path):
     os.mkfifo(tmp_path / "train.parquet")
-    must_refuse(get, tmp_path, r"train\.parquet is no regular file, but a pipe or a device")
+    must_refuse(get, tmp_path, r"train\.parquet is not a regular file but a pipe or a device")
 
 
-def test_deeply_nested_metadata_is_passed_over(tmp_path, image):
+def test_deeply_nested_metadata_is_ignored(tmp_path, image):
     table = pa.table({"image": structs(image, 0), "label": [0]})
     table = table.replace_schema_metadata({"huggingface": "[" * 100_000})
     pq.write_table(table, tmp_path / "pets.parquet")
     assert get(tmp_path / "pets.parquet").classes == ("0",)
 
 
-def test_without_pyarrow_it_says_what_to_install(tmp_path, image, monkeypatch):
+def test_without_pyarrow_the_error_says_what_to_install(tmp_path, image, monkeypatch):
     file = save(tmp_path / "pets.parquet", structs(image, 0), [0])
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     must_refuse(get, file, r"pip install '/.*\[parquet\]'")

@@ -1,4 +1,4 @@
-"""TinyImageNet's official layout, in small."""
+"""TinyImageNet's official layout, on a small scale."""
 
 import hashlib
 import os
@@ -79,7 +79,7 @@ def test_broken_and_wrong_sized_images_are_skipped_and_named(folder, image):
     assert "is 32×64, not 64×64" in list(train.skipped.values())[1]
 
 
-def test_missing_files_say_what_to_put_where(folder):
+def test_errors_for_missing_files_say_which_file_to_put_where(folder):
     (folder / "wnids.txt").write_text("n01\nn99\n")
     must_refuse(get, folder, r"n99.images is missing or holds no image")
     (folder / "wnids.txt").unlink()
@@ -105,7 +105,7 @@ def test_the_archive_is_checked_and_unpacked(folder, monkeypatch):
     [
         ("val/val_annotations.txt", "val_0.JPEG\tn01\nval_1.JPEG\tn77\n", r"line 2: 'n77' is not in wnids"),
         ("val/val_annotations.txt", "val_0.JPEG\n", r"line 1: '' is not in wnids"),
-        ("val/val_annotations.txt", "val_0.JPEG\tn01\n", r"differ in 1 files, as val_1\.JPEG"),
+        ("val/val_annotations.txt", "val_0.JPEG\tn01\n", r"differ in 1 files, such as val_1\.JPEG"),
         *((file, "", rf"{Path(file).name} is empty: delete the folder and unpack")
           for file in ("val/val_annotations.txt", "wnids.txt")),
     ],
@@ -117,7 +117,7 @@ def test_mislabelled_lists_are_named(folder, file, text, message):
 
 @pytest.mark.skipif(sys.platform == "win32", reason="pipes and links")
 @pytest.mark.parametrize("place", ["train/n01/images/n01_9.JPEG", "words.txt", "val/val_annotations.txt"])
-@pytest.mark.parametrize(("kind", "message"), [("link", "a broken link"), ("pipe", "no regular file")])
+@pytest.mark.parametrize(("kind", "message"), [("link", "a broken link"), ("pipe", "not a regular file")])
 def test_pipes_and_broken_links_are_named(folder, place, kind, message):
     (folder / place).unlink(missing_ok=True)
     if kind == "pipe":

@@ -20,7 +20,7 @@ def images():
     return torch.randint(0, 256, (40, 3, 12, 12), dtype=torch.uint8)
 
 
-def test_mix_is_the_share_of_itself_and_of_the_row_before():
+def test_mix_combines_each_row_with_an_earlier_one():
     x = torch.tensor([[0.0], [1.0], [10.0]])
     assert torch.allclose(mix(x, 0.75, 1), torch.tensor([[2.5], [0.75], [7.75]]))
     assert torch.allclose(mix(x, 0.75, -2), mix(x, 0.75, 1))
@@ -32,8 +32,8 @@ test_mix_refuses_a_row_with_itself_and_bytes = refused(
         *((torch.zeros(3, 2), shift, f"shift={shift} .*from 1 to 2, or a larger batch.*drop_last=True")
           for shift in (0, 3, -6)),
         (torch.zeros(3, 2, dtype=torch.uint8), 1, r"x is torch.uint8: .*images.float\(\) / 255"),
-        (torch.zeros(0, 2), 1, r"x has shape \(0, 2\): mixing takes a batch"),
-        (torch.zeros(1, 2), 1, r"x has shape \(1, 2\): mixing takes a batch"),
+        (torch.zeros(0, 2), 1, r"x has shape \(0, 2\): mixing needs a batch"),
+        (torch.zeros(1, 2), 1, r"x has shape \(1, 2\): mixing needs a batch"),
 )  # fmt: skip
 
 
@@ -59,7 +59,7 @@ def test_views_are_numbered_draws_of_the_same_images(images):
 
 
 @pytest.mark.parametrize(("mix_of", "number"), [("x0", 0), ("x1", 1)])
-def test_mixed_views_have_another_partner_each_and_never_the_image_itself(images, mix_of, number):
+def test_each_mixed_view_has_another_partner_and_never_the_image_itself(images, mix_of, number):
     rows, config = torch.arange(40), replace(CONFIG, mix_of=mix_of)
     views = make_views(images, config, seed=0, step=0, rows=rows, mixed=3, lam=0.6)
     x = views.plain[number]
@@ -69,7 +69,7 @@ def test_mixed_views_have_another_partner_each_and_never_the_image_itself(images
         assert mixed.is_contiguous(memory_format=torch.channels_last)
 
 
-def test_mixed_views_of_their_own_are_of_further_draws(images):
+def test_separate_mixed_views_come_from_further_draws(images):
     key = {"seed": 5, "step": 9, "rows": torch.arange(40)}
     views = make_views(images, replace(CONFIG, mix_of="own"), **key, extra=1, mixed=2, lam=0.6)
     for number, mixed in enumerate(views.mixed, start=1):
@@ -80,7 +80,7 @@ def test_mixed_views_of_their_own_are_of_further_draws(images):
         assert all(map(torch.equal, getattr(views, kind), getattr(plain, kind)))
 
 
-def test_one_graph(images):
+def test_make_views_compiles_to_one_graph(images):
     compiled = torch.compile(make_views, fullgraph=True, backend="aot_eager")
     key = {"seed": 0, "rows": torch.arange(40), "extra": 1, "mixed": 2}
     for step in (0, 1):
@@ -91,7 +91,7 @@ def test_one_graph(images):
 
 @pytest.mark.parametrize("mix_of", ["x0", "x1", "own"])
 @pytest.mark.parametrize("world", [2, 4, 8])
-def test_ranks_see_what_one_process_sees(images, world, mix_of):
+def test_ranks_make_the_same_views_as_one_process(images, world, mix_of):
     index, config = batch_indices(0, 3, 40, 16), replace(CONFIG, mix_of=mix_of)
     counts = {"extra": 1, "mixed": 3, "lam": 0.7}
     whole = make_views(images[index], config, seed=0, step=3, rows=rank_rows(0, 1, 16), **counts)
@@ -106,7 +106,7 @@ def test_ranks_see_what_one_process_sees(images, world, mix_of):
 
 
 @pytest.mark.parametrize(("mix_of", "count"), [("x0", 3), ("x1", 3), ("own", 5)])
-def test_only_views_that_are_used_are_made(images, monkeypatch, mix_of, count):
+def test_only_views_that_are_used_are_augmented(images, monkeypatch, mix_of, count):
     made = []
     monkeypatch.setattr(views, "augment", lambda x, *a, **k: made.append(len(x)) or augment(x, *a, **k))
     config, rows = replace(CONFIG, mix_of=mix_of), torch.arange(40)

@@ -38,7 +38,7 @@ def test_streamed_images_are_those_of_a_resident_set(tmp_path):
     assert kept.checksum == held.checksum == streamed.checksum != resident.checksum
 
 
-def test_the_makers_own_package_writes_shards_that_we_read(tmp_path):
+def test_shards_written_by_the_webdataset_package_are_read(tmp_path):
     writer = pytest.importorskip("webdataset").TarWriter
     pictures = [photograph(number, (20, 20)) for number in range(3)]
     with writer(str(tmp_path / "train-000.tar")) as out:
@@ -50,7 +50,7 @@ def test_the_makers_own_package_writes_shards_that_we_read(tmp_path):
     assert streamed.names[2] == "train-000.tar/cats/2.png"
 
 
-def test_patterns_choose_shards_and_names_tell_the_split(tmp_path):
+def test_patterns_select_shards_and_their_names_determine_the_split(tmp_path):
     assert expand("a{08..10}-{x,y}") == ["a08-x", "a08-y", "a09-x", "a09-y", "a10-x", "a10-y"]
     for folder, shard in (
         ("", "imagenet-train-00"),
@@ -71,7 +71,7 @@ def test_patterns_choose_shards_and_names_tell_the_split(tmp_path):
     assert load(f"webdataset:{tmp_path}", room=0).labels is None
 
 
-def test_an_index_is_made_again_when_a_shard_changes_and_not_before(tmp_path, root):
+def test_an_index_is_rebuilt_only_when_a_shard_changes(tmp_path, root):
     name = write_shards(tmp_path, 6)
     first = load(name, room=0)
     assert first.decoded
@@ -118,12 +118,12 @@ def test_bad_shards_are_named(tmp_path, members, message):
     must_refuse(lambda: load(f"webdataset:{tmp_path}", room=0), message)
 
 
-def test_cut_linked_compressed_and_missing_shards_are_named(tmp_path):
+def test_truncated_linked_compressed_and_missing_shards_are_named(tmp_path):
     name, shard = write_shards(tmp_path, 6), tmp_path / "train-001.tar"
     whole = shard.read_bytes()
     for cut in (len(whole) // 2, len(whole) - tarfile.RECORDSIZE, 700, 100, 0):
         shard.write_bytes(whole[:cut])
-        must_refuse(lambda: load(name, room=0), r"shard .*train-001.tar is (cut off or )?damaged")
+        must_refuse(lambda: load(name, room=0), r"shard .*train-001.tar is (truncated or )?damaged")
     with tarfile.open(shard, "w:gz") as tar:
         tar.addfile(tarfile.TarInfo("a.png"))
     must_refuse(lambda: load(name, room=0), "no uncompressed tar file")
@@ -165,14 +165,14 @@ def test_a_shard_that_vanishes_or_changes_is_named(tmp_path):
     name = write_shards(tmp_path, 6, shards=1)
     images = load(name, room=0).images
     (tmp_path / "train-000.tar").rename(tmp_path / "away")
-    must_refuse(lambda: images[0], r"shard .*train-000.tar cannot be read any more \(No such file")
+    must_refuse(lambda: images[0], r"shard .*train-000.tar can no longer be read \(No such file")
     (tmp_path / "train-000.tar").write_bytes(b"short")
     must_refuse(lambda: images[0], "has changed since its images were indexed")
     open_shard.cache_clear()
 
 
 @pytest.mark.slow
-def test_a_second_start_costs_little(tmp_path):
+def test_a_second_load_is_fast(tmp_path):
     write_shard(tmp_path / "train-0.tar", {f"{n}.png": PICTURE for n in range(30_000)})
     times = []
     for _ in range(2):

@@ -46,7 +46,7 @@ def by_a_loop(encoder, images, labels, config):
     return weight, bias
 
 
-def test_it_is_the_loop_and_leaves_the_encoder_alone(encoder, data):
+def test_the_layer_equals_a_loop_and_the_encoder_does_not_change(encoder, data):
     (images, labels), _ = data
     train = images[:300], labels[:300]
     before = snapshot(encoder)

@@ -7,7 +7,7 @@ from sklearn.metrics import balanced_accuracy_score, confusion_matrix, recall_sc
 from intnacl.evaluation.confusion import balanced_accuracy, class_accuracies, confusion, most_confused
 
 
-def test_the_matrix_and_its_figures_are_scikit_learns():
+def test_the_matrix_and_its_figures_equal_scikit_learns():
     generator = torch.Generator().manual_seed(0)
     true, predicted = (torch.randint(5, (300,), generator=generator) for _ in range(2))
     predicted[:200] = true[:200]

@@ -1,4 +1,4 @@
-"""Feature extraction: right values, encoder untouched, and an error where it was not."""
+"""Feature extraction: correct values, an unchanged encoder, and an error if it changes."""
 
 from contextlib import nullcontext
 from functools import partial
@@ -14,7 +14,7 @@ from mistakes import must_refuse, refused
 
 
 class Counter(nn.Module):
-    """Counts its calls in a buffer that no state dict shows: not frozen, whatever its mode."""
+    """Counts its calls in a buffer outside the state dict, so it is not frozen in any mode."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -26,7 +26,7 @@ class Counter(nn.Module):
 
 
 @pytest.mark.parametrize("mode", [nullcontext, partial(torch.autocast, "cpu")])
-def test_features_are_the_encoders_in_eval_mode_by_batches_of_nearly_one_size(encoder, mode):
+def test_features_are_computed_in_eval_mode_in_batches_of_nearly_equal_size(encoder, mode):
     images, sizes = digits()[0][:50], []
     expected = encoder(images / 255).detach()
     encoder.register_forward_pre_hook(lambda _, given: sizes.append(len(given[0])))
@@ -63,7 +63,7 @@ def test_weights_statistics_and_hidden_buffers_that_change_are_named(encoder):
     assert changed(before, hidden) == ["calls"]
 
 
-def test_buffers_that_come_go_or_change_their_kind_have_changed():
+def test_buffers_that_are_added_removed_or_change_type_count_as_changed():
     module = nn.Module()
     for name in ("kept", "gone"):
         module.register_buffer(name, torch.zeros(2))
@@ -76,7 +76,7 @@ def test_buffers_that_come_go_or_change_their_kind_have_changed():
         assert "kept" in changed(before, module)
 
 
-def test_an_encoder_that_moves_is_an_error(encoder):
+def test_an_encoder_that_changes_is_an_error(encoder):
     must_refuse(extract, Counter(), digits()[0][:8], "changed while they should be frozen")
     with pytest.raises(InputError, match=r"frozen \(body.1.running_mean\);"), frozen(encoder):
         encoder.body[1].running_mean += 1

@@ -26,7 +26,7 @@ def encoder():
 
 
 def near(accuracy: float | list[float]) -> object:
-    """One of the images may tip over on another processor."""
+    """One of the images may be classified differently on another processor."""
     return pytest.approx(accuracy, abs=0.7)
 
 

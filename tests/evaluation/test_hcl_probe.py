@@ -1,4 +1,4 @@
-"""The HCL protocol: batch norm moves while the layer learns, and is put back."""
+"""The HCL protocol: batch norm's statistics change while the layer learns, and are restored."""
 
 from dataclasses import replace
 
@@ -18,7 +18,7 @@ def plain(images, step):
     return images.float() / 255
 
 
-def test_batch_norm_alone_is_in_train_mode_and_the_encoder_comes_back_as_it_was(encoder, data):
+def test_only_batch_norm_is_in_train_mode_and_the_encoder_is_restored(encoder, data):
     before, seen = snapshot(encoder.train()), set()
     for part in encoder.body:
         part.register_forward_hook(lambda part, *_: seen.add((type(part), part.training)))
@@ -55,12 +55,12 @@ def test_training_is_on_the_augmented_images_of_each_step(encoder, data):
 
 
 @pytest.mark.parametrize("other", [{"l2": 1.0}, {"lr": 1e-3}, {"seed": 1}])
-def test_settings_count(encoder, data, other):
+def test_settings_change_the_figures(encoder, data, other):
     configs = (replace(QUICK, epochs=1, **settings) for settings in ({}, other))
     usual, changed = (evaluate(encoder, *data, plain, config)[0].linear.weight for config in configs)
     assert not torch.allclose(usual, changed, atol=1e-2)
 
 
 @pytest.mark.parametrize("other", [{"normalize": True}, {"standardize": True}, {"solver": "lbfgs"}])
-def test_settings_that_it_does_not_have_are_refused(encoder, data, other):
-    must_refuse(evaluate, encoder, *data, plain, replace(QUICK, **other), "features as they are")
+def test_unsupported_settings_are_refused(encoder, data, other):
+    must_refuse(evaluate, encoder, *data, plain, replace(QUICK, **other), "unchanged features")

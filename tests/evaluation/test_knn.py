@@ -20,7 +20,7 @@ def features():
 
 
 @pytest.mark.parametrize(("k", "temperature"), [(1, 0.1), (20, 0.1), (200, 0.07)])
-def test_knn_is_scikit_learns(features, k, temperature):
+def test_weighted_knn_equals_scikit_learns(features, k, temperature):
     train, labels, test, _ = (item.double().numpy() for item in features)
     options = {"metric": "cosine", "algorithm": "brute", "weights": lambda d: np.exp(-d / temperature)}
     theirs = KNeighborsClassifier(k, **options).fit(train, labels).predict(test)
@@ -29,7 +29,7 @@ def test_knn_is_scikit_learns(features, k, temperature):
 
 
 @pytest.mark.parametrize("k", [1, 2, 10])  # of two that differ, the lower class wins
-def test_without_weights_it_is_scikit_learns_by_default(features, k):
+def test_uniform_knn_equals_scikit_learns_default(features, k):
     train, labels, test, _ = (item.double().numpy() for item in features)
     theirs = KNeighborsClassifier(n_neighbors=k, metric="cosine").fit(train, labels).predict(test)
     train, labels, test, _ = features
@@ -39,7 +39,7 @@ def test_without_weights_it_is_scikit_learns_by_default(features, k):
     assert torch.equal(ours, weighted) == (k == 1)
 
 
-def test_knn_is_the_loop():
+def test_knn_equals_a_loop():
     torch.manual_seed(1)
     train, labels, test = torch.randn(30, 4).double(), torch.randint(3, (30,)), torch.randn(11, 4).double()
     expected = []

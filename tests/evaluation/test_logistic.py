@@ -37,7 +37,7 @@ def parts(theta_KC: Tensor, problem: Problem) -> tuple[Tensor, Tensor]:
 
 @pytest.mark.parametrize("l2", [0.0, 0.1])
 @pytest.mark.parametrize(("epochs", "batch"), [(1, 16), (2, 16), (7, 16), *((n, 83) for n in range(1, 12))])
-def test_adam_is_torchs_training(epochs, batch, l2):
+def test_adam_equals_training_with_torch(epochs, batch, l2):
     """83 samples in batches of 83, or more: one step an epoch."""
     problem = make_problem()
     settings = {"epochs": epochs, "lr": 0.01 if batch == 16 else 0.05, "l2": l2, "seed": 3}
@@ -49,7 +49,7 @@ def test_adam_is_torchs_training(epochs, batch, l2):
         assert torch.equal(adam(problem, batch_size=1000, **settings)[0], theta)
 
 
-def test_counts_follow_the_epochs():
+def test_correct_samples_are_counted_after_each_epoch():
     problem = make_problem()
     settings = {"batch_size": 16, "lr": 0.05, "l2": 0.0, "seed": 0}
     _, counts = adam(problem, epochs=6, **settings)
@@ -59,7 +59,7 @@ def test_counts_follow_the_epochs():
     assert len(set(counts)) > 1
 
 
-def test_padding_never_learns():
+def test_padded_columns_stay_zero():
     problem = make_problem()
     assert problem.x.shape == (83, 16)
     theta, _ = adam(problem, epochs=3, batch_size=16, lr=0.01, l2=0.1, seed=0)
@@ -68,7 +68,7 @@ def test_padding_never_learns():
     assert pad_columns(torch.zeros(2, 7)).shape == (2, 8)
 
 
-def test_initial_is_linears():
+def test_initial_weights_equal_those_of_linear():
     problem = make_problem(f=400, c=300)
     theta = initial(problem, torch.Generator().manual_seed(0))
     layer = nn.Linear(400, 300)
@@ -77,7 +77,7 @@ def test_initial_is_linears():
     assert 0.99 / 20 < ours.abs().max() <= 1 / 20
 
 
-def test_lbfgs_is_scikit_learns():
+def test_lbfgs_equals_scikit_learns():
     problem = make_problem()
     weight, bias = parts(lbfgs(problem, max_iter=500, l2=0.05), problem)
     theirs = LogisticRegression(C=1 / (0.05 * 83), tol=1e-10, max_iter=5000)
@@ -89,7 +89,7 @@ def test_lbfgs_is_scikit_learns():
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("number", range(max(1, min(2, torch.cuda.device_count()))))
 @pytest.mark.parametrize("l2", [0.0, 0.1])
-def test_the_cuda_graph_computes_what_the_cpu_does(l2, number):
+def test_the_cuda_graph_agrees_with_the_cpu(l2, number):
     problem = make_problem(n=1000, f=100, c=30)
     on_gpu = Problem(**{k: v.cuda(number) if isinstance(v, Tensor) else v for k, v in vars(problem).items()})
     settings = {"epochs": 5, "batch_size": 64, "lr": 0.01, "l2": l2, "seed": 0}

@@ -1,4 +1,4 @@
-"""Quick figures of an encoder in training: which images they are on, and that they are the evaluators'."""
+"""Quick figures of an encoder in training: their images, and that they equal the evaluators' figures."""
 
 import pytest
 import torch
@@ -19,7 +19,7 @@ def own(images: Tensor, labels: Tensor | None, classes: int) -> Dataset:
     )
 
 
-def test_it_sees_all_classes_of_a_sorted_set_and_as_many_neighbours_as_a_class_has_samples():
+def test_the_monitor_uses_all_classes_of_a_sorted_set_and_at_most_a_class_of_neighbours():
     for samples, classes, k in ((50_000, 100, 200), (1_000, 100, 10), (3, 5, 1)):
         assert suited(samples, classes).k == k
     images = torch.randint(256, (15_000, 3, 8, 8), dtype=torch.uint8)
@@ -49,13 +49,13 @@ def test_without_held_out_images_each_training_image_is_classified_by_the_others
     assert 20 < found["knn_train"] < 100
 
 
-def test_images_without_labels_have_a_rank_alone():
+def test_images_without_labels_have_only_a_rank():
     monitor = Monitor(own(digits()[0][:60], None, 0), None, CPU)
     assert monitor(nn.Flatten()).keys() == {"rankme"}
 
 
 @pytest.mark.parametrize("shape", [(200, 8), (8, 200)])
-def test_the_effective_rank_is_the_papers(shape):
+def test_the_effective_rank_equals_the_papers_formula(shape):
     """Garrido et al. 2023, equations 1 and 2: by singular values, with 1e-7 beside each share."""
     torch.manual_seed(0)
     features = torch.randn(shape) * torch.logspace(0, -3, shape[1]) + 0.5

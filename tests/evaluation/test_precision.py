@@ -1,4 +1,4 @@
-"""TF32 is off inside, for matrix products and convolutions, and the program's settings come back."""
+"""TF32 is off inside, for matrix products and convolutions, and the program's settings are restored."""
 
 import subprocess
 import sys
@@ -45,7 +45,7 @@ assert (conv.fp32_precision, matmul.fp32_precision) == ("tf32", "tf32"), conv.fp
 
 
 @pytest.mark.skipif(not hasattr(torch.backends.cudnn, "conv"), reason="this torch has the older setting only")
-def test_it_works_with_the_newer_setting_of_each_backend():
+def test_exact_float32_works_with_the_newer_setting_of_each_backend():
     result = subprocess.run([sys.executable, "-c", NEWER], capture_output=True, text=True, timeout=120)
     assert result.returncode == 0, result.stderr
 

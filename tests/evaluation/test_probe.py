@@ -32,7 +32,7 @@ CONFIGS = [
 
 @pytest.mark.parametrize("config", CONFIGS)
 def test_classifier_has_the_accuracy_it_reports(encoder, data, config):
-    """Pixels in, logits out, standardisation folded in: counting its mistakes gives the figure back."""
+    """The classifier, with standardisation folded in, has the accuracy that was reported."""
     before = snapshot(encoder)
     classifier, figures = evaluate(encoder.train(), *data, config)
     assert encoder.training is False  # part of an evaluated classifier now
@@ -44,7 +44,7 @@ def test_classifier_has_the_accuracy_it_reports(encoder, data, config):
     assert figures["classes"] == 10
 
 
-def test_last_epoch_is_reported_and_best_stands_beside(features):
+def test_the_last_epoch_is_reported_and_the_best_separately(features):
     _, figures = fit(*features, replace(QUICK, epochs=30, batch_size=256, lr=1e-3))
     curve, best = figures["curve"], figures["best_epoch"]
     assert len(curve) == 30
@@ -105,7 +105,7 @@ def test_features_of_half_precision_are_probed_in_float32(features, dtype, solve
 
 
 @pytest.mark.parametrize("config", [QUICK, ProbeConfig(solver="lbfgs", max_iter=20, l2=1e-3)])
-def test_every_pass_over_the_features_is_told(features, config):
+def test_each_pass_is_called_for_every_pass_over_the_features(features, config):
     calls = []
     fit(*features, config, each_pass=lambda: calls.append(1))
     assert (15 if config == QUICK else 20) <= len(calls) <= config.passes

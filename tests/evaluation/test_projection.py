@@ -1,4 +1,4 @@
-"""Neighbours by cosine, and layouts that keep them."""
+"""Neighbours by cosine, and layouts that preserve them."""
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ def clusters(each: int = 20) -> torch.Tensor:
     return centres + 0.05 * torch.randn(3 * each, 8)
 
 
-def test_neighbours_are_those_of_the_largest_cosine_and_never_the_image_itself():
+def test_neighbours_have_the_largest_cosines_and_never_include_the_image_itself():
     features = torch.tensor([[1.0, 0.0], [9.0, 1.0], [0.0, 1.0], [1.0, 1.0]])
     found = nearest_neighbours(features, 2)
     assert found.index_NK[[0, 2]].tolist() == [[1, 3], [3, 1]]
@@ -22,14 +22,14 @@ def test_neighbours_are_those_of_the_largest_cosine_and_never_the_image_itself()
         nearest_neighbours(features / 0, 2)
 
 
-def test_the_tiles_of_many_images_are_one_table(monkeypatch):
+def test_tiles_do_not_change_the_neighbours(monkeypatch):
     features = torch.randn(50, 4)
     whole = nearest_neighbours(features, 5)
     monkeypatch.setattr("intnacl.evaluation.projection.TILE", 7)
     assert torch.equal(nearest_neighbours(features, 5).index_NK, whole.index_NK)
 
 
-def test_a_layout_keeps_neighbours_together_and_comes_out_the_same_again():
+def test_a_layout_keeps_neighbours_together_and_is_reproducible():
     features = clusters()
     plane = project(features)
     assert plane.shape == (60, 2)
@@ -57,7 +57,7 @@ def test_neighbours_kept_is_the_share_found_on_the_plane():
     assert neighbours_kept(on_plane, plane) == 1.0
 
 
-def test_some_images_neighbours_are_the_same_from_any_pieces():
+def test_neighbours_of_some_images_do_not_depend_on_the_pieces():
     features = torch.tensor([[1.0, 0.0], [9.0, 1.0], [0.0, 1.0], [1.0, 1.0]])
     for pieces in ([features], features.split(3), features.split(1)):
         assert nearest_to(torch.tensor([0, 2]), pieces, 2).tolist() == [[1, 3], [3, 1]]

@@ -1,4 +1,4 @@
-"""Robust accuracy: rows, worst case, selections of images, and warnings that come when they should."""
+"""Robust accuracy: rows, worst case, selections of images, and warnings."""
 
 import gc
 import weakref
@@ -33,7 +33,7 @@ class Shift(Attack):
 
 @dataclass(frozen=True, kw_only=True)
 class Recorded(Attack):
-    """An attack that notes the size of each call, its generator's state, and what it returned."""
+    """An attack that records the size of each call, its generator's state, and its result."""
 
     method = "recorded"
     of: Attack
@@ -112,7 +112,7 @@ def test_rows_say_what_was_run_and_the_same_seed_gives_the_same_figures(model, d
     assert figures == evaluate(model, *data, attacks, batch_size=64)
 
 
-def test_worst_case_is_over_samples_not_over_figures():
+def test_the_worst_case_is_taken_per_image_and_not_over_figures():
     """Brightening fools the dark half, darkening the bright half: 50 % and 50 % make 0 %."""
     images = torch.tensor([100, 150], dtype=torch.uint8).repeat(20).view(40, 1, 1, 1).expand(-1, 3, 2, 2)
     attacks = [Shift(name=name, eps=0.2, by=by) for name, by in (("brighten", 0.2), ("darken", -0.2))]
@@ -126,7 +126,7 @@ def test_worst_case_is_over_samples_not_over_figures():
 
 
 @pytest.mark.parametrize(("label", "accuracies"), [(0, (100, 0, 0)), (1, (0, 100, 0))])
-def test_an_image_that_fgsm_puts_right_is_wrong_in_the_worst_case(label, accuracies):
+def test_an_image_that_fgsm_corrects_is_wrong_in_the_worst_case(label, accuracies):
     """A step over the edge and back into the own class: FGSM counts it as right, the worst case does not."""
     valley = Brightness(lambda brightness: (brightness - 127 / 255).abs() - 0.1).eval()
     figures = evaluate(valley, *constant(128, torch.full((4,), label)), [named_attack("fgsm", 0.2)])
@@ -190,7 +190,7 @@ def test_more_than_one_percent_of_vanishing_gradients_are_warned_about():
         assert (figures["zero_gradients"], bool(figures["warnings"])) == (dark, warned)
 
 
-def test_examples_hold_what_a_drawing_needs(model, data):
+def test_examples_hold_images_labels_and_predictions(model, data):
     images, labels = data[0][:6], data[1][:6]
     found = examples(model, images, labels, FGSM)
     assert torch.equal(found["clean"], images / 255)
@@ -223,14 +223,14 @@ test_a_model_that_cannot_be_attacked_is_told_why = refused(
     ({"after": lambda z: (z, None)}, "returned tuple for 2 images"),
     ({"after": lambda z: z[:1]}, r"returned \(1, 10\) for 2 images"),
     ({"after": lambda z: z[:, :4]}, r"label 9 is beyond the classifier's 4 classes"),
-    ({"after": lambda z: z.detach()}, "logits have no gradient by its pixels: leave detach"),
-    ({"before": lambda x: (255 * x).byte() / 255}, "no gradient by its pixels"),
+    ({"after": lambda z: z.detach()}, "logits have no gradient with respect to x: leave detach"),
+    ({"before": lambda x: (255 * x).byte() / 255}, "no gradient with respect to x"),
 )
 
 
 @pytest.fixture
 def hasty(model, monkeypatch):
-    """The model, whose rounding in TF32 turns every decision around, so that a search ends at once."""
+    """The model, where rounding in TF32 reverses every decision, so that a search ends at once."""
     rough = []
 
     @contextmanager
@@ -243,7 +243,7 @@ def hasty(model, monkeypatch):
     return Around(model, after=lambda logits: -logits if rough else logits).eval()
 
 
-def test_images_that_rounding_alone_makes_wrong_are_attacked_again(model, data, hasty):
+def test_images_that_are_wrong_only_by_rounding_are_attacked_again(model, data, hasty):
     attacks = [named_attack("pgd", EPS)]
     exact, found = evaluate(model, *data, attacks), evaluate(hasty, *data, attacks)
     assert exact["attacks"][0]["accuracy"] < exact["clean"] - 10
@@ -251,7 +251,7 @@ def test_images_that_rounding_alone_makes_wrong_are_attacked_again(model, data, 
     assert found["clean"] == exact["clean"]
 
 
-def test_fgsm_takes_one_gradient_for_all_radii_and_gives_what_each_alone_gives(model, data, monkeypatch):
+def test_fgsm_takes_one_gradient_for_all_radii_with_the_same_figures(model, data, monkeypatch):
     gradients, real = [], robustness.gradient_sign
     monkeypatch.setattr(robustness, "gradient_sign", lambda *a: gradients.append(len(a[1])) or real(*a))
     attacks = [named_attack("fgsm", eps, images=images) for eps in (0.01, EPS) for images in (None, 70)]
@@ -266,7 +266,7 @@ def in_autocast():
 
 @pytest.mark.parametrize("callers_mode", [nullcontext, torch.inference_mode, in_autocast])
 def test_figures_are_float32_whatever_the_callers_modes_are(model, data, callers_mode):
-    """torch takes TF32 for convolutions unless told otherwise. Only searches are to be in TF32."""
+    """torch uses TF32 for convolutions by default. Only searches should be in TF32."""
     attacks, seen, cudnn = [FGSM, named_attack("pgd", EPS, steps=1)], set(), torch.backends.cudnn
 
     def record(logits: Tensor) -> Tensor:
@@ -285,7 +285,7 @@ def test_figures_are_float32_whatever_the_callers_modes_are(model, data, callers
     assert all(torch.equal(found[name], shown[name]) for name in shown)
 
 
-def test_the_callers_modes_are_its_own_between_verdicts(model, data):
+def test_the_callers_modes_are_restored_between_verdicts(model, data):
     model.train()
     with in_autocast():
         for _ in verdicts(model, *data, [FGSM]):

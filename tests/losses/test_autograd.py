@@ -1,4 +1,4 @@
-"""A gradient in closed form is no constant: differentiating it again is an error."""
+"""Differentiating a closed-form gradient again is an error, rather than treating it as a constant."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +14,7 @@ from intnacl.theory.neighbours import neighbour_loss
 
 
 class Cube(torch.autograd.Function):
-    """a x³, whose gradient by x is computed in closed form."""
+    """a x³, whose gradient with respect to x is computed in closed form."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, a: Tensor) -> Tensor:

@@ -32,7 +32,7 @@ def value_and_gradient(loss: IntNaClLoss, weight: Tensor, x: Tensor) -> tuple[Te
 
 
 def second_derivative(z: Tensor) -> str:
-    """The error of one through the gathered rows."""
+    """Return the error of a second derivative through the gathered rows."""
     z = z.clone().requires_grad_()
     (gradient,) = torch.autograd.grad(gather_embedding(z, True).all_GD.square().sum(), z, create_graph=True)
     with pytest.raises(RuntimeError) as caught:

@@ -1,4 +1,4 @@
-"""The family as a user meets it: exact, stable, light on memory, clear in its errors."""
+"""The family through its public interface: exact, stable, with little memory and clear errors."""
 
 import inspect
 import itertools
@@ -128,7 +128,7 @@ def test_detached_weight_changes_the_gradient_and_not_the_value():
     z0, z1, za = views(3)
 
     def through_the_weight(loss: IntNaClLoss) -> Tensor | None:
-        """The robust term sees z1 through its weight alone."""
+        """The robust term depends on z1 only through its weight."""
         return torch.autograd.grad(loss.terms(z0, z1, adversarial=za)["robust"], z1, allow_unused=True)[0]
 
     attached, detached = (IntNaClLoss.preset("intcl", detach_weight=d) for d in (False, True))
@@ -164,7 +164,7 @@ def test_w_may_be_any_function_of_the_views_and_the_clean_loss(robust_negatives,
     assert relative(gradients(by_image)[0].item(), expected) < 1e-9
 
 
-def test_settings_hold_names_of_weights_alone():
+def test_settings_hold_only_names_of_weights():
     function = abs
     loss = IntNaClLoss.preset("intcl", weight=function)
     assert (loss.weight, loss.config) == (function, IntNaClLoss.preset("intcl").config)
@@ -173,7 +173,7 @@ def test_settings_hold_names_of_weights_alone():
         must_refuse(LossConfig, r"loss, one, relative\. Only IntNaClLoss\(weight=…\) itself", weight=value)
 
 
-def test_the_relative_weight_of_batches_without_a_loss_is_one():
+def test_the_relative_weight_is_one_where_all_losses_are_zero():
     z0 = torch.eye(3, requires_grad=True)
     losses = [IntNaClLoss(alpha=1.0, weight=weight, temperature=1e-3) for weight in ("relative", "one")]
     assert IntNaClLoss(temperature=1e-3)(z0, z0) == 0
@@ -277,7 +277,7 @@ def test_8192_pairs_raise_peak_memory_by_less_than_512_mib():
 @pytest.mark.parametrize("weight", [None, *get_args(Weight), lambda z0, z1, clean: clean.sqrt()])
 @pytest.mark.parametrize("device", ["cpu", *["cuda"] * torch.cuda.is_available()])
 def test_compiles_to_one_graph_with_its_backward(weight, device):
-    """On a GPU with training's shapes, since Triton has failed on one kernel of the relative weight alone."""
+    """On a GPU with training's shapes: there Triton has failed on a kernel of the relative weight."""
     loss = IntNaClLoss.preset("intnacl", weight=weight) if weight else IntNaClLoss()
     b, d = (256, 128) if device == "cuda" else (B, D)
     z = [torch.randn(b, d, device=device, requires_grad=True) for _ in range(sum(loss.views_needed))]
@@ -323,7 +323,7 @@ test_bad_settings_are_named = refused(
 )
 
 
-def test_numbers_of_a_sweep_are_numbers():
+def test_numpy_numbers_are_accepted():
     z = torch.randn(3, 4, 8)
     loss = IntNaClLoss(num_positives=np.arange(1, 3)[1], temperature=np.linspace(0.1, 0.5, 3)[1])
     expected = IntNaClLoss(num_positives=2, temperature=0.3)
@@ -339,7 +339,7 @@ def test_an_unknown_preset_or_keyword_is_named():
         IntNaClLoss(temprature=0.1)
 
 
-def test_the_constructors_keywords_and_defaults_are_those_of_the_settings():
+def test_constructor_keywords_and_defaults_equal_those_of_the_settings():
     keywords = {p.name: p.default for p in inspect.signature(IntNaClLoss).parameters.values()}
     assert keywords == vars(LossConfig())
     assert list(keywords) == list(vars(LossConfig()))
@@ -370,7 +370,7 @@ test_missing_and_unused_views_are_named = refused(
     (MIX, {"mixed": views(1)[0]}, r"mixed is one view of shape .*: give a list, \[mixed\]"),
     ({"num_positives": 2}, {"extra": views(1)[0]}, r"extra is one view of shape.*, \[extra\]"),
     *(
-        ({"alpha": 1.0}, ROBUST_VIEW | {"weight": weight}, r"weight is of shape .*: .* an image, \(5,\)")
+        ({"alpha": 1.0}, ROBUST_VIEW | {"weight": weight}, r"weight is of shape .*: .* per image, \(5,\)")
         for weight in (torch.ones(B + 1), torch.ones(B, 1), torch.ones(()))
     ),
     ({"alpha": 1.0, "weight": lambda *_: 2.0}, ROBUST_VIEW, "weight is a float"),

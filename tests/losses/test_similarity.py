@@ -1,4 +1,4 @@
-"""Similarities: unit rows, and log-means that survive any temperature."""
+"""Similarities: unit rows, and log-means that are accurate at any temperature."""
 
 import torch
 

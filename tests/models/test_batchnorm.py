@@ -54,14 +54,14 @@ def test_each_group_is_normalised_by_itself(shape, groups, compiled):
 
 
 @pytest.mark.parametrize("deviations", [10, 3000])
-def test_the_form_for_the_compiler_keeps_its_variance_about_a_large_mean(deviations):
+def test_the_form_for_the_compiler_computes_small_variances_around_a_large_mean(deviations):
     norm = layer().float()
     x = torch.randn(64, C, 8, 8) + deviations
     expected = F.batch_norm(x.double(), None, None, norm.weight.double(), norm.bias.double(), True).float()
     torch.testing.assert_close(batchnorm.all_groups(x, [norm]), expected, rtol=1e-3, atol=1e-3)
 
 
-def test_eval_mode_is_plain_batch_norm_of_the_set_that_the_first_view_has():
+def test_eval_mode_is_plain_batch_norm_with_the_layers_of_the_first_view():
     net = convert(nn.Sequential(nn.BatchNorm2d(C))).eval()
     x = torch.randn(6, C, 5, 5)
     net[0].adversarial.running_mean.fill_(5)
@@ -71,7 +71,7 @@ def test_eval_mode_is_plain_batch_norm_of_the_set_that_the_first_view_has():
         torch.testing.assert_close(net(x + 5), nn.BatchNorm2d(C).eval()(x))
 
 
-def test_the_network_as_it_was_loads_the_clean_set_of_a_converted_one():
+def test_the_original_network_loads_the_clean_layers_of_a_converted_one():
     before = nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4))
     net, x = convert(deepcopy(before)), torch.randn(8, 3, 5, 5)
     net(x)  # moves the statistics
@@ -99,7 +99,7 @@ def test_convert_replaces_every_batch_norm_once():
 
 
 @pytest.mark.parametrize("kind", [nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm])
-def test_convert_keeps_what_a_trained_layer_holds(kind):
+def test_convert_keeps_a_trained_layers_parameters_and_statistics(kind):
     old = kind(C, momentum=0.3, eps=0.02, dtype=torch.float64).eval()
     for value in (*old.parameters(), old.running_mean, old.running_var):
         nn.init.uniform_(value.data, 1, 2)
@@ -116,7 +116,7 @@ def test_convert_keeps_what_a_trained_layer_holds(kind):
             torch.testing.assert_close(one.state_dict()[name], value)
 
 
-def test_convert_keeps_the_dropout_and_activation_in_which_timms_layers_end_and_adds_no_parameters():
+def test_convert_keeps_timms_dropout_and_activation_and_adds_no_parameters():
     layers = pytest.importorskip("timm.layers")
     x, plain = torch.randn(B, C, 2, 2), nn.BatchNorm2d(C, affine=False)
     for old in (layers.BatchNormAct2d(C, drop_layer=nn.Dropout), plain):
@@ -138,7 +138,7 @@ test_norms_that_cannot_be_converted_are_refused = refused(
 )
 
 
-def test_adversarial_views_leave_the_clean_statistics_alone_even_if_they_fail():
+def test_adversarial_views_do_not_change_clean_statistics_even_after_an_error():
     norm = (net := convert(nn.Sequential(nn.BatchNorm2d(C))))[0]
     x = torch.randn(B, C, 2, 2) + 5
     with stacked(net, [CLEAN, CLEAN]):
@@ -154,7 +154,7 @@ def test_adversarial_views_leave_the_clean_statistics_alone_even_if_they_fail():
 
 
 @pytest.mark.parametrize("norm", [nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm])
-def test_adversarial_views_are_refused_where_they_would_move_the_clean_statistics(norm):
+def test_adversarial_views_are_refused_if_they_would_change_clean_statistics(norm):
     net = nn.Sequential(nn.Sequential(norm(C)), nn.BatchNorm2d(C))
     convert(net[1:])
     message = rf"layer '0\.0' is a {norm.__name__}.*call intnacl\..*\.convert"
@@ -165,7 +165,7 @@ def test_adversarial_views_are_refused_where_they_would_move_the_clean_statistic
             pass
 
 
-def test_torch_can_take_the_statistics_anew():
+def test_torchs_update_bn_recomputes_the_statistics():
     """As after averaging weights: `update_bn` sets the momentum to None, for the mean over all batches."""
     ours, plain = layer().float(), nn.BatchNorm2d(C)
     ours.kernel = lambda *_, **__: pytest.fail("kernels do not know that mean")
@@ -179,14 +179,14 @@ def test_torch_can_take_the_statistics_anew():
 
 @pytest.mark.filterwarnings("default")  # the compiler has its own
 @pytest.mark.parametrize("compiled", [False, True])
-def test_one_value_a_group_and_channel_is_refused_with_the_remedy(compiled):
+def test_one_value_per_group_and_channel_is_refused_with_the_remedy(compiled):
     """Two views of one image, each with statistics of its own, would get NaN."""
     norm = layer((CLEAN, CLEAN), adversarial=False)
     forward = torch.compile(norm, backend="eager") if compiled else norm
     x = torch.rand(2, C, 1, 1, dtype=torch.float64)
     for groups, views in (((CLEAN, CLEAN), x), ((CLEAN,), x[:1]), ((CLEAN, CLEAN), x[:, :, 0, 0])):
         norm.groups = groups
-        must_refuse(forward, views, r"one value a channel.*batch-size")
+        must_refuse(forward, views, r"one value per channel.*batch-size")
     norm.groups = ((2, False),)
     assert forward(x).isfinite().all(), "one group of two views has a variance"
     assert norm.eval()(x[:1]).isfinite().all()

@@ -1,4 +1,4 @@
-"""Encoders: heads, norms and seeds do what they say, and timm models fit small images."""
+"""Encoders: heads, norms and seeds, and timm models on small images."""
 
 import math
 import sys
@@ -39,7 +39,7 @@ test_images_that_are_no_batch_of_pixels_are_refused = refused(
 
 
 def test_heads_and_initialisations():
-    """That of He is torchvision's."""
+    """He initialisation equals torchvision's."""
     paper, hcl = model(name="resnet18"), model(name="resnet18", head="hcl", init="he")
     assert [tuple(p.shape) for p in paper.head.parameters()] == [(512, 512), (512,), (64, 512), (64,)]
     assert [type(layer).__name__ for layer in hcl.head] == ["Linear", "ViewBatchNorm", "ReLU", "Linear"]
@@ -80,7 +80,7 @@ def test_views_share_their_statistics_or_have_their_own_but_adversarial_ones_sta
     torch.testing.assert_close(together[10:], own[10:])
 
 
-def test_norms_have_a_momentum_for_each_set_and_can_be_left_out():
+def test_each_set_of_norms_has_its_own_momentum_and_norms_can_be_left_out():
     layers = model(adversarial=True, adversarial_momentum=0.2).modules()
     norms = [layer for layer in layers if isinstance(layer, ViewBatchNorm)]
     assert {(norm.momentum, norm.adversarial.momentum) for norm in norms} == {(0.1, 0.2)}
@@ -100,7 +100,7 @@ def test_timm_models_by_name(name):
     assert net.eval().encoder(torch.rand(2, 3, 32, 32)).shape == (2, net.encoder.feature_dim)
 
 
-def test_timms_networks_are_its_own_with_the_stem_adapted_to_small_images():
+def test_timm_networks_equal_timms_except_for_the_stem_on_small_images():
     """timm writes batch norm and activation as one layer, and starts each block's last scale at zero."""
     import timm
 
@@ -117,7 +117,7 @@ def test_timms_networks_are_its_own_with_the_stem_adapted_to_small_images():
 
 
 def weights_of(name: str, path: Path) -> nn.Module:
-    """A random model of timm's, its weights written to a file as a training of timm's leaves them."""
+    """A random timm model, with its weights written to a file as timm's training script does."""
     import timm
 
     made: nn.Module = timm.create_model(name)
@@ -137,7 +137,7 @@ def test_pretrained_weights_come_from_a_file(tmp_path):
     torch.testing.assert_close(encoder(x), theirs(by_hand))
 
 
-def test_a_pretrained_transformer_is_timms_and_is_read_without_its_file(tmp_path):
+def test_a_pretrained_transformer_equals_timms_and_loads_without_its_original_file(tmp_path):
     theirs = weights_of("vit_tiny_patch16_224", tmp_path / "weights.pth")
     config = EncoderConfig(name="timm:vit_tiny_patch16_224", pretrained=str(tmp_path / "weights.pth"))
     encoder = build_model(config, image_size=224, adversarial=False, seed=0).encoder.eval()
@@ -165,10 +165,10 @@ def test_pretrained_weights_fit_small_images(name, stem, kept, tmp_path):
     torch.testing.assert_close(small, resample_patch_embed(large, list(small.shape[2:])))
 
 
-def test_weights_that_cannot_be_had_are_named(tmp_path):
+def test_unavailable_weights_are_named(tmp_path):
     settings = {"name": "timm:resnet10t", "image_size": 96}
     path = tmp_path / "weights.pth"
-    must_refuse(model, f"encoder.pretrained='{path}' is no file", pretrained=str(path), **settings)
+    must_refuse(model, f"encoder.pretrained='{path}' is not a file", pretrained=str(path), **settings)
     weights_of("resnet18", path)
     with pytest.raises(InputError, match=r"does not hold weights that fit 'timm:resnet10t' .*state_dict"):
         model(pretrained=str(path), **settings)
@@ -176,7 +176,7 @@ def test_weights_that_cannot_be_had_are_named(tmp_path):
     must_refuse(model, r"that fit 'timm:resnet10t' \(it holds none\)", pretrained=str(path), **settings)
 
 
-def test_without_timm_the_message_tells_how_to_get_it(monkeypatch):
+def test_without_timm_the_error_says_how_to_install_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "timm", None)  # importing it then fails
     must_refuse(model, r"pip install '/.*\[timm\]'", name="timm:resnet18")
 
@@ -197,7 +197,7 @@ test_bad_settings_are_named = refused(
     ({"init": "xavier"}, "default, he"),
     ({"norm": "batch"}, "joint, none, per_view"),
     ({"pretrained": True}, "is for encoders of timm, not for 'resnet18'"),
-    ({"name": "timm:resnet18", "pretrained": True, "init": "he"}, "would draw anew what"),
+    ({"name": "timm:resnet18", "pretrained": True, "init": "he"}, "would overwrite what"),
     ({"std": (0.5, 0.0, 0.5)}, "must be three numbers above 0"),
     ({"std": (0.5, math.nan, 0.5)}, "must be three numbers above 0"),
     ({"adversarial_momentum": 10.0}, "adversarial_momentum=10.0 must be from 0 to 1"),

@@ -33,7 +33,7 @@ CONFIGS = {
 
 
 def made(name: str) -> tuple[Encoder, Tensor]:
-    """An encoder whose batch norms have seen something, in eval mode, and pixels for it."""
+    """An encoder whose running statistics have been updated, in eval mode, and pixels for it."""
     config, side = CONFIGS[name]
     if name in ("adapted", "timm", "vit"):
         pytest.importorskip("timm")
@@ -50,7 +50,7 @@ def features(encoder: nn.Module, pixels: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_a_saved_encoder_comes_back(tmp_path, name):
+def test_a_saved_encoder_loads_unchanged(tmp_path, name):
     encoder, pixels = made(name)
     encoder.save_pretrained(tmp_path / "saved")
     assert {file.name for file in (tmp_path / "saved").iterdir()} == FILES
@@ -62,7 +62,7 @@ def test_a_saved_encoder_comes_back(tmp_path, name):
 
 
 @pytest.mark.parametrize("name", ["timm", "vit", "adapted"])
-def test_timm_loads_a_model_that_it_builds_as_we_do(tmp_path, name):
+def test_timm_loads_a_model_that_it_builds_identically(tmp_path, name):
     encoder, pixels = made(name)
     encoder.save_pretrained(tmp_path)
     if name == "adapted":
@@ -76,7 +76,7 @@ def test_timm_loads_a_model_that_it_builds_as_we_do(tmp_path, name):
     torch.testing.assert_close(features(theirs, normalised), features(encoder, pixels))
 
 
-def test_the_hubs_own_mixin_reads_what_we_write(tmp_path):
+def test_huggingface_hubs_mixin_reads_a_saved_encoder(tmp_path):
     hub = pytest.importorskip("huggingface_hub")
 
     class Theirs(SmallNet, hub.PyTorchModelHubMixin):
@@ -98,7 +98,7 @@ def metrics(folder: Path) -> dict[str, float]:
     return {one.metric_name: one.metric_value for one in found.eval_results or ()}
 
 
-def test_the_card_has_a_runs_figures_until_the_weights_change(tmp_path):
+def test_the_card_has_the_runs_figures_unless_the_weights_have_changed(tmp_path):
     run = measured(tmp_path)
     clean = round(run.result["accuracy"]["digits"]["clean"], 2)
     for number, encoder in enumerate((run.encoder, intnacl.from_pretrained(run.folder.path))):
@@ -119,7 +119,7 @@ def test_the_card_has_a_runs_figures_until_the_weights_change(tmp_path):
     assert metrics(tmp_path / "later") == {}
 
 
-def test_the_cards_code_runs_in_its_folder(tmp_path):
+def test_the_example_on_the_card_runs_in_its_folder(tmp_path):
     encoder = intnacl.from_pretrained("digits-intnacl")
     encoder.save_pretrained(tmp_path)
     scope: dict[str, Any] = {}
@@ -138,10 +138,10 @@ def test_folders_of_the_author_are_not_published(tmp_path):
     assert "folder:cats" in (tmp_path / "out" / "result.json").read_text()
 
 
-def test_what_belongs_to_others_is_kept(tmp_path):
+def test_files_from_elsewhere_are_not_overwritten(tmp_path):
     encoder, _ = made("small")
     run = measured(tmp_path).folder
-    must_refuse(encoder.save_pretrained, run.path, "has a config.json of another kind, as runs have")
+    must_refuse(encoder.save_pretrained, run.path, "has another kind of config.json, such as a run's")
     assert not (run.path / "model.safetensors").exists()
     out = tmp_path / "out"
     out.mkdir()
@@ -171,7 +171,7 @@ except intnacl.errors.InputError as error:
     print(error)"""
 
 
-def test_an_upload_can_be_downloaded_and_used_without_the_network_afterwards(tmp_path):
+def test_an_uploaded_encoder_can_be_downloaded_and_then_used_offline(tmp_path):
     """With huggingface_hub's own client, and a server here that speaks as the Hub does."""
     pytest.importorskip("huggingface_hub")
     home = {"HF_HOME": str(tmp_path / "home"), "HF_HUB_DISABLE_PROGRESS_BARS": "1", "HF_HUB_DISABLE_XET": "1"}
@@ -189,7 +189,7 @@ def test_an_upload_can_be_downloaded_and_used_without_the_network_afterwards(tmp
     python(PULL, HF_HUB_OFFLINE="1", **home)
 
 
-def test_names_of_repositories_are_told_from_paths(tmp_path, monkeypatch):
+def test_repository_names_are_distinguished_from_paths(tmp_path, monkeypatch):
     assert is_repository("team/digits-1.0")
     assert not any(map(is_repository, ("team", "a/b/c", "./digits", "/team/digits", "team/", "~/digits", "")))
     with contextlib.chdir(tmp_path):
@@ -197,7 +197,7 @@ def test_names_of_repositories_are_told_from_paths(tmp_path, monkeypatch):
         assert not is_repository("runs/mine")
         must_refuse(intnacl.from_pretrained, "runs/mine", "runs/mine does not exist: give a finished run's")
     encoder, _ = made("small")
-    must_refuse(encoder.push_to_hub, "digits", "repo='digits' names no repository")
+    must_refuse(encoder.push_to_hub, "digits", "repo='digits' is not the name of a repository")
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     assert type(intnacl.from_pretrained("digits-intnacl")) is Encoder
     for call in (lambda: intnacl.from_pretrained("team/digits"), lambda: encoder.push_to_hub("team/digits")):

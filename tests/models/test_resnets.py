@@ -1,4 +1,4 @@
-"""ResNets are torchvision's, with its own stem or another one."""
+"""ResNets equal torchvision's, with its own stem or with the one for small images."""
 
 import pytest
 import torch
@@ -18,7 +18,7 @@ def torchvision_resnet(name: str) -> nn.Module:
 
 
 @pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
-def test_with_imagenets_stem_they_are_torchvisions(training):
+def test_resnets_with_the_imagenet_stem_equal_torchvisions(training):
     import torchvision
 
     theirs, ours = (
@@ -34,7 +34,7 @@ def test_with_imagenets_stem_they_are_torchvisions(training):
 
 @pytest.mark.parametrize("name", RESNETS)
 @pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
-def test_names_and_results_are_torchvisions_with_the_stem_replaced(name, training):
+def test_resnets_with_the_small_stem_equal_torchvisions_with_that_stem(name, training):
     theirs, ours = torchvision_resnet(name).double(), ResNet(*RESNETS[name]).double()
     for buffer in theirs.buffers():
         if buffer.is_floating_point():
@@ -48,7 +48,7 @@ def test_names_and_results_are_torchvisions_with_the_stem_replaced(name, trainin
 
 
 def test_gradients_of_the_small_net_keep_the_memory_format_of_its_activations():
-    """Otherwise the backward pass copies, or walks through memory in steps: an eighth of a step on digits."""
+    """Otherwise the backward pass copies or reads memory with strides: an eighth of a step on digits."""
     net, formats = SmallNet().to(memory_format=torch.channels_last), []
     for layer in net.layers:
         if isinstance(layer, nn.BatchNorm2d):

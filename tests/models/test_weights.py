@@ -1,4 +1,4 @@
-"""Encoders on disk: they come back as they were, equal ones have equal bytes, nothing else is accepted."""
+"""Encoders on disk: they load unchanged, equal ones have equal bytes, nothing else is accepted."""
 
 import json
 import os
@@ -28,7 +28,7 @@ def saved(path: Path, *, adversarial: bool = False, seed: int = 0) -> torch.nn.M
 
 
 @pytest.mark.parametrize("adversarial", [False, True])
-def test_an_encoder_comes_back(tmp_path, adversarial):
+def test_a_saved_encoder_loads_unchanged(tmp_path, adversarial):
     encoder = saved(tmp_path / "encoder.safetensors", adversarial=adversarial)
     x = torch.rand(4, 3, 8, 8)
     for place in (tmp_path, str(tmp_path / "encoder.safetensors")):
@@ -37,7 +37,7 @@ def test_an_encoder_comes_back(tmp_path, adversarial):
         assert not loaded.training
 
 
-def test_other_widths_and_stems_come_back_and_the_usual_ones_are_not_written(tmp_path):
+def test_widths_and_stems_are_restored_and_default_ones_are_not_written(tmp_path):
     headers = []
     for width, stem in ((4, "imagenet"), (64, "cifar")):
         config = EncoderConfig(width=width, stem=stem)
@@ -79,11 +79,11 @@ DAMAGED = {
 
 
 @pytest.mark.parametrize("name", DAMAGED)
-def test_a_file_that_is_no_encoder_is_refused_by_name(tmp_path, name):
+def test_files_that_are_not_encoders_are_refused_by_name(tmp_path, name):
     must_refuse(from_pretrained, tmp_path, "does not exist: give a finished run")
     saved(tmp_path / "whole")
     (tmp_path / name).write_bytes(DAMAGED[name]((tmp_path / "whole").read_bytes()))
-    must_refuse(from_pretrained, tmp_path / name, f"{name} is no encoder of intnacl, or damaged")
+    must_refuse(from_pretrained, tmp_path / name, f"{name} is not an encoder of intnacl, or damaged")
 
 
 def test_flipped_bits_are_found_by_the_checksum_beside_the_file(tmp_path):
@@ -97,12 +97,12 @@ def test_flipped_bits_are_found_by_the_checksum_beside_the_file(tmp_path):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="names of files are bytes")
-def test_any_name_of_a_file_is_read_and_a_pipe_is_not_waited_for(tmp_path):
+def test_any_file_name_is_read_and_a_pipe_does_not_block(tmp_path):
     encoder = saved(tmp_path / "\udcff\n.safetensors")
     loaded = from_pretrained(tmp_path / "\udcff\n.safetensors")
     assert all(a.equal(b) for a, b in zip(encoder.parameters(), loaded.parameters(), strict=False))
     os.mkfifo(tmp_path / "encoder.safetensors")
-    must_refuse(from_pretrained, tmp_path, r"encoder\.safetensors is no regular file, but a pipe")
+    must_refuse(from_pretrained, tmp_path, r"encoder\.safetensors is not a regular file but a pipe")
 
 
 @pytest.mark.parametrize(
@@ -116,4 +116,6 @@ def test_headers_of_wrong_types_are_named(tmp_path, change):
     }
     (tmp_path / "x.safetensors").write_bytes(save(clean_state(net.encoder), {KEY: json.dumps(header)}))
     for read in (from_pretrained, read_header):
-        must_refuse(read, tmp_path / "x.safetensors", r"x\.safetensors is no encoder of intnacl, or damaged")
+        must_refuse(
+            read, tmp_path / "x.safetensors", r"x\.safetensors is not an encoder of intnacl, or damaged"
+        )

@@ -135,7 +135,7 @@ def test_a_folder_that_is_not_a_results_folder_is_named(tmp_path, name, content,
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match=r"file/out/plan.json could not be written: a file stands"):
+    with pytest.raises(InputError, match=r"file/out/plan.json could not be written: a file is where"):
         write(tmp_path / "file" / "out", table(), [0])
 
 

@@ -172,7 +172,7 @@ def test_a_worker_that_keeps_dying_is_not_replaced(tmp_path, forkserver):
 def test_a_folder_that_cannot_be_written_ends_the_command(tmp_path, forkserver):
     (tmp_path / "runs").write_text("a file")
     session = new_session(tmp_path, jobs(), None)
-    with pytest.raises(InputError, match="could not be written: a file stands where a folder is needed"):
+    with pytest.raises(InputError, match="could not be written: a file is where a folder is needed"):
         run(session, Processes(session, ["cpu"], start_method=forkserver))
 
 

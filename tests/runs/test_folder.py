@@ -137,7 +137,7 @@ def test_a_damaged_config_is_named(tmp_path, text):
 @pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo])
 def test_a_config_that_is_not_a_file_is_named(tmp_path, make):
     make(RunFolder(tmp_path).config)
-    told = r"config\.json is damaged, or of another version: .*no regular file"
+    told = r"config\.json is damaged, or of another version: .*not a regular file"
     must_refuse(RunFolder(tmp_path).read_config, told)
 
 

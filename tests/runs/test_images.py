@@ -108,7 +108,7 @@ def test_images_on_which_nothing_can_be_measured_are_refused(tmp_path, classes, 
 def test_class_names_that_differ_between_the_splits_are_refused(tmp_path, monkeypatch):
     name = write_images(tmp_path / "images")
     (tmp_path / "images/test/dog").rename(tmp_path / "images/test/cow")
-    with pytest.raises(InputError, match="cow is no class of the training folder, which has cat, dog"):
+    with pytest.raises(InputError, match="cow is not a class of the training folder, which has cat, dog"):
         images(root=str(tmp_path)).labelled(name)
 
     def _other(name: str, split: str, *rest: Any, **options: Any) -> Dataset:

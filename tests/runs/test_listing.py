@@ -187,8 +187,9 @@ def test_the_command_lists_compares_and_writes_a_page(tmp_path, capsys):
     assert lines[2].split()[:3] == ["run", "seed", "epochs"]
     assert {line.split()[0] for line in lines[3:5]} == {"run", "other"}
     assert "by FGSM at 0.02 on 64 images on test images" in lines[5]
-    list_command(tmp_path, (), "run", False, ("run", str(tmp_path / "other")), False, None)
-    assert "loss.temperature" in capsys.readouterr().out
+    for place, one in ((tmp_path, "run"), (tmp_path / "nowhere", str(opened.folder))):
+        list_command(place, (), "run", False, (one, str(tmp_path / "other")), False, None)
+        assert "loss.temperature" in capsys.readouterr().out
     for pair, message in ((("run",), "give exactly two runs"), (("run", "nothing"), "no run 'nothing'")):
         with pytest.raises(InputError, match=message):
             list_command(tmp_path, (), "run", False, pair, False, None)

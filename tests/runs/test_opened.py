@@ -109,7 +109,7 @@ def test_flipped_weights_never_replace_a_result(tmp_path, file, noted, message):
 
 def test_wrong_arguments_are_named(tmp_path):
     (tmp_path / "file").touch()
-    for path, told in ((3, "path=3 is no path"), (tmp_path / "file", "is a file: give the folder")):
+    for path, told in ((3, "path=3 is not a path"), (tmp_path / "file", "is a file: give the folder")):
         must_refuse(open_run, path, told)  # type: ignore[arg-type]
     run = trained(tmp_path / "run")
     for name, told in ((3, "dataset=3 is of type int"), ("digit", "is unknown; did you mean 'digits'")):

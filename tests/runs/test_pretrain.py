@@ -188,7 +188,7 @@ def test_a_full_disk_loses_nothing(tmp_path, monkeypatch, finished):
 def test_a_folder_that_cannot_be_written_is_named(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     for out in (tmp_path / "file", tmp_path / "file" / "below"):
-        must_refuse(run, out, r"is a file: give a folder|could not be written: a file stands")
+        must_refuse(run, out, r"is a file: give a folder|could not be written: a file is where")
     monkeypatch.setattr(Path, "mkdir", failing(errno.EACCES))
     must_refuse(run, tmp_path / "new", r"could not be written: Permission denied\. .*fix the permissions")
 

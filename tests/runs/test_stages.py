@@ -151,7 +151,7 @@ def test_transfer_sets_have_the_same_kinds_of_figures(tmp_path):
 @pytest.mark.parametrize(
     ("setting", "value", "message"),
     [
-        ("eps", (0.02, 2.0), r"eps=2\.0 is out of range; it counts in pixels in \[0, 1\]"),
+        ("eps", (0.02, 2.0), r"eps=2\.0 is out of range: give a radius in pixel values from 0 to 1"),
         ("eps", (float("nan"),), "eps=nan is out of range"),
         ("eps", (), r"evaluation\.eps is empty"),
         ("attacks", ("fgms",), "did you mean 'fgsm'"),
@@ -172,4 +172,4 @@ def test_too_few_classes_for_autoattack_are_refused_before_training(tmp_path):
     name = write_images(tmp_path / "images", classes=("cat", "cow", "dog"))
     for where in ({"dataset": name}, {"evaluation.transfer": (name,)}):
         asked = config(root=str(tmp_path), **where, **{"evaluation.attacks": ("pgd", "autoattack")})
-        must_refuse(check, asked, RunImages(asked), "needs at least 4 classes, these are 3: use pgd")
+        must_refuse(check, asked, RunImages(asked), "needs at least 4 classes, not 3: use pgd")

@@ -42,7 +42,7 @@ def contrastive(
 
 
 def teacher(seed: int = 5, name: str = "small") -> Encoder:
-    """An untrained encoder for 8×8 images, its statistics of batch norm away from where they begin."""
+    """An untrained encoder for 8×8 images whose running statistics are not the initial ones."""
     encoder = build_model(EncoderConfig(name=name), image_size=8, adversarial=False, seed=seed).encoder
     images, _ = labelled_images()
     for _ in range(3):
@@ -77,7 +77,7 @@ def trainer(folder: Path, objective=None, here=ALONE, monitor=None, data=None, *
 
 
 class Watched:
-    """In the place of a trainer's `train_step`: notes what each update is given, having called `before`."""
+    """Replaces a trainer's `train_step`: calls `before`, then records the arguments of each update."""
 
     def __init__(self, made: Trainer, before: Callable[[], object] = lambda: None) -> None:
         self._step, self._before = made.train_step, before
@@ -96,7 +96,7 @@ class Watched:
 
 
 class StopAfter(Stop):
-    """Stops when it has been asked so often, which training does once an update."""
+    """Stops after it has been checked this many times, which training does once per update."""
 
     def __init__(self, looks: int) -> None:
         super().__init__()

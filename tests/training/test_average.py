@@ -13,7 +13,7 @@ def averages(made: Trainer) -> dict[str, torch.Tensor]:
         return state(made)
 
 
-def test_it_is_the_average_that_a_loop_makes_of_weights_and_statistics(tmp_path):
+def test_the_average_equals_a_loop_over_weights_and_statistics(tmp_path):
     """With a smaller decay in the first updates: (1 + t) / (10 + t)."""
     made, seen = trainer(tmp_path, ema=0.5, epochs=4), []
     Watched(made, lambda: seen.append(state(made)))
@@ -32,8 +32,8 @@ def test_it_is_the_average_that_a_loop_makes_of_weights_and_statistics(tmp_path)
     torch.testing.assert_close(state(made), last, rtol=0, atol=0)  # given back
 
 
-def test_it_is_resumed_and_measured_in_place_of_the_weights(tmp_path):
-    """Held-out images choose among averages too, and the best one is that of its step."""
+def test_the_average_is_resumed_and_measured_instead_of_the_weights(tmp_path):
+    """Held-out images select the best average, too, and it is restored as it was at its step."""
     measured: list[dict[str, torch.Tensor]] = []
 
     def monitor(encoder: torch.nn.Module) -> dict[str, float]:
@@ -54,7 +54,7 @@ def test_it_is_resumed_and_measured_in_place_of_the_weights(tmp_path):
     torch.testing.assert_close(averages(pieces), averages(whole), rtol=0, atol=0)
 
 
-def test_without_it_nothing_is_kept_or_changed(tmp_path):
+def test_without_an_average_checkpoints_and_training_are_unchanged(tmp_path):
     plain, averaged = trainer(tmp_path / "plain"), trainer(tmp_path / "averaged", ema=0.9)
     assert run(plain) is run(averaged) is None
     torch.testing.assert_close(state(plain), state(averaged), rtol=0, atol=0)
@@ -64,7 +64,7 @@ def test_without_it_nothing_is_kept_or_changed(tmp_path):
 
 
 @pytest.mark.filterwarnings("default")  # the compiler has its own
-def test_the_trial_before_the_first_update_leaves_no_trace(tmp_path):
+def test_the_trial_update_before_training_does_not_change_the_average(tmp_path):
     made = trainer(tmp_path, contrastive("simclr"), ema=0.9, compile=True)
     before = averages(made)
     assert str(made.train_step.prepare(pytest.fail)) == "compiled"

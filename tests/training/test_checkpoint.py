@@ -1,4 +1,4 @@
-"""Checkpoints: whole or not at all, damaged ones named and skipped, hostile ones harmless."""
+"""Checkpoints are complete or absent; damaged ones are named and skipped, hostile ones harmless."""
 
 import dataclasses
 import errno
@@ -68,7 +68,7 @@ for text in ("[]", "null", "{}", '{"checksums": 3}', '{"checksums": {}}', "\x00"
 
 
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
-def test_a_damaged_one_is_named_and_skipped(tmp_path, damage):
+def test_a_damaged_checkpoint_is_named_and_skipped(tmp_path, damage):
     save(tmp_path, example(1))
     damage(save(tmp_path, example(2)))
     with pytest.warns(InputWarning, match=r"step-000000002 is damaged \(.*\) and is skipped"):
@@ -97,7 +97,7 @@ class Hostile:
 
 
 @pytest.mark.parametrize("pack", [torch.save, functools.partial(pickle.dump, protocol=2)])
-def test_a_hostile_one_runs_no_code_even_with_the_right_checksums(tmp_path, monkeypatch, pack):
+def test_a_hostile_checkpoint_runs_no_code_even_with_valid_checksums(tmp_path, monkeypatch, pack):
     folder, target = tmp_path / "checkpoints", tmp_path / "made"
     save(folder, example(1))
     monkeypatch.setattr(torch, "save", pack)
@@ -109,7 +109,7 @@ def test_a_hostile_one_runs_no_code_even_with_the_right_checksums(tmp_path, monk
     assert target.exists(), "the pickle is hostile indeed"
 
 
-def test_pruning_deletes_what_a_kill_left_and_leaves_other_folders_and_the_newest_whole_one(tmp_path):
+def test_pruning_deletes_half_written_checkpoints_but_not_other_folders_or_the_newest(tmp_path):
     save(tmp_path, example(3))
     (save(tmp_path, example(9)) / MODEL).write_bytes(b"")
     save(tmp_path, example(5))
@@ -129,7 +129,7 @@ def full(*_: object, **__: object) -> None:
 @pytest.mark.parametrize(
     "place", [(checkpoints, "save_file"), (torch, "save"), (os, "fsync")], ids=lambda place: place[1]
 )
-def test_a_full_disk_leaves_what_was_saved_and_says_what_to_do(tmp_path, monkeypatch, place):
+def test_a_full_disk_leaves_saved_checkpoints_and_the_error_says_what_to_do(tmp_path, monkeypatch, place):
     written = save(tmp_path, example(1)).stat().st_mtime_ns
     monkeypatch.setattr(*place, full)
     must_refuse(save, tmp_path, example(2), r"step-000000002 could not be written: No space.*make room")
@@ -138,13 +138,13 @@ def test_a_full_disk_leaves_what_was_saved_and_says_what_to_do(tmp_path, monkeyp
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-def test_the_reason_of_a_disk_that_is_full_indeed_reaches_the_user(tmp_path, monkeypatch):
+def test_the_error_of_a_really_full_disk_reaches_the_user(tmp_path, monkeypatch):
     (tmp_path / OPTIMIZER).symlink_to("/dev/full")
     monkeypatch.setattr(checkpoints, "new_folder", lambda path: nullcontext(tmp_path))
     must_refuse(save, tmp_path, example(1), "could not be written: No space left on device")
 
 
-def test_files_are_synced_before_the_folder_gets_its_name_and_the_name_after(tmp_path, monkeypatch):
+def test_files_are_synced_before_the_rename_and_the_parent_folder_after_it(tmp_path, monkeypatch):
     events = []
     sync, rename = os.fsync, Path.rename
     monkeypatch.setattr(os, "fsync", lambda fd: (events.append("fsync"), sync(fd)))
@@ -154,7 +154,7 @@ def test_files_are_synced_before_the_folder_gets_its_name_and_the_name_after(tmp
 
 
 class Gate:
-    """In the place of `save`: lets a checkpoint through to the disk, or to its error, when it is opened."""
+    """Replaces `save`: writes a checkpoint, or raises its error, only when the gate is opened."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, error: Exception | None = None) -> None:
         self.begun, self.open, self.error = threading.Semaphore(0), threading.Semaphore(0), error
@@ -170,7 +170,7 @@ class Gate:
         return save(folder, checkpoint)
 
 
-def test_one_is_written_at_a_time_as_it_was_when_it_was_saved_and_old_ones_go(tmp_path, monkeypatch):
+def test_one_checkpoint_at_a_time_is_written_as_it_was_when_saved(tmp_path, monkeypatch):
     gate, given = Gate(monkeypatch), example(1)
     with Writer(tmp_path, keep=1) as writer:
         writer.save(given, best=1)
@@ -190,8 +190,8 @@ def test_one_is_written_at_a_time_as_it_was_when_it_was_saved_and_old_ones_go(tm
     assert found(tmp_path).step == 1
 
 
-def test_python_may_end_as_soon_as_the_writer_has(tmp_path):
-    """A thread that still frees its tensors when the interpreter ends would abort the process."""
+def test_python_can_exit_as_soon_as_the_writer_has_finished(tmp_path):
+    """A thread that still frees tensors when the interpreter exits would abort the process."""
     code = f"""
 import torch
 from pathlib import Path
@@ -205,7 +205,7 @@ with Writer(Path({str(tmp_path)!r}), keep=1) as writer:
         assert ended.returncode == 0, ended.stderr
 
 
-def test_a_failed_write_is_raised_at_the_next_look_or_save_or_at_the_end(tmp_path, monkeypatch):
+def test_a_failed_write_is_raised_at_the_next_check_or_save_or_at_the_end(tmp_path, monkeypatch):
     gate, writer = Gate(monkeypatch, InputError("no space left")), Writer(tmp_path, keep=1)
     writer.save(example(1), best=None)
     writer.check()  # nothing is known yet
@@ -221,7 +221,7 @@ def test_a_failed_write_is_raised_at_the_next_look_or_save_or_at_the_end(tmp_pat
     writer.save(example(5), best=None)
     with pytest.raises(KeyError) as raised, writer:
         raise KeyError  # the error of training is not hidden by that of the disk
-    assert raised.value.__notes__ == ["Besides, no space left"]
+    assert raised.value.__notes__ == ["In addition, no space left"]
 
 
 @pytest.mark.timeout(30)

@@ -1,4 +1,4 @@
-"""What is recorded is replayed, on the data's own GPU."""
+"""A recorded call is replayed, on the GPU of its data."""
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ from intnacl.training.cuda_graph import record
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("number", range(max(1, min(2, torch.cuda.device_count()))))
-def test_a_replay_is_the_call_on_what_its_memory_holds_now(number):
+def test_a_replay_equals_the_call_on_the_current_content_of_its_memory(number):
     device = torch.device("cuda", number)
     x, total, calls = torch.ones(4, device=device), torch.zeros((), device=device), []
 

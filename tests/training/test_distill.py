@@ -1,4 +1,4 @@
-"""Distillation: each step against a plain loop, its attack against PGD, and what it must leave alone."""
+"""Distillation: each step against a plain loop, its attack against PGD, and what must not change."""
 
 import copy
 import itertools
@@ -156,7 +156,7 @@ def test_the_attack_is_pgd_on_the_cosine():
     assert (away(encoder(found), target) > away(encoder(x), target)).all()
 
 
-def test_radius_and_steps_grow_over_the_epochs_of_the_ramp():
+def test_radius_and_step_size_grow_over_the_epochs_of_the_ramp():
     objective = distill(ramp_epochs=2.0).train()
     x = torch.full((B, 3, 8, 8), 0.5)
     target = objective.teacher(x)
@@ -182,7 +182,7 @@ def test_the_teacher_and_the_callers_gradients_stay_as_they_were():
     )
 
 
-def test_with_a_rate_of_zero_perturbed_weights_come_back_bit_by_bit():
+def test_with_a_learning_rate_of_zero_perturbed_weights_are_restored_exactly():
     made = train_step(distill(perturbation=0.5), lr=0.0)
     before = [weight.detach().clone() for weight in made.objective.model.parameters()]
     made(torch.arange(B)[None], 0)
@@ -199,7 +199,7 @@ def projection() -> nn.Module:
 
 
 @pytest.mark.parametrize("weight", [0.3, 1.0])
-def test_with_a_projection_head_cosines_are_of_features_and_projections(weight):
+def test_with_a_projection_head_cosines_combine_features_and_projections(weight):
     """In loss and attack, for targets of teacher and student; the head itself never changes."""
     head, centre = projection().double(), torch.full((128,), 0.05, dtype=torch.float64)
     settings = {"projection": copy.deepcopy(head), "projection_weight": weight, "centre": centre}
@@ -235,7 +235,7 @@ RUNS = {
 
 
 @pytest.mark.parametrize(("settings", "training"), RUNS.values(), ids=RUNS)
-def test_a_run_in_pieces_equals_a_whole_one(tmp_path, settings, training):
+def test_an_interrupted_run_equals_an_uninterrupted_one(tmp_path, settings, training):
     sgd = {"optimizer": "sgd", "schedule": "cosine", "warmup_epochs": 0.5, "lr": 0.1, "weight_decay": 5e-4}
     whole = trainer(tmp_path / "whole", distill(**settings), **sgd, **training)
     assert run(whole) is None
@@ -266,7 +266,7 @@ def test_eager_and_compiled_updates_agree():
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.filterwarnings("default")  # the compiler has its own
 @pytest.mark.parametrize("name", ["small", "resnet18"])  # the second has kernels of our own
-def test_one_captured_graph_serves_ramp_and_perturbation_as_eager_updates_do(name):
+def test_one_captured_graph_equals_eager_updates_with_ramp_and_perturbation(name):
     """In its first epoch of four batches weights are not perturbed; rounding may turn signs of the attack."""
     size, here, losses = 64, Ranks(0, 1, torch.device("cuda", 0)), []
     settings = {"perturbation": 0.1, "perturbation_epoch": 1, "ramp_epochs": 1.5, "start": "random"}
@@ -292,7 +292,7 @@ def test_one_captured_graph_serves_ramp_and_perturbation_as_eager_updates_do(nam
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
-def test_half_precision_stays_near_and_sees_the_perturbed_weights(precision):
+def test_half_precision_is_close_and_uses_the_perturbed_weights(precision):
     index, losses = torch.arange(B)[None], []
     for perturbation in (0.0, 0.5):
         settings = {"perturbation": perturbation, "start": "random"}
@@ -302,14 +302,14 @@ def test_half_precision_stays_near_and_sees_the_perturbed_weights(precision):
     assert losses[1] > losses[0] + 0.1
 
 
-def test_the_student_begins_with_the_teacher_or_at_random():
+def test_the_student_starts_with_the_teachers_weights_or_random_ones():
     own, random = distill().encoder.state_dict(), distill(start="random").encoder.state_dict()
     torch.testing.assert_close(own, teacher().state_dict(), rtol=0, atol=0)
     assert not torch.equal(random["backbone.layers.0.weight"], own["backbone.layers.0.weight"])
     assert all(isinstance(m, ViewBatchNorm) for m in distill().modules() if isinstance(m, nn.BatchNorm2d))
 
 
-def test_settings_that_cannot_work_are_refused():
+def test_incompatible_settings_are_refused():
     with pytest.raises(InputError, match=r"random_start=False has no gradient with .*attack_target=student"):
         DistillConfig(attack_target="student", random_start=False)
     with pytest.raises(InputError, match=r"distill\.eps=0 must be above 0"):

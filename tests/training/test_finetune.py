@@ -51,7 +51,7 @@ def test_the_loss_is_trades():
         assert torch.allclose(own, other, atol=1e-3)
 
 
-def test_the_attack_raises_the_divergence_inside_ball_and_box_and_moves_no_statistics():
+def test_the_attack_raises_the_divergence_inside_ball_and_box_without_changing_statistics():
     made, (images, _) = objective(), batch()
     x, before = images / 255, [buffer.clone() for buffer in made.model.buffers()]
     attacked = made.attack(x, ROWS, STEP)
@@ -70,7 +70,7 @@ def test_the_attack_raises_the_divergence_inside_ball_and_box_and_moves_no_stati
     assert not any(parameter.grad is not None for parameter in model.parameters())
 
 
-def test_without_beta_it_is_cross_entropy_of_clean_images():
+def test_with_beta_zero_the_loss_is_cross_entropy_of_clean_images():
     made, (images, labels) = objective(beta=0), batch()
     terms = made(images, labels, ROWS, STEP)
     assert terms["robust"] == 0
@@ -82,7 +82,7 @@ def test_without_beta_it_is_cross_entropy_of_clean_images():
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.filterwarnings("default")  # the compiler has its own
 @pytest.mark.parametrize("name", ["small", "resnet18"])  # the second has kernels of our own
-def test_one_captured_graph_updates_as_eager_code_does(name):
+def test_one_captured_graph_equals_eager_updates(name):
     """Rounding may turn signs of the attack."""
     size, here, losses = 64, Ranks(0, 1, torch.device("cuda", 0)), []
     settings = {"optimizer": "sgd", "lr": 1e-3, "batch_size": size, "precision": "fp32", "ema": 0.9}

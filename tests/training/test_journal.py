@@ -36,7 +36,7 @@ def write(log: Path, count: int) -> None:
         ({"lr": 0.01, "decay": 0.1}, "loss 1.500  lr 0.01"),  # which is said to be constant
     ],
 )
-def test_one_json_object_and_one_plain_line_an_epoch(terms, shown, log, capsys):
+def test_each_epoch_gives_one_json_object_and_one_plain_line(terms, shown, log, capsys):
     with Journal(log, epochs=2, constant=("decay",)) as journal:
         journal.say("hello")
         journal.progress(0.5, {"loss": 2.0}, 100.0)  # without a terminal nothing moves
@@ -46,7 +46,7 @@ def test_one_json_object_and_one_plain_line_an_epoch(terms, shown, log, capsys):
 
 
 @pytest.mark.parametrize(("step", "kept"), [(0, 0), (9, 0), (20, 2), (25, 2), (29, 2)])
-def test_rewinding_forgets_what_comes_after_and_a_line_cut_short(log, step, kept):
+def test_rewinding_drops_later_epochs_and_a_truncated_line(log, step, kept):
     write(log, 4)
     log.write_text(log.read_text() + '{"epoch": 5, "st')
     assert [row["epoch"] for row in records(log)] == [1, 2, 3, 4]
@@ -74,7 +74,7 @@ DAMAGE = ["[]", "7", "null", '{"epoch": 2}', '{"step": 5}', '{"epoch": 2, "step"
 
 
 @pytest.mark.parametrize("damage", DAMAGE, ids=lambda damage: damage[:20])
-def test_damaged_lines_are_passed_over(log, damage):
+def test_damaged_lines_are_skipped(log, damage):
     write(log, 3)
     lines = log.read_text().splitlines(keepends=True)
     log.write_text("".join([lines[0], damage + "\n", *lines[1:], damage + "\n"]))
@@ -106,7 +106,7 @@ def test_other_ranks_are_silent(log, capsys):
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-def test_a_full_disk_ends_in_a_clear_message(log):
+def test_a_full_disk_gives_a_clear_error(log):
     log.symlink_to("/dev/full")
     with Journal(log, epochs=1) as journal, pytest.raises(InputError, match=r"log\.jsonl.*No space left"):
         journal.epoch(record(2))
@@ -132,7 +132,7 @@ def test_a_bar_shows_terms_speed_and_sentences(log, monkeypatch, capsys):
     assert capsys.readouterr().out == ""
 
 
-def test_a_bar_knows_the_time_left_of_slow_steps_too(log, monkeypatch):
+def test_a_bar_estimates_the_time_left_even_for_slow_steps(log, monkeypatch):
     screen, now = on_a_terminal(monkeypatch), 0
     monkeypatch.setattr("rich.console.monotonic", lambda: now)
     with Journal(log, epochs=4) as journal:
@@ -143,7 +143,7 @@ def test_a_bar_knows_the_time_left_of_slow_steps_too(log, monkeypatch):
 
 
 @pytest.mark.parametrize(("seconds", "said"), [(60.0, ""), (1500.0, "25 minutes"), (9e4, "25 hours")])
-def test_without_a_bar_a_long_time_left_is_said_once(log, capsys, seconds, said):
+def test_without_a_bar_a_long_time_left_is_announced_once(log, capsys, seconds, said):
     with Journal(log, epochs=1) as journal:
         journal.time_left(seconds)
         journal.time_left(1e6)

@@ -1,4 +1,4 @@
-"""From a batch to its loss: the same numbers as the parts put together by hand."""
+"""From a batch to its loss: the same numbers as from the parts combined by hand."""
 
 from typing import Any
 
@@ -65,8 +65,8 @@ def test_the_loss_is_a_function_of_seed_step_and_rows():
 
 
 @pytest.mark.parametrize("make", [contrastive, supervised])
-def test_runs_that_differ_by_the_seed_share_compiled_views(make):
-    """Equal code is found in the compiler's cache: a further seed begins without compiling them."""
+def test_runs_with_different_seeds_share_compiled_views(make):
+    """Equal code is found in the compiler's cache, so a further seed needs no compilation of views."""
     codes = []
     for seed in (0, 1):
         torch.compiler.reset()
@@ -117,7 +117,7 @@ def test_the_adversary_may_maximise_another_loss_of_the_family():
     must_refuse(AdversaryConfig, "adversary negatives", negatives="g3")
 
 
-def test_only_attacked_models_have_norms_for_adversarial_views():
+def test_only_models_with_an_adversary_have_adversarial_norms():
     for preset, norms in (("simclr", False), ("adv", True)):
         assert any("adversarial" in name for name, _ in contrastive(preset).model.named_parameters()) == norms
 
@@ -134,12 +134,12 @@ def test_supervised_is_cross_entropy_of_augmented_images():
 
 
 def compiled(part: Any) -> Any:
-    """In the place of a compiler."""
+    """Replaces a compiler."""
     return ("compiled", part)
 
 
-def test_every_part_is_compiled_but_one_that_fails_and_all_come_back(monkeypatch):
-    """The model is one part in all its uses, which without the compiler has no kernels of its own either."""
+def test_every_part_except_a_failing_one_is_compiled_and_all_are_restored(monkeypatch):
+    """All uses of the model are one part, which without the compiler does not use our kernels either."""
     kernels: list[bool] = []
     monkeypatch.setattr(objectives, "fuse", lambda model, on: kernels.append(on))
     for objective, own in ((contrastive(), ("criterion",)), (supervised(), ())):
@@ -156,7 +156,7 @@ def test_every_part_is_compiled_but_one_that_fails_and_all_come_back(monkeypatch
         assert not kernels.pop()
 
 
-def test_a_model_with_kernels_of_its_own_is_not_compiled(monkeypatch):
+def test_a_model_with_our_kernels_is_not_compiled(monkeypatch):
     monkeypatch.setattr(objectives, "fuse", lambda model, on: on)
     alone, ranks, wrapped = contrastive(), contrastive(), torch.nn.Identity()
     ranks.distribute(lambda model: wrapped)
@@ -170,14 +170,14 @@ def test_a_model_with_kernels_of_its_own_is_not_compiled(monkeypatch):
     assert ranks.parts.embed is wrapped
 
 
-def test_passes_in_eval_mode_are_compiled_also_where_training_has_kernels(monkeypatch):
+def test_passes_in_eval_mode_are_compiled_even_if_training_uses_kernels(monkeypatch):
     monkeypatch.setattr(objectives, "fuse", lambda model, on: on)
     objective = distill()
     objective.compile_parts(compiled)
     assert objective.parts.attack == ("compiled", objective.model)
     assert objective.parts.teach == ("compiled", objective.teacher)
     assert isinstance(objective.parts.embed, HalfWeights)
-    assert isinstance(objective.parts.climb, HalfWeights)
+    assert isinstance(objective.parts.perturb, HalfWeights)
 
 
 @pytest.mark.parametrize(("dtype", "eps"), [(torch.bfloat16, 0.0019), (torch.float16, 0.0002)])
@@ -191,7 +191,7 @@ def test_an_adversary_that_the_views_would_round_away_is_refused(dtype, eps):
 
 
 @pytest.mark.parametrize("eps", [0.015, 0.002])
-def test_half_precision_neither_shortens_nor_stretches_the_adversarys_move(eps):
+def test_half_precision_does_not_change_the_size_of_the_adversarys_move_on_average(eps):
     """The model sees both views rounded: the move is off by two roundings at most, and by none on average."""
     objective = contrastive("adv", dtype=torch.bfloat16, adversary=AdversaryConfig(eps=eps), norm="none")
     seen: list[torch.Tensor] = []

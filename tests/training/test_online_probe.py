@@ -1,4 +1,4 @@
-"""The probe beside the objective: what it learns, and that nothing else notices."""
+"""The online probe: what it learns, and that it affects nothing else."""
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ from intnacl.training.journal import records
 from intnacl.training.online_probe import RATE, OnlineProbe
 
 
-def test_it_is_adam_on_the_cross_entropy_of_standardised_features():
+def test_the_probe_is_adam_on_the_cross_entropy_of_standardised_features():
     torch.manual_seed(0)
     probe, linear = OnlineProbe(5, 3), torch.nn.Linear(5, 3).double()
     torch.nn.init.zeros_(linear.weight)
@@ -29,7 +29,7 @@ def test_it_is_adam_on_the_cross_entropy_of_standardised_features():
     torch.testing.assert_close(probe(features), logits, rtol=1e-2, atol=1e-3)
 
 
-def test_it_learns_what_the_features_tell():
+def test_the_probe_learns_from_separable_features():
     torch.manual_seed(0)
     probe, centres = OnlineProbe(8, 4), torch.randn(4, 8)
     for _ in range(200):
@@ -41,7 +41,7 @@ def test_it_learns_what_the_features_tell():
 
 
 @pytest.mark.parametrize("settings", [{}, {"precision": "bf16", "accumulate": 2}], ids=["fp32", "bf16"])
-def test_the_encoder_is_the_same_to_the_byte_with_and_without_it(tmp_path, settings):
+def test_the_encoder_is_identical_with_and_without_the_probe(tmp_path, settings):
     runs = {
         name: trainer(tmp_path / name, contrastive(probed=classes), clip=1.0, **settings)
         for name, classes in (("with", 4), ("without", None))
@@ -58,7 +58,7 @@ def test_the_encoder_is_the_same_to_the_byte_with_and_without_it(tmp_path, setti
     assert not any(p is q for p in trained.online_probe.parameters() for q in trained.model.parameters())
 
 
-def test_without_labels_it_rests():
+def test_without_labels_there_is_no_probe():
     objective = contrastive().train()
     terms = objective(labelled_images(8)[0], None, torch.arange(8), torch.tensor(0))
     assert "probe_train" not in terms

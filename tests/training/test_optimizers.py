@@ -28,7 +28,7 @@ def lars_in_loops(w: Tensor, grads: list[Tensor], lr: float, momentum: float, de
 
 @pytest.mark.parametrize("shape", [(4, 3), (2, 3, 3, 3), (5,)], ids=["matrix", "kernel", "bias"])
 @pytest.mark.parametrize("start", [1.0, 0.0], ids=["random", "zero"])
-def test_lars_is_its_formula(shape, start):
+def test_lars_equals_its_formula(shape, start):
     w = nn.Parameter(start * torch.randn(shape, dtype=torch.float64))
     grads = [torch.randn(shape, dtype=torch.float64) for _ in range(4)]
     expected = lars_in_loops(w.detach(), grads, lr=0.3, momentum=0.9, decay=0.01, adapt=len(shape) > 1)
@@ -60,7 +60,7 @@ def test_optimisers_by_name_follow_the_rate_that_is_set(name):
 
 
 def moved_by_decay(name: str, **settings: Any) -> list[bool]:
-    """Which of the network's parameters a step with a gradient of zero moves."""
+    """Return the network's parameters that a step with a gradient of zero changes."""
     net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Linear(4, 2))
     before = [p.detach().fill_(0.5).clone() for p in net.parameters()]
     optimizer = build_optimizer(net, OptimizerConfig(optimizer=name, lr=0.1, **settings), CPU)
@@ -71,7 +71,7 @@ def moved_by_decay(name: str, **settings: Any) -> list[bool]:
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_weight_decay_spares_biases_and_norms_and_without_it_no_parameter_is_told_from_another(name):
+def test_weight_decay_spares_biases_and_norms_and_without_it_there_is_one_group(name):
     """Recorded runs have none: their checkpoints number the parameters in the order of the model."""
     matrices = [True, False, False, False, True, False]
     assert moved_by_decay(name, weight_decay=0.1) == matrices
@@ -96,15 +96,15 @@ def test_adam_is_the_default_with_the_papers_rate_and_leaves_out_frozen_paramete
 
 
 @pytest.mark.parametrize(("name", "rate"), [("adam", 3e-4), ("adamw", 3e-4), ("sgd", 0.1), ("lars", 0.6)])
-def test_every_optimiser_has_a_rate_of_its_own(name, rate):
-    """By images an update: those of all its batches."""
+def test_every_optimiser_has_a_default_rate(name, rate):
+    """It depends on the images per update, over all its batches."""
     for batches in ({"batch_size": 512}, {"batch_size": 256, "accumulate": 2}):
         config = TrainConfig(optimizer=name, **batches)
         assert config.on(CPU).lr == config.with_usual_rate().lr == pytest.approx(rate)
         assert replace(config, lr=0.2).on(CPU).lr == 0.2
 
 
-def test_rates():
+def test_learning_rates_follow_warm_up_and_schedule():
     constant = OptimizerConfig(lr=0.8)
     assert [rate_at(constant, s, 8, 0) for s in (0, 3, 7)] == [0.8] * 3
     assert [rate_at(constant, s, 8, 4) for s in range(6)] == pytest.approx([0.2, 0.4, 0.6, 0.8, 0.8, 0.8])

@@ -113,7 +113,7 @@ def test_devices_by_name(monkeypatch):
         must_refuse(pick_device, name, f"device={message}")
 
 
-def test_each_rank_takes_its_own_gpu_and_a_missing_one_is_named(monkeypatch):
+def test_each_rank_uses_its_own_gpu_and_a_missing_one_is_named(monkeypatch):
     chosen = []
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
@@ -129,7 +129,7 @@ def test_each_rank_takes_its_own_gpu_and_a_missing_one_is_named(monkeypatch):
 
 @pytest.fixture
 def rank_3_of_4(monkeypatch):
-    """This process takes itself for one of four ranks, which it never meets."""
+    """This process has the settings of one of four ranks, but never joins the others."""
     monkeypatch.setenv("WORLD_SIZE", "4")
     monkeypatch.setenv("RANK", "3")
     store = SimpleNamespace(set_timeout=lambda _: None)
@@ -165,8 +165,8 @@ OTHERS = [
 
 @pytest.mark.usefixtures("rank_3_of_4")
 @pytest.mark.parametrize("error", [*LOST, *OTHERS], ids=str)
-def test_a_lost_connection_is_named_and_other_errors_of_a_rank_stay_as_they_are(error):
-    """A restart would meet the others again, for ever."""
+def test_a_lost_connection_is_named_and_other_errors_of_a_rank_are_unchanged(error):
+    """The other errors would recur after every restart."""
     with pytest.raises(RuntimeError) as caught, ranks("cpu"):
         raise error
     if error in LOST:
@@ -177,7 +177,7 @@ def test_a_lost_connection_is_named_and_other_errors_of_a_rank_stay_as_they_are(
 
 
 @pytest.mark.usefixtures("rank_3_of_4")
-def test_a_signal_while_the_group_ends_does_not_cut_the_message_short(monkeypatch):
+def test_a_signal_while_the_process_group_ends_does_not_suppress_the_message(monkeypatch):
     deadly: list[int] = []
     monkeypatch.setattr(dist, "is_initialized", lambda: True)
     monkeypatch.setattr(dist, "destroy_process_group", lambda: os.kill(os.getpid(), signal.SIGTERM))
@@ -206,7 +206,7 @@ print(faults() - before)
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="mallopt is glibc's")
-def test_pages_are_fetched_once_and_not_for_each_tensor():
+def test_memory_pages_are_allocated_once_rather_than_for_each_tensor():
     page_faults = {
         name: int(subprocess.check_output([sys.executable, "-c", FAULTS, name])) for name in ("keep", "leave")
     }

@@ -1,4 +1,4 @@
-"""The state of a run beside its tensors, and its way through a checkpoint."""
+"""The state of a run besides its tensors, and how a checkpoint stores it."""
 
 import json
 import math
@@ -21,7 +21,7 @@ def test_the_best_step_is_the_first_of_the_highest_score(worse):
     assert made.best == (2.0, 3)
 
 
-def test_it_comes_back_from_a_checkpoints_json():
+def test_the_state_is_restored_from_a_checkpoints_json():
     made = RunState(step=7, sums={"loss": 1.5}, best=(0.25, 4))
     made.spent["seconds"] = 12.5
     assert RunState.at(7, json.loads(json.dumps(made.info()))) == made

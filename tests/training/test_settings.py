@@ -1,4 +1,4 @@
-"""Settings of training: mistakes are named, and what was left open is decided for the device."""
+"""Settings of training: mistakes are named, and automatic ones are decided for the device."""
 
 import pytest
 import torch
@@ -29,7 +29,7 @@ DEVICES = [("cpu", None), *(("cuda", capability) for capability in (None, (7, 5)
 
 
 @pytest.mark.parametrize(("device", "capability"), DEVICES)
-def test_the_usual_precision_is_one_that_the_device_computes_in(device, capability, monkeypatch):
+def test_the_default_precision_is_one_that_the_device_computes_in(device, capability, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: capability is not None)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
     precision = "fp32" if (device, capability) in (("cpu", None), ("cuda", (7, 5))) else "bf16"

@@ -32,7 +32,7 @@ def test_boxes_of_images_of_many_sizes_are_those_of_each_size(config):
 @pytest.mark.parametrize(
     ("size", "side"), [((500, 375), 224), ((1200, 900), 64)]
 )  # the second decodes smaller
-def test_crops_are_near_exact_antialiased_ones(size, side):
+def test_crops_are_close_to_exact_antialiased_ones(size, side):
     import io
 
     import numpy as np
@@ -55,7 +55,7 @@ def test_crops_are_near_exact_antialiased_ones(size, side):
     assert sum(errors) / count <= 2.0
 
 
-def test_views_of_crops_undergo_what_is_left_of_the_augmentation():
+def test_views_of_crops_get_the_rest_of_the_augmentation():
     images, rows = torch.randint(0, 256, (6, 3, 9, 9), dtype=torch.uint8), torch.arange(6)
     config = AUGMENTATIONS["simclr"]
     params = draw(config, draws.uniform(1, 2, 0, rows, UNIFORMS), 9, 9)
@@ -72,7 +72,7 @@ def test_views_of_crops_undergo_what_is_left_of_the_augmentation():
     torch.testing.assert_close(torch.stack(views.plain), torch.stack(whole.plain), rtol=0, atol=2e-3)
 
 
-def test_updates_of_a_host_tensor_are_those_of_a_resident_one(tmp_path):
+def test_updates_on_a_host_tensor_equal_those_on_a_resident_one(tmp_path):
     made = [trainer(tmp_path / name, contrastive(), accumulate=2) for name in ("resident", "streamed")]
     images, _ = labelled_images()
     step = made[1].train_step

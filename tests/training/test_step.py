@@ -29,7 +29,7 @@ def loss(made: TrainStep, index_B: Tensor, step: int) -> Tensor:
 
 
 def gradient(made: TrainStep, index_B: Tensor, step: int) -> Tensor:
-    """The gradient of one batch, by autograd alone."""
+    """The gradient of one batch, by plain autograd."""
     grads = torch.autograd.grad(loss(made, index_B, step), list(made.objective.model.parameters()))
     return torch.cat([g.flatten().double() for g in grads])
 
@@ -67,7 +67,7 @@ def test_clipping_bounds_the_norm_of_the_gradient():
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
-def test_half_precision_runs_on_a_cpu_and_stays_near(precision):
+def test_half_precision_runs_on_a_cpu_and_is_close(precision):
     dtype = DTYPES[precision]
     half, full = train_step(contrastive(dtype=dtype), precision=precision), train_step()
     seen = []
@@ -118,7 +118,7 @@ def test_eager_and_compiled_updates_agree(preset):
 
 @pytest.mark.filterwarnings("default")  # the compiler has its own
 def test_later_runs_of_a_process_are_compiled_too(monkeypatch):
-    """Torch compiles a function so many times for other settings (eight, here one), then no more."""
+    """Torch recompiles a function only a limited number of times (eight, here one)."""
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))
     limits = {"cache_size_limit": 1, "fail_on_cache_limit_hit": True}
     with torch._dynamo.config.patch(limits):
@@ -131,7 +131,7 @@ def test_later_runs_of_a_process_are_compiled_too(monkeypatch):
 @pytest.mark.filterwarnings("default")  # the compiler has its own
 @pytest.mark.parametrize("number", range(max(1, min(2, torch.cuda.device_count()))))
 @pytest.mark.parametrize(("preset", "tolerance", "turned"), [("simclr", 1e-4, 0.1), ("intnacl", 5e-3, 0.4)])
-def test_the_gpus_mode_is_the_eager_one(preset, tolerance, turned, number):
+def test_the_gpus_mode_agrees_with_eager_updates(preset, tolerance, turned, number):
     """Kernels of our own, compiled parts and one graph, against plain torch, both in float32.
 
     At the rate of training, six steps of Adam turn a rounding of 1e-7 into 1e-2 of the loss, in eager torch
@@ -167,7 +167,7 @@ TRIED: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("begun", [True, False], ids=["begun", "fresh"])
 @pytest.mark.parametrize("settings", TRIED.values(), ids=TRIED)
-def test_the_trial_leaves_no_trace(settings, begun, monkeypatch):
+def test_the_trial_update_is_undone_completely(settings, begun, monkeypatch):
     monkeypatch.setattr(torch, "compile", lambda **_: lambda part: part)
     dtype = DTYPES[settings.get("precision", "fp32")]
     eager, tried = (train_step(contrastive(dtype=dtype), compile=True, **settings) for _ in range(2))
@@ -193,7 +193,7 @@ NAMED = {
 
 @pytest.mark.parametrize("early", [False, True], ids=["when called", "at once"])
 @pytest.mark.parametrize(("message", "cause"), NAMED.items(), ids=["plain", "quoted", "without words"])
-def test_a_compiler_that_fails_is_named_and_passed_over(message, cause, early, monkeypatch):
+def test_a_failing_compiler_is_named_and_not_used(message, cause, early, monkeypatch):
     def fail(*_: object, **__: object) -> None:
         raise RuntimeError(message)
 
@@ -206,8 +206,8 @@ def test_a_compiler_that_fails_is_named_and_passed_over(message, cause, early, m
 
 @pytest.mark.parametrize("broken", ["criterion", "views", "model"])
 @pytest.mark.parametrize("late", [False, True], ids=["forward", "backward"])
-def test_a_part_that_fails_to_compile_stays_eager_alone(broken, late, monkeypatch):
-    """Where it fails, in its own call or in that of another, does not tell which part it is."""
+def test_only_the_part_that_fails_to_compile_stays_eager(broken, late, monkeypatch):
+    """The place of the failure, in its own call or another part's, does not show which part is at fault."""
     made, eager, lines, compiled = train_step(compile=True), train_step(), [], []
     parts = vars(made.objective.parts)
     bad = [parts[name] for name in (("embed", "attack") if broken == "model" else (broken,))]
@@ -230,7 +230,7 @@ def test_a_part_that_fails_to_compile_stays_eager_alone(broken, late, monkeypatc
     assert torch.equal(after_three_updates(made)[1], after_three_updates(eager)[1])
 
 
-def test_the_compilers_advice_to_round_is_not_passed_on(monkeypatch):
+def test_the_compilers_recommendation_of_tf32_is_not_shown(monkeypatch):
     def advise(part: Any) -> Any:
         def call(*args: object, **named: object) -> object:
             for text in ("TensorFloat32 tensor cores … available but not enabled", "something else"):
@@ -262,7 +262,7 @@ PARTS = ("criterion", "views", "model")
         ((), {"compiled", "eager"}, "eager"),
     ],
 )  # fmt: skip
-def test_a_gpu_takes_the_fastest_mode_that_works(parts, working, taken):
+def test_a_gpu_uses_the_fastest_mode_that_works(parts, working, taken):
     tried: list[str] = []
     lines: list[str] = []
 
@@ -287,8 +287,8 @@ def raising(error: Exception) -> Callable[[StepMode], None]:
     return attempt
 
 
-def test_one_of_several_ranks_takes_no_mode_of_its_own():
-    """The others' trial updates would wait for messages that this one never sends."""
+def test_with_several_ranks_only_the_first_mode_is_tried():
+    """The trial updates of other ranks would wait for messages that this one never sends."""
     compiled, eager = (step_modes(parts, captured=False) for parts in (PARTS, ()))
     attempt = raising(RuntimeError("no compiler on this machine"))
     with pytest.raises(InputError, match=r"no compiler on this machine.*--set train\.compile=false"):
@@ -314,7 +314,7 @@ FULL = [
 
 @pytest.mark.parametrize("error", FULL, ids=repr)
 def test_out_of_memory_says_which_setting_to_lower_and_is_not_the_compilers_fault(error):
-    remedy = r"lower --batch-size .* --num-positives.*Nothing is lost"
+    remedy = r"lower --batch-size .* --num-positives.*The last checkpoint is intact"
     with pytest.raises(InputError, match=remedy), memory_errors():
         first_that_works(step_modes(PARTS, captured=True), raising(error), pytest.fail)
 

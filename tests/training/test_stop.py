@@ -18,7 +18,7 @@ SIGNALS = {signal.SIGTERM: "terminate", signal.SIGINT: "interrupt"}
 
 
 @pytest.mark.parametrize("number", SIGNALS)
-def test_a_signal_is_noticed_and_the_former_handler_comes_back(number):
+def test_a_signal_is_noticed_and_the_former_handler_is_restored(number):
     former = signal.getsignal(number)
     with Stop() as stop:
         assert not stop.due()
@@ -33,8 +33,8 @@ def test_a_signal_is_noticed_and_the_former_handler_comes_back(number):
 
 
 @pytest.mark.parametrize("number", SIGNALS)
-def test_work_without_steps_ends_at_once(number):
-    """A second signal, which a worker gets after a Ctrl-C to all, leaves the cleaning up alone."""
+def test_a_signal_ends_work_without_steps_at_once(number):
+    """A second signal, which a worker gets after a Ctrl-C to all, does not interrupt the clean-up."""
     cleaned = []
     with Stop() as stop:
         with stop.at_once():
@@ -56,7 +56,7 @@ def test_work_without_steps_ends_at_once(number):
 
 
 @pytest.mark.parametrize("place", range(3))
-def test_a_signal_as_such_work_ends_stays_inside(place):
+def test_a_signal_as_such_work_ends_does_not_escape(place):
     """At the block's end, and at each line that follows it in `at_once`."""
     ended, lines, former = [], [], sys.gettrace()
 
@@ -81,7 +81,7 @@ def test_a_signal_as_such_work_ends_stays_inside(place):
     assert len(lines) >= place, "the signal came"
 
 
-def test_minutes_are_a_reason_and_not_negative():
+def test_the_time_limit_is_a_reason_and_must_not_be_negative():
     assert not Stop(60).due()
     stop = Stop(0)
     assert stop.due()

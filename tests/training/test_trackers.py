@@ -1,4 +1,4 @@
-"""Trackers: TensorBoard and Weights & Biases write what the log holds, once, however often a run goes on."""
+"""Trackers: TensorBoard and Weights & Biases get the log's figures once, however often a run resumes."""
 
 import sys
 from pathlib import Path
@@ -20,7 +20,7 @@ def tracking(folder: Path, *trackers: Tracker) -> Tracking:
 
 
 def train(folder: Path, kept: int, loss: float, *trackers: Tracker, active: bool = True) -> None:
-    """A process that goes on after `kept` epochs and trains up to the fourth, whose figures it gives."""
+    """Act as a process that resumes after `kept` epochs and reports figures up to the fourth."""
     log = folder / "log.jsonl"
     with Journal(log, epochs=4, active=active, tracking=tracking(folder, *trackers)) as journal:
         journal.rewind(10 * kept)
@@ -30,7 +30,7 @@ def train(folder: Path, kept: int, loss: float, *trackers: Tracker, active: bool
 
 
 class Noted:
-    """A tracker of one's own, which notes its calls; it fails in one of them."""
+    """A custom tracker that records its calls and fails in one of them."""
 
     def __init__(self, fails_in: str = "") -> None:
         self.calls, self.fails_in = [], fails_in
@@ -57,7 +57,7 @@ def figures(loss: float) -> dict[str, float]:
     return {"loss": loss, "images_per_s": 1234.5}  # `nacl` repeats the loss, and the others have no curve
 
 
-def test_a_tracker_of_ones_own_gets_the_run_its_figures_and_the_end(tmp_path):
+def test_a_custom_tracker_gets_the_run_its_figures_and_its_end(tmp_path):
     first, second, idle = Noted(), Noted(), Noted()
     train(tmp_path, 0, 12.0, first)
     assert first.calls == [
@@ -74,12 +74,12 @@ def test_a_tracker_of_ones_own_gets_the_run_its_figures_and_the_end(tmp_path):
     assert idle.calls == [], "of another rank"
 
 
-def test_a_tracker_that_cannot_begin_ends_the_command_one_that_fails_later_is_left_out(tmp_path):
+def test_a_tracker_that_fails_in_begin_ends_the_command_and_one_that_fails_later_is_dropped(tmp_path):
     must_refuse(
         train, tmp_path, 0, 1.0, Noted("begin"), r"tracker Noted cannot begin: ConnectionError: no route to"
     )
     failing, other = Noted("epoch"), Noted()
-    with pytest.warns(InputWarning, match=r"tracker Noted failed .*no route to host\): the run goes on") as w:
+    with pytest.warns(InputWarning, match=r"Noted failed .*no route to host\): the run continues") as w:
         train(tmp_path, 0, 1.0, failing, other)
     assert len(w) == 1
     assert [name for name, *_ in failing.calls] == ["begin", "epoch"]
@@ -92,15 +92,15 @@ def test_a_tracker_that_cannot_begin_ends_the_command_one_that_fails_later_is_le
 
 test_what_is_no_tracker = refused(
     check_trackers,
-        ("wandb", r"trackers='wandb' is no list: give \[TRACKER\]"),
-        (["wandb"], r"'wandb' is no tracker: a name goes into the settings, as {'train.trackers': \["),
-        ([object()], "is no tracker: give an object with the methods begin, epoch, result and end"),
-        ([Noted], "is no tracker: give an object"),
+        ("wandb", r"trackers='wandb' is not a list: give \[TRACKER\]"),
+        (["wandb"], r"'wandb' is not a tracker: a name goes into the settings, as {'train.trackers': \["),
+        ([object()], "is not a tracker: give an object with the methods begin, epoch, result and end"),
+        ([Noted], "is not a tracker: give an object"),
 )  # fmt: skip
 
 
 @pytest.mark.parametrize("name", TRACKERS)
-def test_without_its_package_the_message_says_how_to_get_it(name, monkeypatch):
+def test_without_its_package_the_error_says_how_to_install_it(name, monkeypatch):
     monkeypatch.setitem(sys.modules, {"tensorboard": "torch.utils.tensorboard"}.get(name, name), None)
     with pytest.raises(InputError, match=rf"the tracker {name} needs .*: pip install '/.*\[{name}\]'"):
         TRACKERS[name]()
@@ -133,7 +133,7 @@ def wandb_offline(tmp_path_factory, monkeypatch):
 
 
 @pytest.mark.usefixtures("wandb_offline")
-def test_wandb_offline_has_the_whole_run_in_its_newest_folder(tmp_path):
+def test_offline_the_newest_wandb_folder_holds_the_whole_run(tmp_path):
     train(tmp_path, 0, 12.0, WandB(tags=["mine"]))
     train(tmp_path, 2, 60.0, WandB())
     done = curves(records(tmp_path / "log.jsonl"))

@@ -50,7 +50,7 @@ RUNS = {
 
 
 @pytest.mark.parametrize("settings", RUNS.values(), ids=RUNS)
-def test_a_run_in_pieces_equals_a_whole_one(tmp_path, settings):
+def test_an_interrupted_run_equals_an_uninterrupted_one(tmp_path, settings):
     whole, pieces, ended = trainer(tmp_path / "whole", **settings), 0, "terminate"
     assert run(whole) is None
     while ended:
@@ -72,7 +72,7 @@ def dropping() -> Contrastive:
     return objective
 
 
-def test_dropout_too_is_a_function_of_seed_and_step(tmp_path):
+def test_dropout_is_a_function_of_seed_and_step(tmp_path):
     whole, watched = trainer(tmp_path / "whole", dropping()), trainer(tmp_path / "pieces", dropping())
     run(whole)
     before = torch.get_rng_state()
@@ -84,7 +84,7 @@ def test_dropout_too_is_a_function_of_seed_and_step(tmp_path):
     assert_same(whole, resumed)
 
 
-def test_every_step_and_rank_draws_dropout_of_its_own(tmp_path):
+def test_every_step_and_rank_draws_its_own_dropout(tmp_path):
     draws: dict[str, list[tuple[float, ...]]] = {"first": [], "again": [], "other": []}
     for name, drawn in draws.items():
         made = trainer(tmp_path / name, epochs=1)
@@ -104,7 +104,7 @@ def test_the_gradient_scale_is_resumed(tmp_path):
     assert resumed.train_step.scaler.state_dict()["_growth_tracker"] > 2, "it counts on"
 
 
-def test_ranks_that_find_different_checkpoints_refuse_to_go_on(tmp_path, monkeypatch):
+def test_ranks_that_find_different_checkpoints_refuse_to_resume(tmp_path, monkeypatch):
     run(trainer(tmp_path), StopAfter(1))
     # Another rank, which finds the checkpoint of step 4, answers as well.
     answer = lambda number, here: max(number, 4 if number >= 0 else -4)  # noqa: E731
@@ -125,7 +125,7 @@ def test_a_checkpoint_keeps_the_sums_of_its_epoch_and_names_its_images(tmp_path)
     assert (info["data"], info["ranks"]) == ("a", 1)
 
 
-def test_epochs_after_the_checkpoint_that_is_left_are_logged_once(tmp_path):
+def test_epochs_after_the_resumed_checkpoint_are_logged_once(tmp_path):
     run(trainer(tmp_path / "whole", epochs=3))
     run(trainer(tmp_path / "run", epochs=3, save_steps=4, keep=3))
     *_, last = checkpoints.saved(tmp_path / "run" / "checkpoints")
@@ -135,7 +135,7 @@ def test_epochs_after_the_checkpoint_that_is_left_are_logged_once(tmp_path):
 
 
 @pytest.mark.parametrize("before", [False, True])
-def test_cudnns_search_is_the_callers_again(tmp_path, before, monkeypatch):
+def test_the_callers_cudnn_benchmark_setting_is_restored(tmp_path, before, monkeypatch):
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", before)
     made, seen = trainer(tmp_path, epochs=1), set()
     Watched(made, lambda: seen.add(torch.backends.cudnn.benchmark))
@@ -143,7 +143,7 @@ def test_cudnns_search_is_the_callers_again(tmp_path, before, monkeypatch):
     assert (seen, torch.backends.cudnn.benchmark) == ({True}, before)
 
 
-def test_more_batches_an_update_than_there_are_is_an_error(tmp_path):
+def test_more_batches_per_update_than_per_epoch_are_an_error(tmp_path):
     must_refuse(trainer, tmp_path, r"train\.accumulate=9 is more than the 4 batches .*lower it", accumulate=9)
     must_refuse(trainer, tmp_path, "batch_size=65 does not fit", batch_size=65)
 
@@ -158,8 +158,8 @@ def scores(*values: float) -> Callable[[nn.Module], dict[str, float]]:
     return lambda _: {"knn": next(left)}
 
 
-def test_checkpoints_come_by_steps_and_the_last_ones_and_the_best_stay(tmp_path):
-    """Of steps 3, 6, … and 16; the best is step 4, the end of the first epoch, over a resumption, too."""
+def test_checkpoints_are_saved_by_steps_and_the_last_and_best_are_kept(tmp_path):
+    """Saved at steps 3, 6, … and 16; the best is step 4, the end of the first epoch, even after resuming."""
     knn, settings = [90.0, 10.0, 50.0, 60.0], {"epochs": 4, "save_steps": 3, "keep": 2, "monitor_epochs": 1}
     run(trainer(tmp_path / "whole", **settings, monitor=scores(*knn)))
     assert [row["knn"] for row in timeless(tmp_path / "whole")] == knn
@@ -169,7 +169,7 @@ def test_checkpoints_come_by_steps_and_the_last_ones_and_the_best_stay(tmp_path)
     assert steps(tmp_path / "pieces") == steps(tmp_path / "whole") == [4, 15, 16]
 
 
-def test_the_model_can_be_given_its_best_weights_for_a_while(tmp_path):
+def test_the_model_has_its_best_weights_inside_at_best(tmp_path):
     made = trainer(tmp_path / "a", epochs=3, keep=1, monitor_epochs=1, monitor=scores(10.0, 90.0, 50.0))
     shorter = trainer(tmp_path / "b", epochs=2)
     run(made), run(shorter)
@@ -180,7 +180,7 @@ def test_the_model_can_be_given_its_best_weights_for_a_while(tmp_path):
     torch.testing.assert_close(state(made), last, rtol=0, atol=0)
 
 
-def test_nothing_is_chosen_by_figures_of_images_that_were_not_held_out(tmp_path):
+def test_only_figures_of_held_out_images_select_the_best_step(tmp_path):
     made = trainer(tmp_path, epochs=3, keep=1, monitor_epochs=1, monitor=lambda _: {"knn_train": 50.0})
     run(made)
     assert steps(tmp_path) == [12]
@@ -188,7 +188,7 @@ def test_nothing_is_chosen_by_figures_of_images_that_were_not_held_out(tmp_path)
         assert not found
 
 
-def test_slow_steps_are_saved_by_the_minute_and_shown_as_they_come(tmp_path, monkeypatch):
+def test_slow_steps_are_saved_by_the_minute_and_shown_one_by_one(tmp_path, monkeypatch):
     shown = []
     monkeypatch.setattr("intnacl.training.trainer.LOOK_SECONDS", 0.0)
     monkeypatch.setattr(Journal, "progress", lambda journal, epochs, terms, speed: shown.append(epochs))
@@ -197,7 +197,7 @@ def test_slow_steps_are_saved_by_the_minute_and_shown_as_they_come(tmp_path, mon
     assert steps(tmp_path) == list(range(1, 9))
 
 
-def test_the_monitor_looks_every_n_epochs_and_at_the_end_and_does_not_change_the_run(tmp_path):
+def test_the_monitor_runs_every_n_epochs_and_at_the_end_and_does_not_change_the_run(tmp_path):
     seen = []
 
     def monitor(encoder: nn.Module) -> dict[str, float]:
@@ -213,7 +213,7 @@ def test_the_monitor_looks_every_n_epochs_and_at_the_end_and_does_not_change_the
     assert_same(watched, blind)
 
 
-def test_training_goes_on_while_a_checkpoint_is_written(tmp_path, monkeypatch):
+def test_training_continues_while_a_checkpoint_is_written(tmp_path, monkeypatch):
     """The checkpoint of step 1 is written only after the second step; it holds the first one's weights."""
     save, trained, weights = checkpoints.save, threading.Event(), []
 
@@ -237,7 +237,7 @@ WARM_UP = [0.2] + [0.4] * 11  # over two of the four updates an epoch
 
 
 @pytest.mark.parametrize("schedule", ["constant", "cosine"])
-def test_each_update_has_its_rate_and_an_epochs_last_is_logged(tmp_path, schedule):
+def test_each_update_has_its_learning_rate_and_the_last_of_an_epoch_is_logged(tmp_path, schedule):
     expected, warm_up = (WARM_UP, 0.5) if schedule == "constant" else (COSINE, 0.0)
     made = trainer(tmp_path, epochs=3, lr=0.4, schedule=schedule, warmup_epochs=warm_up)
     rates: list[float] = []
@@ -257,7 +257,7 @@ def test_an_epochs_terms_are_the_means_of_its_updates(tmp_path):
 
 @pytest.mark.parametrize(("accumulate", "first_batches"), [(2, [0, 2, 4, 6]), (3, [0, 4])])
 def test_every_epoch_begins_with_its_own_batches_without_repeats(tmp_path, accumulate, first_batches):
-    """Of four batches an epoch; those that do not fill an update are left out."""
+    """An epoch has four batches; those that do not fill an update are left out."""
     made = trainer(tmp_path, epochs=2, accumulate=accumulate)
     watched = Watched(made)
     run(made)
@@ -281,8 +281,8 @@ def test_compilation_is_announced_and_logged_with_its_time(eager, tmp_path, monk
     assert last["compiled"] is (eager is None)
 
 
-def test_pauses_are_timed_apart_from_updates(tmp_path, monkeypatch):
-    """A kNN accuracy takes 10 s here, a checkpoint 100, all else a tick; an epoch's follows its record."""
+def test_pauses_are_timed_separately_from_updates(tmp_path, monkeypatch):
+    """Here a kNN accuracy takes 10 s, a checkpoint 100 s, and all else one tick of the clock."""
     ticks, later, save = itertools.count(step=1e-3), [], checkpoints.Writer.save
     fake = SimpleNamespace(monotonic=lambda: next(ticks) + sum(later))
     for module in ("trainer", "run_state"):
@@ -295,7 +295,7 @@ def test_pauses_are_timed_apart_from_updates(tmp_path, monkeypatch):
 
 
 def test_a_long_run_says_its_mode_how_long_it_will_take_and_what_is_faster(tmp_path, monkeypatch, capsys):
-    """At 500 s an update, of two batches of 16: after the first epoch of two updates, four are left."""
+    """At 500 s per update of two batches of 16: after the first epoch of two updates, four are left."""
     clock = [0.0]
     monkeypatch.setattr("intnacl.training.trainer.time", SimpleNamespace(monotonic=lambda: clock[0]))
     monkeypatch.setattr("intnacl.training.trainer.LOOK_SECONDS", 1e9)
@@ -341,16 +341,16 @@ def test_a_loss_that_is_not_finite_stops_names_the_step_and_keeps_the_last_good_
 
 
 @pytest.mark.parametrize("at", [5, 10**9], ids=["and diverges", "and goes on"])
-def test_a_run_whose_checkpoint_cannot_be_written_ends_soon_and_promises_none(tmp_path, at):
+def test_a_run_whose_checkpoint_cannot_be_written_ends_soon_and_claims_no_checkpoint(tmp_path, at):
     place = tmp_path / "checkpoints" / "step-000000004"
     knn = scores(*range(1000, 0, -1))  # the best epoch is the first: only its end is saved
     made = trainer(tmp_path, failing(at), epochs=1000, monitor_epochs=1, monitor=knn)
     Watched(made, lambda: (place.parent.mkdir(exist_ok=True), place.touch()))
-    must_refuse(run, made, "step-000000004 could not be written: a file stands")
+    must_refuse(run, made, "step-000000004 could not be written: a file is where")
     assert made.state.step < 1000
 
 
-def test_statistics_that_are_no_numbers_do_not_become_a_checkpoint(tmp_path):
+def test_statistics_that_are_not_finite_are_not_saved(tmp_path):
     made = trainer(tmp_path, contrastive("simclr"))
     next(b for name, b in made.objective.model.named_buffers() if "running_var" in name).fill_(torch.nan)
     with pytest.raises(DivergedError, match=r"weights are not finite after step .*running_var"):

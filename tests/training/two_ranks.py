@@ -24,7 +24,7 @@ STEPS = 20  # an epoch has four batches
 
 
 def watched(read: Callable[[Index, int], bytes], decoded: list[str]) -> Callable[[Index, int], bytes]:
-    """The method, which notes each image by name."""
+    """Wrap the method so that it records each image by name."""
 
     def noting(index: Index, row: int) -> bytes:
         decoded.append(index.names[row])

@@ -1,6 +1,7 @@
 """The targeted fast adaptive boundary attack in the ℓ∞ norm (Croce & Hein 2020, "Minimally distorted …").
 
-Its steps go to the boundary of a target class, where a linear model has it, and are drawn back to the image.
+Each step goes to the boundary of a target class in a linear model of the network, and is pulled back towards
+the image.
 
 Shapes: B samples, D numbers a sample; x: (B, 3, H, W) pixels in [0, 1].
 """
@@ -10,20 +11,20 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from intnacl.attacks.searches import Batch, wide
-from intnacl.attacks.training_view import Model, pixel_gradient, rows_of
+from intnacl.attacks.searches import Batch, per_image
+from intnacl.attacks.training_view import Model, model_output, pixel_gradient
 
 STEPS = 100
 OVERSHOOT = 1.05
-DRAW = 0.1  # the largest weight of the step that begins at the image itself
-BACK = 0.9  # share of its distance that a fooled sample keeps
-NEWTON = 12  # steps to the projection at most; three or four are enough for moves of a few percent
-CLOSE = 1e-6  # the step after which they end
+MAX_PULL = 0.1  # the largest weight of the step that starts at the image itself
+BACK = 0.9  # share of its distance from the image that a fooled sample keeps
+NEWTON_STEPS = 12  # at most, for a projection; three or four are enough for moves of a few percent
+NEWTON_TOLERANCE = 1e-6  # the steps end when they are no larger than this
 
 
 @dataclass(kw_only=True)
 class Search(Batch):
-    """Samples with their target class, the point they have reached, and what the model is like there."""
+    """Samples with their target class, their current point, and the linear model there."""
 
     target: Tensor
     at: Tensor
@@ -38,7 +39,7 @@ def fab(model: Model, x: Tensor, y: Tensor, target: Tensor, eps: float) -> Tenso
 
     With f = z_t − z_y and d(u) the shortest move from u to the plane f(x_k) + ∇f·(· − x_k) = 0 inside the
     box, x_{k+1} = (1 − α)(x_k + η·d(x_k)) + α(x + η·d(x)), where α = min(‖d(x_k)‖ / (‖d(x_k)‖ + ‖d(x)‖),
-    `DRAW`) and η = `OVERSHOOT`. A fooled sample that is farther away than eps goes back towards x.
+    `MAX_PULL`) and η = `OVERSHOOT`. A fooled sample farther away than eps moves back towards x.
     """
     found = x.clone()
     margin, gradient, fooled = _linear(model, x, y, target)
@@ -51,7 +52,7 @@ def fab(model: Model, x: Tensor, y: Tensor, target: Tensor, eps: float) -> Tenso
         margin=margin,
         gradient=gradient,
     )
-    search.leave(fooled, x, found)
+    search.drop_fooled(fooled, x, found)
     for _ in range(STEPS):
         if len(search) == 0:
             break
@@ -61,8 +62,8 @@ def fab(model: Model, x: Tensor, y: Tensor, target: Tensor, eps: float) -> Tenso
         moves = shortest_move(points, planes, torch.cat((-search.margin, from_image)))
         here, image = moves.chunk(2)
         lengths = moves.abs().amax((1, 2, 3)).clamp(min=1e-8)
-        share = wide(
-            (lengths[: len(search)] / (lengths[: len(search)] + lengths[len(search) :])).clamp(max=DRAW)
+        share = per_image(
+            (lengths[: len(search)] / (lengths[: len(search)] + lengths[len(search) :])).clamp(max=MAX_PULL)
         )
         search.at = (
             (1 - share) * (search.at + OVERSHOOT * here) + share * (search.x + OVERSHOOT * image)
@@ -70,38 +71,38 @@ def fab(model: Model, x: Tensor, y: Tensor, target: Tensor, eps: float) -> Tenso
         search.margin, search.gradient, fooled = _linear(model, search.at, search.y, search.target)
         far = fooled & ((search.at - search.x).abs().amax((1, 2, 3)) > eps)
         if far.any():
-            search.at = torch.where(wide(far), search.x + BACK * (search.at - search.x), search.at)
+            search.at = torch.where(per_image(far), search.x + BACK * (search.at - search.x), search.at)
             margin, gradient, _ = _linear(model, search.at[far], search.y[far], search.target[far])
             search.margin[far], search.gradient[far] = margin, gradient
-        search.leave(fooled & ~far, search.at, found)
+        search.drop_fooled(fooled & ~far, search.at, found)
     return found
 
 
 def shortest_move(x: Tensor, w: Tensor, c: Tensor) -> Tensor:
-    """Return the move d of least ‖d‖∞ with w·d = c and x + d in [0, 1], or the farthest there is towards it.
+    """Return the move d of least ‖d‖∞ with w·d = c and x + d in [0, 1], or the farthest towards it.
 
-    d = sign(c·w)·min(λ, room), room being what the box leaves in that direction, and λ solves g(λ) =
+    d = sign(c·w)·min(λ, room), where room is the distance to the box's edge that way and λ solves g(λ) =
     Σ|w|·min(λ, room) = |c|. g is concave and increasing: Newton's steps from λ = 0 rise to the solution.
     """
-    direction = (w * wide(c.sign())).sign().flatten(1)
+    direction = (w * per_image(c.sign())).sign().flatten(1)
     x_BD, weight_BD, total_B1 = x.flatten(1), w.abs().flatten(1), c.abs()[:, None]
     room_BD = torch.where(direction > 0, 1 - x_BD, x_BD)
     reach_B1 = torch.zeros_like(total_B1)
-    for _ in range(NEWTON):
+    for _ in range(NEWTON_STEPS):
         slope_B1 = (weight_BD * (room_BD > reach_B1)).sum(1, keepdim=True)
         filled_B1 = (weight_BD * torch.minimum(room_BD, reach_B1)).sum(1, keepdim=True)
         step_B1 = (total_B1 - filled_B1) / slope_B1.clamp(min=1e-12) * (slope_B1 > 0)
         reach_B1 = (reach_B1 + step_B1).clamp(0, 1)
-        if not (step_B1 > CLOSE).any():
+        if not (step_B1 > NEWTON_TOLERANCE).any():
             break
     return (direction * torch.minimum(room_BD, reach_B1)).view_as(x)
 
 
 def _linear(model: Model, x: Tensor, y: Tensor, target: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return f = z_t − z_y (B,), its gradient by x, and which samples are fooled."""
+    """Return f = z_t − z_y (B,), its gradient with respect to x, and which samples are fooled."""
     with torch.enable_grad():
         x = x.detach().requires_grad_()
-        z_BC = rows_of(model, x)
+        z_BC = model_output(model, x)
         margin_B = (z_BC.gather(1, target[:, None]) - z_BC.gather(1, y[:, None])).squeeze(1)
         gradient = pixel_gradient(margin_B.sum(), x)
     return margin_B.detach(), gradient, z_BC.detach().argmax(dim=1) != y

@@ -1,7 +1,7 @@
 """FGSM and PGD in the ℓ∞ ball of radius eps around x, inside the box [0, 1], on any loss.
 
 Shapes: B samples, C classes; x: (B, 3, H, W) pixels in [0, 1]; y: (B,) labels. The model maps pixels to
-logits (B, C) and normalises inside, so that eps always counts in pixels.
+logits (B, C) and normalises inside, so that eps is always in units of pixel values.
 
 The attacks differentiate with respect to x alone: parameters' `.grad`, the model's mode and the caller's
 grad mode stay as they were. They run in the dtype of x, float32 or float64, with autocast off, because half
@@ -18,7 +18,7 @@ from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
-from intnacl.attacks.training_view import Model, check_numbers, check_pixels, pixel_gradient, rows_of
+from intnacl.attacks.training_view import Model, check_numbers, check_pixels, model_output, pixel_gradient
 from intnacl.errors import (
     InputError,
     InputWarning,
@@ -50,14 +50,14 @@ def input_gradient(
 ) -> tuple[Tensor, Tensor]:
     """Return ∇ₓ Σ loss(model(x), y), same shape as x, and the logits of the same forward pass.
 
-    `loss` gives one number per sample, or their mean or sum. The sum over samples keeps their gradients
-    apart, so the sign does not depend on the batch size.
+    `loss` returns one number per sample, or their mean or sum. The sum over samples keeps their gradients
+    separate, so the sign does not depend on the batch size.
     """
     return _gradient(model, x, y, loss, check_batch(model, x, y))
 
 
 def _gradient(model: Model, x: Tensor, y: Tensor, loss: Loss, classes: int) -> tuple[Tensor, Tensor]:
-    """Return what `input_gradient` does, for images and labels that `check_batch` has seen."""
+    """Return what `input_gradient` does, for images and labels that `check_batch` has checked."""
     with torch.enable_grad():
         x = x.detach().clone().requires_grad_()
         logits = _logits(model, x, y, classes)
@@ -71,8 +71,8 @@ def fgsm(
 ) -> Tensor:
     """Return x + eps·sign ∇ₓ loss(model(x), y), one step from x itself (Goodfellow et al. 2015).
 
-    `clamp=False` leaves the box [0, 1], as the paper's own attack does. `loss` maps (logits, y) to one number
-    per sample, or to their mean or sum: the sign is the same.
+    With `clamp=False` the result may leave the box [0, 1], as in the paper's own attack. `loss` maps
+    (logits, y) to one number per sample, or to their mean or sum: the sign is the same.
     """
     check_bool("clamp", clamp)
     check_attack(model, x, y, eps, box=clamp)
@@ -88,7 +88,7 @@ def gradient_sign(model: Model, x: Tensor, y: Tensor, *, loss: Loss = cross_entr
 
 
 def along(x: Tensor, sign: Tensor, eps: float, *, clamp: bool = True) -> Tensor:
-    """Return x + eps·sign, cut to the box [0, 1] if `clamp`."""
+    """Return x + eps·sign, clamped to the box [0, 1] if `clamp`."""
     adversarial = x.detach() + eps * sign
     return adversarial.clamp(0, 1) if clamp else adversarial
 
@@ -110,16 +110,17 @@ def pgd(
 ) -> Tensor:
     """Iterate x ← Π(x + step_size·sign ∇ₓ loss), Π the projection onto ball and box (Madry et al. 2018).
 
-    Each restart begins at a uniform draw from the ball (at x if `random_start` is off). A sample keeps the
-    worst of x itself and the restarts' ends: a fooled one if there is any, else the one of largest loss. So
-    accuracy never ends above clean accuracy, and eps = 0 gives x back. `stop_when_fooled` freezes a sample at
-    its first success; a step above 2·eps jumps from corner to corner of the ball and would lose it again.
+    Each restart starts at a uniform draw from the ball (at x without `random_start`). For each sample the
+    worst of x itself and the restarts' ends is returned: one that fools the model if there is any, else the
+    one with the largest loss. So accuracy never exceeds clean accuracy, and eps = 0 returns x.
+    `stop_when_fooled` freezes a sample at its first success, which a step above 2·eps, jumping from corner to
+    corner of the ball, would lose again.
 
     `loss` is as in `fgsm`; one that returns a scalar must be a mean or sum over samples, since restarts are
     compared sample by sample. Float targets (embeddings, say) are never "fooled": only the loss counts.
 
-    `batch_size` samples go through the model at once (None: all). Samples that are fooled leave the batches,
-    so many samples with a batch size take fewer passes than one call per batch.
+    `batch_size` samples go through the model at once (None: all). Fooled samples leave the batches, so one
+    call for many samples takes fewer passes than one call per batch.
     """
     classes = check_attack(model, x, y, eps)
     check_number("step_size", step_size)
@@ -130,7 +131,7 @@ def pgd(
     if batch_size is not None:
         check_count("batch_size", batch_size)
     if not isinstance(generator, torch.Generator | None):
-        raise InputError(f"generator={generator!r} is no torch.Generator: torch.Generator().manual_seed(0).")
+        raise InputError(f"generator={generator!r}: give a torch.Generator, or leave it out.")
     size = int(batch_size or max(1, len(x)))
     with plain_gradients(x.device):
         x, y = x.detach().clone(), y.clone()
@@ -139,7 +140,7 @@ def pgd(
         for _ in range(restarts):
             end = x.clone()
             if random_start:
-                # Drawn where the generator lives, so that one seed gives one draw on any device.
+                # Drawn on the generator's device, so that a seed gives the same draw on any device.
                 device = x.device if generator is None else generator.device
                 draw = torch.rand(x.shape, generator=generator, device=device, dtype=x.dtype)
                 end = (x + eps * (draw.to(x.device) * 2 - 1)).clamp(low, high)
@@ -181,8 +182,8 @@ def _scores(model: Model, loss: Loss, x: Tensor, y: Tensor, size: int, classes: 
 
 
 def _logits(model: Model, x: Tensor, y: Tensor, classes: int) -> Tensor:
-    """Return the model's logits; raise unless they have the `classes` of the labels, where these are any."""
-    logits = rows_of(model, x)
+    """Return the model's logits; with class labels, raise unless there are at least `classes` of them."""
+    logits = model_output(model, x)
     if not y.is_floating_point() and (logits.ndim != 2 or logits.shape[1] < max(1, classes)):
         raise InputError(
             f"the model returns shape {tuple(logits.shape)}, and the highest label is {classes - 1}: attacks "
@@ -192,11 +193,11 @@ def _logits(model: Model, x: Tensor, y: Tensor, classes: int) -> Tensor:
 
 
 def _losses(loss: Loss, logits: Tensor, y: Tensor) -> Tensor:
-    """Return the loss of each sample, or their mean or sum; raise where it is anything else."""
+    """Return the loss of each sample, or their mean or sum; raise if it is anything else."""
     if not callable(loss):
         raise InputError(f"loss is a {type(loss).__name__}: give a function of logits and labels.")
     values: Tensor = call("the loss", loss, logits, y)
-    expected = f"floats, one a sample, ({len(logits)},), or their mean or sum"
+    expected = f"floats, one per sample, ({len(logits)},), or their mean or sum"
     check_dense("the value of the loss", values, expected)
     if not has_floats(values) or values.shape not in ((), (len(logits),)):
         raise InputError(
@@ -219,7 +220,7 @@ def plain_gradients(device: torch.device) -> Iterator[None]:
 
 
 def check_batch(model: Model, x: Tensor, y: Tensor) -> int:
-    """Raise unless x and y are images with one label or target each; return how many classes these take."""
+    """Raise unless x and y are images with one label or target each; return the classes that y needs."""
     check_pixels(model, x)
     check_dense("y", y, f"labels, ({len(x)},)")
     if y.ndim == 0 or len(x) != len(y):
@@ -241,9 +242,9 @@ def check_batch(model: Model, x: Tensor, y: Tensor) -> int:
 
 
 def check_attack(model: Model, x: Tensor, y: Tensor, eps: float, *, box: bool = True) -> int:
-    """Raise unless x, y and eps can be attacked, x inside [0, 1] if `box`; warn of a model in train mode.
+    """Raise unless x, y and eps suit an attack, with x in [0, 1] if `box`; warn of a model in train mode.
 
-    Returns how many classes the labels take.
+    Returns the number of classes that the labels need.
     """
     classes = check_batch(model, x, y)
     if x.dtype.itemsize < 4:
@@ -252,7 +253,7 @@ def check_attack(model: Model, x: Tensor, y: Tensor, eps: float, *, box: bool = 
             "and let the model convert them."
         )
     check_eps(eps)
-    # Cut to the box, a pixel outside would move by far more than eps.
+    # Clamping would move a pixel outside the box by far more than eps.
     low, high = torch.aminmax(x.detach()) if box and x.numel() else (0, 1)
     if not (low >= 0 and high <= 1):
         raise InputError(

@@ -50,7 +50,7 @@ class AttackRow(TypedDict):
     clean: NotRequired[float]  # missing in results of earlier versions
     dataset: NotRequired[str]
     protocol: NotRequired[str]  # how the classifier was trained: slf, alf or aff; slf where it is missing
-    of: NotRequired[list[str]]  # worst case: the attacks that it is over
+    of: NotRequired[list[str]]  # the attacks that a worst case is taken over
     split: NotRequired[str]
 
 
@@ -59,13 +59,13 @@ class Attack(ABC):
     """An attack at one radius in the ℓ∞ norm; subclasses add their settings."""
 
     method: ClassVar[str]
-    """What is stored as its kind."""
+    """The kind of attack, as it is stored."""
     name: str
     """The name of its row."""
     eps: float
-    """Radius in pixels of [0, 1]."""
+    """Radius in pixel values from 0 to 1."""
     images: int | None = None
-    """Attack a fixed random selection of that many; None: all."""
+    """Attack a fixed random selection of this many images; None: all."""
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -85,13 +85,13 @@ class Attack(ABC):
 
     @property
     def passes(self) -> int | None:
-        """The most forward passes that an image takes; None if that is not known in advance."""
+        """The maximum number of forward passes per image; None if it is not known in advance."""
         settings = self.settings()
         steps, restarts = settings["steps"], settings["restarts"]
         return None if steps is None or restarts is None else 1 + restarts * (steps + 1)
 
     def settings(self) -> AttackSettings:
-        """Return what is stored. A stored measurement is found by these values: they may not change."""
+        """Return the stored settings, which must not change: stored measurements are found by them."""
         return {
             "name": self.name,
             "method": self.method,
@@ -122,7 +122,7 @@ class FGSM(Attack):
         return torch.cat([fgsm(model, *batch, self.eps, clamp=self.clamp) for batch in batches])
 
     def settings(self) -> AttackSettings:
-        """Return what is stored: one step of size eps."""
+        """Return the stored settings: one step of size eps."""
         return super().settings() | {
             "steps": 1,
             "step_size": self.eps,
@@ -151,7 +151,7 @@ class PGD(Attack):
         return pgd(model, x, y, *schedule, random_start=start, generator=generator, batch_size=batch_size)
 
     def settings(self) -> AttackSettings:
-        """Return what is stored, with the schedule of the steps."""
+        """Return the stored settings, with the schedule of the steps."""
         return super().settings() | {
             "steps": self.steps,
             "step_size": self.step_size,
@@ -180,7 +180,7 @@ ATTACKS: dict[str, Callable[[float], Attack]] = {
     "pgd_tuned": lambda eps: PGD(name="pgd_tuned", eps=eps, steps=40, step_size=eps / 4),
     "autoattack": lambda eps: AutoAttack(eps=eps),
 }
-# How rows are called in print.
+# The names of rows in tables and figures.
 ATTACK_NAMES = {
     "none": "none", "fgsm": "FGSM", "pgd": "PGD", "pgd_tuned": "PGD tuned", "autoattack": "AutoAttack",
     "worst_case": "worst case",
@@ -188,14 +188,14 @@ ATTACK_NAMES = {
 
 
 def eps_text(eps: float) -> str:
-    """Return a radius, or a step, as print shows it: "8/255" for a whole number of grey levels, else 0.02."""
+    """Format a radius or step size: "8/255" for a whole number of grey levels, else such as "0.02"."""
     levels = round(255 * eps)
     is_fraction = abs(255 * eps - levels) < 1e-6 and levels % 51  # 51/255 is 0.2
     return f"{levels}/255" if is_fraction else f"{eps:.4g}"
 
 
 def named_attack(name: str, eps: float, /, **overrides: Any) -> Attack:
-    """Return the attack of this name in ATTACKS at this eps, with single settings replaced."""
+    """Return the attack of this name at this eps, with `overrides` in place of single settings."""
     check_choice("attack", name, ATTACKS)
     check_eps(eps)
     attack = ATTACKS[name](eps)

@@ -1,4 +1,4 @@
-"""Signs that accuracy under attack overrates a model, as sentences for the reader of its figures."""
+"""Warnings that accuracy under attack may overestimate a model's robustness."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -7,15 +7,15 @@ from torch import nn
 
 from intnacl.attacks.named import AttackRow, eps_text
 
-RISE = 0.5  # percentage points by which an attack may do worse than a weaker one
+RISE = 0.5  # percentage points by which accuracy may exceed that under a weaker attack
 ZERO = 1.0  # percent of samples that may have a zero gradient
 
 
 def accuracy_warnings(rows: Sequence[AttackRow]) -> list[str]:
     """Warn where accuracy rises with eps, or lies above FGSM's, by more than `RISE` points.
 
-    Only rows over equally many images are compared. Give all rows of a classifier: a rise shows between
-    radii, however they were measured.
+    Only rows over the same number of images are compared. Give all rows of a classifier, since a rise shows
+    only between radii.
     """
     found = []
     for name, images in dict.fromkeys((row["name"], row["images"]) for row in rows):
@@ -23,7 +23,7 @@ def accuracy_warnings(rows: Sequence[AttackRow]) -> list[str]:
         for small, large in pairwise(sorted(same, key=lambda row: row["eps"])):
             if small["eps"] < large["eps"] and _is_above(large, small):
                 rise = f"{_at(small)} to {_at(large)}"
-                found.append(f"{name}: accuracy rises with eps, from {rise}; the attack is not at its best.")
+                found.append(f"{name}: accuracy rises with eps, from {rise}; the attack is too weak.")
     one_step = {(row["eps"], row["images"]): row for row in rows if row["name"] == "fgsm"}
     tuned = {row["eps"] for row in rows if row["name"] == "pgd_tuned"}
     for row in rows:
@@ -32,7 +32,7 @@ def accuracy_warnings(rows: Sequence[AttackRow]) -> list[str]:
             gap = f"{_at(row)} is above FGSM's {_at(other)}"
             found.append(f"{row['name']}: {gap}; iterating should not weaken an attack.")
             if row["name"] == "pgd" and row["eps"] in tuned:
-                found.append(f"at eps {eps_text(row['eps'])}, trust pgd_tuned, whose steps suit it.")
+                found.append(f"at eps {eps_text(row['eps'])}, trust pgd_tuned, whose step size suits it.")
     return found
 
 
@@ -53,7 +53,7 @@ def mode_warnings(classifier: nn.Module) -> list[str]:
 
 
 def gradient_warnings(zero: float) -> list[str]:
-    """Warn if more than `ZERO` percent of samples have no gradient."""
+    """Warn if more than `ZERO` percent of samples have a zero input gradient."""
     if zero <= ZERO:
         return []
     return [f"{zero:.1f} % of samples have a zero input gradient; gradient attacks overrate this model."]

@@ -1,4 +1,4 @@
-"""The parts that AutoAttack's searches share: batches that samples leave once they are fooled, and seeds."""
+"""Shared parts of AutoAttack's searches: batches that drop fooled samples, and random numbers by seed."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -9,17 +9,17 @@ from torch import Tensor
 
 @dataclass(kw_only=True)
 class Batch:
-    """The samples that a search still moves, one row each in every tensor; subclasses add tensors."""
+    """The samples that a search still works on, one row each in every tensor; subclasses add tensors."""
 
     row: Tensor
-    """Their places among the samples that the search began with."""
+    """Their rows among the samples that the search started with."""
     x: Tensor
     y: Tensor
 
     def __len__(self) -> int:
         return len(self.row)
 
-    def leave(self, fooled_B: Tensor, moved: Tensor, found: Tensor) -> None:
+    def drop_fooled(self, fooled_B: Tensor, moved: Tensor, found: Tensor) -> None:
         """Write fooled samples' images from `moved` to their rows of `found`, and drop these samples."""
         if not fooled_B.any():
             return
@@ -35,6 +35,6 @@ def uniform(seeds: Sequence[int], *shape: int) -> Tensor:
     return torch.stack(rows) if rows else torch.zeros(0, *shape)
 
 
-def wide(values_B: Tensor) -> Tensor:
-    """Return (B,) as (B, 1, 1, 1), beside images."""
+def per_image(values_B: Tensor) -> Tensor:
+    """Return (B,) as (B, 1, 1, 1), which broadcasts over images."""
     return values_B[:, None, None, None]

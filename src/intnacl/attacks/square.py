@@ -1,4 +1,4 @@
-"""The Square attack in the ℓ∞ norm (Andriushchenko et al. 2020): a search by squares that needs no gradient.
+"""The Square attack in the ℓ∞ norm (Andriushchenko et al. 2020): random search without gradients.
 
 Shapes: B samples, C classes; x: (B, 3, H, W) pixels in [0, 1]; z: (B, C) logits.
 """
@@ -10,17 +10,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from intnacl.attacks.searches import Batch, uniform, wide
-from intnacl.attacks.training_view import Model, rows_of
+from intnacl.attacks.searches import Batch, per_image, uniform
+from intnacl.attacks.training_view import Model, model_output
 
 QUERIES = 5000
-SHARE = 0.8  # of the image that the first squares cover
+FIRST_SHARE = 0.8  # of the image that the first squares cover
 HALVED_AT = (10, 50, 200, 500, 1000, 2000, 4000)  # queries after which that share is halved
 
 
 @dataclass(kw_only=True)
 class Search(Batch):
-    """Samples with the best point so far, its margin, and the numbers that squares are drawn from."""
+    """Samples with their best points so far, the margins there, and the random numbers for squares."""
 
     best: Tensor
     margin: Tensor
@@ -32,8 +32,8 @@ class Search(Batch):
 def square(model: Model, x: Tensor, y: Tensor, eps: float, seeds: Sequence[int]) -> Tensor:
     """Return adversarial images of x, or x itself where the search fails: (B, 3, H, W).
 
-    It begins with vertical stripes of ±eps. A query moves a square by ±2·eps, cut to ball and box, and keeps
-    the move where it lowers the margin z_y − max_{c≠y} z_c. `seeds` has one for each sample's draws.
+    It starts with vertical stripes of ±eps. A query moves a square by ±2·eps, clamped to ball and box, and
+    keeps the move if it lowers the margin z_y − max_{c≠y} z_c. `seeds` has one seed per sample.
     """
     found = x.clone()
     channels, height, width = x.shape[1:]
@@ -50,7 +50,7 @@ def square(model: Model, x: Tensor, y: Tensor, eps: float, seeds: Sequence[int])
         margin=margin,
         drawn=numbers[:, stripes:].view(-1, QUERIES, drawn),
     )
-    search.leave(margin <= 0, best, found)
+    search.drop_fooled(margin <= 0, best, found)
     rows_H, columns_W = (torch.arange(side, device=x.device) for side in (height, width))
     for query in range(QUERIES):
         if len(search) == 0:
@@ -62,24 +62,24 @@ def square(model: Model, x: Tensor, y: Tensor, eps: float, seeds: Sequence[int])
         column_BW = (columns_W >= left_B[:, None]) & (columns_W < left_B[:, None] + side)
         inside_B1HW = (row_BH[:, :, None] & column_BW[:, None, :])[:, None]
         sign_BC11 = (2 * torch.stack(signs_B, dim=1) - 1).sign()[:, :, None, None]
-        # Whatever was inside, a move by 2·eps ends at that end of the ball.
+        # From any point of the ball, a move by 2·eps ends at that end of the ball.
         moved = torch.where(inside_B1HW, (search.x + eps * sign_BC11).clamp(0, 1), search.best)
         margin = _margin(model, moved, search.y)
         lower = margin < search.margin
-        search.best = torch.where(wide(lower), moved, search.best)
+        search.best = torch.where(per_image(lower), moved, search.best)
         search.margin = torch.where(lower, margin, search.margin)
-        search.leave(search.margin <= 0, search.best, found)
+        search.drop_fooled(search.margin <= 0, search.best, found)
     return found
 
 
 def square_side(query: int, height: int, width: int) -> int:
     """Return the side of the squares of a query, in pixels."""
-    share = SHARE / 2 ** sum(query > after for after in HALVED_AT)
+    share = FIRST_SHARE / 2 ** sum(query > after for after in HALVED_AT)
     return min(max(1, round(math.sqrt(share * height * width))), height, width)
 
 
 @torch.no_grad()
 def _margin(model: Model, x: Tensor, y: Tensor) -> Tensor:
-    z_BC = rows_of(model, x)
+    z_BC = model_output(model, x)
     others_BC = z_BC.scatter(1, y[:, None], -torch.inf)
     return z_BC.gather(1, y[:, None]).squeeze(1) - others_BC.amax(1)

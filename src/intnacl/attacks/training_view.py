@@ -1,4 +1,4 @@
-"""The adversarial views that an encoder is trained on, and the settings of that of contrastive losses.
+"""The adversarial views that encoders are trained on, and the settings of the one for contrastive losses.
 
 Shapes: B images, x: (B, 3, H, W) pixels in [0, 1], z: (B, D) embeddings, F features.
 """
@@ -38,8 +38,8 @@ class AdversaryConfig(Settings):
     """The adversarial training view (used when the loss has alpha > 0)."""
 
     prefix: ClassVar[str] = "adversary "
-    eps: float = setting(0.015, must(lambda v: 0 < v <= 1, "above 0 and at most 1: it counts in pixels"))
-    """Radius in pixels of [0, 1]."""
+    eps: float = setting(0.015, must(lambda v: 0 < v <= 1, "above 0 and at most 1"))
+    """Radius in pixel values from 0 to 1."""
     steps: int = setting(1, check_count)
     """Number of sign steps; if several, each of size 2·eps / steps."""
     random_start: bool = setting(False, check_bool)
@@ -47,7 +47,7 @@ class AdversaryConfig(Settings):
     clamp: bool = setting(False, check_bool)
     """Keep the view in [0, 1]."""
     negatives: str = setting("g0", one_of(*get_args(Negatives)))
-    """The estimator of the loss that the view maximises; g0: SimCLR's, as the paper writes."""
+    """The estimator of the loss that the view maximises; g0: the SimCLR loss, as in the paper."""
 
 
 def adversarial_view(
@@ -63,19 +63,19 @@ def adversarial_view(
 ) -> Tensor:
     """Return the training view x_adv: `steps` sign steps from x that maximise the SimCLR loss of (x, x_adv).
 
-    x_adv = x + eps·sign ∇ L(z, f(x_adv)) with z = f(x) held fixed, f the encoder in its present mode (for
+    x_adv = x + eps·sign ∇ L(z, f(x_adv)) with z = f(x) held fixed, f the encoder in its current mode (for
     training: train mode, with the adversarial batch norm) and L the `criterion`, by default SimCLR's at
-    t = 0.5. Several steps are of 2·eps / steps each and stay in the ball. The first gradient is taken at x +
-    eps·`random_start` (numbers in [−1, 1], shape of x), or at x itself. The view may leave the box [0, 1], as
-    in the reference, unless `clamp`. Parameters get no gradient, and none of their hooks fires, so that a
-    surrounding DDP is not affected.
+    t = 0.5. Several steps have a size of 2·eps / steps each and stay in the ball. The first gradient is taken
+    at x + eps·`random_start` (numbers in [−1, 1], shape of x), or at x itself. The view may leave the box
+    [0, 1], as in the reference, unless `clamp`. Parameters get no gradient, and none of their hooks fires, so
+    that a surrounding DDP is not affected.
 
-    Steps, ball and box are computed in float32 at least. A view of half-precision pixels is rounded to their
-    type once, at the end, by up to ε/4 of a pixel below 1 and ε/2 of one above, ε its `torch.finfo(…).eps`
-    (1/128 in bfloat16): give float32 pixels to stay in the ball.
+    Steps, ball and box are computed in float32 or better. A view of half-precision pixels is rounded to their
+    dtype once, at the end: by up to ε/4 for a pixel below 1 and ε/2 for one above, where ε is the dtype's
+    `torch.finfo(…).eps` (1/128 in bfloat16). Give float32 pixels to stay in the ball.
 
-    Pixels or a gradient that are NaN raise. A GPU has to be waited for to see that: `check=False` does not
-    look, and neither does code that is compiled or captured.
+    NaN in pixels or in a gradient raises an error. This check has to wait for the GPU: `check=False` skips
+    it, as does code that is compiled or captured.
     """
     check_pixels(encoder, x)
     check_eps(eps)
@@ -97,7 +97,7 @@ def adversarial_view(
     embed: Model = encoder
     maximised: Callable[[Tensor, Tensor], Tensor] = criterion
     if check:
-        embed, maximised = partial(rows_of, encoder), partial(call, "the criterion", criterion)
+        embed, maximised = partial(model_output, encoder), partial(call, "the criterion", criterion)
         check_numbers("x", x.detach(), "attacks need pixels in [0, 1]")
     step_size = view_step(eps, steps)
     fixed: Tensor | None = None
@@ -116,7 +116,7 @@ def adversarial_view(
                 # Without a random start, the first forward pass gives both embeddings.
                 fixed = z.detach() if fixed is None else fixed
                 # The criterion's mean over B rows makes gradients so small that float16 rounds some to zero;
-                # a power of two about B prevents that and changes no bit in other types.
+                # a power of two near B prevents that and changes no bit in other dtypes.
                 scaled_loss = maximised(fixed, z) * 2 ** len(x).bit_length()
                 gradient = pixel_gradient(scaled_loss, leaf)
             if check:
@@ -135,13 +135,13 @@ def feature_view(
     steps: int,
     random_start: Tensor | None = None,
 ) -> Tensor:
-    """Return the view x_adv whose features point least towards their targets: PGD on the cosine.
+    """Return the view x_adv whose features have the lowest cosine with their targets, found by PGD.
 
     x_adv ← Π(x_adv + step_size·sign ∇ −cos(f(x_adv), target)), Π the projection onto the ball of radius eps
-    around x and onto the box [0, 1] (DeACL, Zhang et al. 2022). The encoder f is in its present mode: eval
-    leaves the statistics of batch norm alone. Its parameters get no gradient. Radius and step may be tensors,
-    such as functions of the training step. The first gradient is taken at x + eps·`random_start` (numbers in
-    [−1, 1], shape of x), or at x itself. Nothing here waits for the GPU.
+    around x and onto the box [0, 1] (DeACL, Zhang et al. 2022). The encoder f is in its current mode: eval
+    mode does not change the statistics of batch norm. Its parameters get no gradient. Radius and step size
+    may be tensors, such as functions of the training step. The first gradient is taken at x +
+    eps·`random_start` (numbers in [−1, 1], shape of x), or at x itself. Nothing here waits for the GPU.
     """
     with _without_parameter_gradients(encoder):
         x = x.detach()
@@ -162,9 +162,9 @@ def ascend(
     step_size: float | Tensor,
     steps: int,
 ) -> Tensor:
-    """Return x_adv after sign steps up an objective, x_adv ← Π(x_adv + step_size·sign ∇objective(x_adv)).
+    """Return x_adv after sign steps that raise an objective: x_adv ← Π(x_adv + step_size·sign ∇objective).
 
-    Π cuts to the ball of radius eps around x and to the box [0, 1]; the steps begin at `start`.
+    The steps start at `start`. Π clamps to the ball of radius eps around x and to the box [0, 1].
     """
     low, high = (x - eps).clamp(min=0), (x + eps).clamp(max=1)
     moved = start
@@ -177,7 +177,7 @@ def ascend(
 
 
 def as_float(features: Tensor) -> Tensor:
-    """Return features in float32 at least, in which their cosines are computed."""
+    """Return features in float32 or better, in which cosines are computed."""
     return features.to(torch.promote_types(features.dtype, torch.float32))
 
 
@@ -196,8 +196,8 @@ def check_pixels(model: Model, x: Tensor) -> None:
         )
 
 
-def rows_of(model: Model, x: Tensor) -> Tensor:
-    """Return what a network makes of x, a tensor of floats with one row an image; raise where it is not."""
+def model_output(model: Model, x: Tensor) -> Tensor:
+    """Return the network's output for x; raise unless it is a tensor of floats with one row per image."""
     rows = call("the model", model, x)
     if not isinstance(rows, Tensor):
         raise InputError(
@@ -206,18 +206,18 @@ def rows_of(model: Model, x: Tensor) -> Tensor:
     if rows.ndim == 0 or len(rows) != len(x) or not has_floats(rows) or rows.device != x.device:
         raise InputError(
             f"the model returns {rows.dtype} of shape {tuple(rows.shape)} on {rows.device}, for {len(x)} "
-            f"images on {x.device}: expected floats there, one row an image."
+            f"images on {x.device}: expected floats on that device, one row per image."
         )
     return rows
 
 
 def pixel_gradient(loss: Tensor, x: Tensor) -> Tensor:
-    """Return the gradient of a scalar loss by x; raise where the loss does not depend on x."""
+    """Return the gradient of a scalar loss with respect to x; raise if the loss does not depend on x."""
     found = torch.autograd.grad(loss, x, allow_unused=True)[0] if loss.requires_grad else None
     if found is None:
         raise InputError(
-            "the loss has no gradient by the pixels: leave detach(), no_grad(), argmax() and integers out of "
-            "the model and the loss."
+            "the loss has no gradient with respect to x: leave detach(), no_grad(), argmax() and "
+            "integers out of the model and the loss."
         )
     return found
 
@@ -229,7 +229,7 @@ DIVERGED = (
 
 
 def check_numbers(name: str, values: Tensor, why: str = DIVERGED) -> None:
-    """Raise, and say why it may be, if any of `values`, samples first, is NaN."""
+    """Raise if any of `values`, whose first axis is samples, is NaN; `why` states the likely cause."""
     bad_B = values.isnan().flatten(1).any(1) if values.ndim > 1 else values.isnan()
     if bad_B.any():
         raise InputError(f"{name} is NaN for {int(bad_B.sum())} of {len(values)} images: {why}.")
@@ -242,7 +242,7 @@ def view_step(eps: float, steps: int) -> float:
 
 @contextmanager
 def _without_parameter_gradients(encoder: Model) -> Iterator[None]:
-    """Turn off gradients of a module's parameters inside: nothing is computed or kept for them."""
+    """Turn off gradients of a module's parameters inside, so that none is computed or stored."""
     parameters = encoder.parameters() if isinstance(encoder, nn.Module) else ()
     wanted = [parameter for parameter in parameters if parameter.requires_grad]
     for parameter in wanted:

@@ -1,4 +1,4 @@
-"""Images in: data sets, and the views that a training step sees of them."""
+"""Images: data sets, and the views of them that a training step gets."""
 
 from intnacl.data.dataset import Dataset
 from intnacl.data.datasets import load

@@ -1,10 +1,10 @@
-"""Augmentation of a batch on its device: draw parameters, one set a sample, then apply them.
+"""Augmentation of a batch on its device: draw parameters, one set per sample, then apply them.
 
 The operations, their order and the distribution of their parameters are those of torchvision's
 RandomResizedCrop, RandomHorizontalFlip, ColorJitter (in random order), RandomGrayscale, GaussianBlur and
-RandomSolarize. Draws are a function of (seed, step, view, row): see `draws`. Normalisation is the model's.
+RandomSolarize. Draws are a function of (seed, step, view, row): see `draws`. The model normalises.
 
-Shapes: B samples, C channels, H×W pixels, U uniform numbers a sample, T tries of a crop.
+Shapes: B samples, C channels, H×W pixels, U uniform numbers per sample, T tries of a crop.
 """
 
 import math
@@ -36,15 +36,15 @@ BRIGHTNESS, CONTRAST, SATURATION, HUE = range(4)
 
 
 class Params(NamedTuple):
-    """The parameters of a batch, one row a sample."""
+    """The parameters of a batch, one row per sample."""
 
-    top: Tensor  # (B,) int64: the crop box, in pixels of the source with its padding
+    top: Tensor  # (B,) int64: the crop box, in pixels of the padded source
     left: Tensor
     height: Tensor
     width: Tensor
     flip: Tensor  # (B,) bool
-    factors: Tensor  # (B, 4): brightness, contrast, saturation (1 = as it is) and hue (0 = as it is)
-    stage: Tensor  # (B, 4) int64: when, from 0 to 3, each of the four is done; a permutation
+    factors: Tensor  # (B, 4): brightness, contrast, saturation (1 = unchanged) and hue (0 = unchanged)
+    stage: Tensor  # (B, 4) int64: the place, from 0 to 3, of each of the four in their order; a permutation
     grayscale: Tensor  # (B,) bool
     sigma: Tensor  # (B,): of the blur
     blur: Tensor  # (B,) bool
@@ -52,7 +52,7 @@ class Params(NamedTuple):
 
 
 def draw(config: AugmentConfig, uniform_BU: Tensor, height: int, width: int) -> Params:
-    """Draw parameters from `UNIFORMS` uniform numbers a sample, for images of height × width.
+    """Draw parameters from `UNIFORMS` uniform numbers per sample, for images of height × width.
 
     Each parameter has its own columns in every augmentation, so that switching one operation off leaves the
     others unchanged.
@@ -121,7 +121,7 @@ def augment(
     """Return one view of each image, a function of (seed, step, view, row): `draw`, then `apply`.
 
     `rows` (B,) are the images' places in the global batch; `seed`, `step` and `view` may be tensors on the
-    device, so that a captured CUDA graph draws anew at every replay.
+    device, so that a captured CUDA graph draws new numbers at every replay.
     """
     uniform_BU = draws.uniform(seed, step, view, rows, UNIFORMS)
     params = draw(config, uniform_BU, images_BCHW.shape[-2], images_BCHW.shape[-1])
@@ -129,7 +129,7 @@ def augment(
 
 
 def view_of_step(config: AugmentConfig, seed: int, images: Tensor, step: int) -> Tensor:
-    """Return the augmented view of a step's images, uint8 (B, 3, H, W), where one process has all of them."""
+    """Return the augmented view of a step's images, uint8 (B, 3, H, W), when one process has all of them."""
     rows = torch.arange(len(images), device=images.device)
     clock = torch.tensor(step, device=images.device)
     return augment(images, config, seed=seed, step=clock, view=0, rows=rows)
@@ -144,47 +144,55 @@ def crop_box(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return top, left, height and width, (B,) int64 each, of the first try that fits, or the fallback.
 
-    `uniform_BK` are the first `BOX_UNIFORMS` of a sample's uniform numbers. Images of one size give it as
-    numbers, others as (B,) int64.
+    `uniform_BK` are the first `BOX_UNIFORMS` of each sample's uniform numbers. `height` and `width` are
+    numbers if all images have one size, else (B,) int64.
     """
     uniform_BT2, corner_B2 = uniform_BK[:, : 2 * TRIES].reshape(-1, TRIES, 2), uniform_BK[:, 2 * TRIES :]
-    tall, wide = _fallback(config, height, width)
+    fallback_height, fallback_width = _fallback(config, height, width)
     if config.crop_scale is None:
-        tall_B, wide_B = (
-            torch.zeros_like(uniform_BK[:, 0], dtype=torch.int64) + side for side in (tall, wide)
+        crop_height_B, crop_width_B = (
+            torch.zeros_like(uniform_BK[:, 0], dtype=torch.int64) + side
+            for side in (fallback_height, fallback_width)
         )
         # There are 2·padding + 1 places along each axis.
         top_B, left_B = (corner_B2 * (2 * config.crop_padding + 1)).to(torch.int64).unbind(1)
-        return top_B, left_B, tall_B, wide_B
-    high, across = (side[:, None] if isinstance(side, Tensor) else side for side in (height, width))
-    area_BT = high * across * _between(uniform_BT2[..., 0], *config.crop_scale)
+        return top_B, left_B, crop_height_B, crop_width_B
+    image_height, image_width = (
+        side[:, None] if isinstance(side, Tensor) else side for side in (height, width)
+    )
+    area_BT = image_height * image_width * _between(uniform_BT2[..., 0], *config.crop_scale)
     ratio_BT = torch.exp(_between(uniform_BT2[..., 1], *(math.log(value) for value in config.crop_ratio)))
-    wide_BT = torch.round(torch.sqrt(area_BT * ratio_BT)).to(torch.int64)
-    tall_BT = torch.round(torch.sqrt(area_BT / ratio_BT)).to(torch.int64)
-    fits_BT = (wide_BT > 0) & (wide_BT <= across) & (tall_BT > 0) & (tall_BT <= high)
-    # The earlier a try that fits, the higher its score: the highest is the first, and 0 is none.
+    crop_width_BT = torch.round(torch.sqrt(area_BT * ratio_BT)).to(torch.int64)
+    crop_height_BT = torch.round(torch.sqrt(area_BT / ratio_BT)).to(torch.int64)
+    fits_BT = (
+        (crop_width_BT > 0)
+        & (crop_width_BT <= image_width)
+        & (crop_height_BT > 0)
+        & (crop_height_BT <= image_height)
+    )
+    # The earlier a try that fits, the higher its score: the maximum is the first one; 0: none fits.
     score_BT = fits_BT * torch.arange(TRIES, 0, -1, device=fits_BT.device)
     best_B1 = score_BT.amax(1, keepdim=True)
     found_B, first_BT = best_B1[:, 0] > 0, score_BT == best_B1
-    tall_B = torch.where(found_B, (tall_BT * first_BT).sum(1), tall)
-    wide_B = torch.where(found_B, (wide_BT * first_BT).sum(1), wide)
-    free_B2 = torch.stack((height - tall_B, width - wide_B), dim=1)
+    crop_height_B = torch.where(found_B, (crop_height_BT * first_BT).sum(1), fallback_height)
+    crop_width_B = torch.where(found_B, (crop_width_BT * first_BT).sum(1), fallback_width)
+    free_B2 = torch.stack((height - crop_height_B, width - crop_width_B), dim=1)
     corner_B2 = torch.where(found_B[:, None], (corner_B2 * (free_B2 + 1)).to(torch.int64), free_B2 // 2)
-    return corner_B2[:, 0], corner_B2[:, 1], tall_B, wide_B
+    return corner_B2[:, 0], corner_B2[:, 1], crop_height_B, crop_width_B
 
 
 def _fallback(
     config: AugmentConfig, height: int | Tensor, width: int | Tensor
 ) -> tuple[int | Tensor, int | Tensor]:
-    """Return height and width of the largest box whose ratio is allowed, or of the image if uncropped."""
+    """Return height and width of the largest box with an allowed ratio, or of the image if not cropped."""
     if config.crop_scale is None:
         return height, width
     low, high = config.crop_ratio
     if isinstance(height, Tensor) and isinstance(width, Tensor):
-        tall_B = torch.round(width.double() / low).to(torch.int64).clamp(min=1)
-        wide_B = torch.round(height.double() * high).to(torch.int64).clamp(min=1)
+        crop_height_B = torch.round(width.double() / low).to(torch.int64).clamp(min=1)
+        crop_width_B = torch.round(height.double() * high).to(torch.int64).clamp(min=1)
         too_tall_B, too_wide_B = width < low * height.double(), width > high * height.double()
-        return torch.where(too_tall_B, tall_B, height), torch.where(too_wide_B, wide_B, width)
+        return torch.where(too_tall_B, crop_height_B, height), torch.where(too_wide_B, crop_width_B, width)
     assert isinstance(height, int)
     assert isinstance(width, int)
     if width < low * height:
@@ -213,7 +221,7 @@ def _ranks(key_BK: Tensor) -> Tensor:
 
 
 def _crop_flip(images_BCHW: Tensor, params: Params, config: AugmentConfig, size: tuple[int, int]) -> Tensor:
-    """Crop, resize and mirror, by one matrix a sample for the rows and one for the columns."""
+    """Crop, resize and mirror, by one matrix per sample for the rows and one for the columns."""
     if config.crop_padding:
         images_BCHW = functional.pad(images_BCHW, [config.crop_padding] * 4)
     H, W = images_BCHW.shape[2:]
@@ -248,7 +256,7 @@ def _jitter(planes: Planes, params: Params) -> Planes:
 
 
 def _blend_at(planes: Planes, params: Params, stage: int, active_B: Tensor) -> Planes:
-    """Apply brightness, contrast or saturation, whichever an active sample has at this stage."""
+    """Apply brightness, contrast or saturation, whichever each active sample has at this stage."""
     chosen_B4 = (params.stage == stage) & active_B[:, None]
     excess_B4 = torch.where(chosen_B4, params.factors - 1, 0.0)
     own_B = 1 + excess_B4[:, :HUE].sum(1)

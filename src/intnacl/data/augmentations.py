@@ -1,4 +1,4 @@
-"""Settings of `augment`: which operations an image undergoes, how strongly and how often; some have names."""
+"""Settings of `augment`: the operations on an image, their strengths and probabilities, and named sets."""
 
 import math
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ PROBABILITY = must(lambda v: 0 <= v <= 1, "a probability in [0, 1]")
 
 
 def _interval(top: float = math.inf) -> Check:
-    """A check of (low, high) with 0 < low ≤ high ≤ top."""
+    """Return a check for (low, high) with 0 < low ≤ high ≤ top."""
     limit = f" <= {top}" if top < math.inf else ""
     return must(
         lambda v: 0 < v[0] <= v[1] <= top and v[1] < math.inf, f"(low, high) with 0 < low <= high{limit}"
@@ -18,15 +18,15 @@ def _interval(top: float = math.inf) -> Check:
 
 @dataclass(frozen=True, kw_only=True)
 class AugmentConfig(Settings):
-    """The operations on an image, how strong and how probable. The defaults are the augmentation `paper`."""
+    """The operations on an image, their strengths and probabilities. The defaults are those of `paper`."""
 
     crop_scale: tuple[float, float] | None = setting((0.08, 1.0), _interval(1.0))
-    """Area of the crop over area of the image, from and to; None: no crop."""
+    """Range of the crop's area as a share of the image's; None: no crop."""
     crop_ratio: tuple[float, float] = setting((3 / 4, 4 / 3), _interval())
-    """Width over height of the crop, from and to."""
+    """Range of the crop's ratio of width to height."""
     crop_padding: int = setting(0, must(lambda v: v >= 0, "0 or more"))
-    """Black pixels around the image, out of which a box of the image's own size is cut. It takes
-    crop_scale=none."""
+    """Pixels of black border added to the image before a box of the image's own size is cut out. This
+    requires crop_scale=none."""
     flip_p: float = setting(0.5, PROBABILITY)
     """Probability of a horizontal flip."""
     strength: float = setting(1.0, must(lambda v: v >= 0, "a number >= 0"))
@@ -43,15 +43,15 @@ class AugmentConfig(Settings):
     blur_p: float = setting(0.0, PROBABILITY)
     """Probability of blur."""
     blur_sigma: tuple[float, float] = setting((0.1, 2.0), _interval())
-    """Width of the blur in pixels, from and to."""
+    """Range of the blur's standard deviation in pixels."""
     blur_kernel: int = setting(3, must(lambda v: v >= 1 and v % 2 == 1, "an odd number >= 1"))
-    """Taps of the blur, odd; SimCLR takes a tenth of the image's side."""
+    """Kernel size of the blur, odd; SimCLR's is a tenth of the image's side."""
     solarize_p: float = setting(0.0, PROBABILITY)
     """Probability of solarisation."""
     solarize_threshold: float = 0.5
     """Pixels at or above this value are inverted."""
     mix_of: str = setting("x0", one_of("x0", "x1", "own"))
-    """Source of mixed views (mixnca): "x0", the first view; "x1", the second; "own", views of their own."""
+    """Source of mixed views (mixnca): "x0", the first view; "x1", the second; "own", further views."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -79,7 +79,7 @@ AUGMENTATIONS: dict[str, AugmentConfig] = {
     "paper": AugmentConfig(),
     "simclr": AugmentConfig(strength=0.5, blur_p=0.5),
     "crop_flip": AugmentConfig(jitter_p=0.0, grayscale_p=0.0),
-    # The usual one of adversarial training on CIFAR.
+    # The usual augmentation of adversarial training on CIFAR.
     "pad_crop_flip": AugmentConfig(crop_scale=None, crop_padding=4, jitter_p=0.0, grayscale_p=0.0),
     "none": AugmentConfig(crop_scale=None, flip_p=0.0, jitter_p=0.0, grayscale_p=0.0),
 }

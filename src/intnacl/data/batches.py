@@ -1,8 +1,8 @@
 """The images of each step's batch: a pure function of (seed, step), computed directly for any step.
 
-An epoch is a permutation of the data set, cut into batches; what does not fill a batch is left out
-(drop_last). The permutation is sorted by words of the counter-based generator, not drawn from torch's: it is
-the same on every device and under every version of torch.
+An epoch is a permutation of the data set, cut into batches; a rest that does not fill a batch is dropped. The
+permutation sorts keys from the counter-based generator, not from torch's, so it is the same on every device
+and under every version of torch.
 
 Shapes: B rows of the global batch, N images of the data set.
 """
@@ -16,12 +16,12 @@ from torch import Tensor
 from intnacl.data import draws
 from intnacl.errors import InputError
 
-DRAWN = 2**16  # keys drawn at a time, as their drawing takes much memory
-STREAM = 0xFFFFFFFF  # in the generator's place of the view: no view of an image has this number
+DRAWN = 2**16  # keys drawn at a time, since drawing takes much memory
+STREAM = 0xFFFFFFFF  # in place of the view's number in the generator's counter: no view has this number
 
 
 def steps_per_epoch(n: int, batch_size: int) -> int:
-    """Return how many full batches N images give."""
+    """Return the number of full batches in N images."""
     if not 1 <= batch_size <= n:
         raise InputError(
             f"batch_size={batch_size} does not fit a data set of n={n} images: take one from 1 to {n}."
@@ -31,7 +31,7 @@ def steps_per_epoch(n: int, batch_size: int) -> int:
 
 @lru_cache(maxsize=2)
 def permutation(seed: int, epoch: int, n: int, device: torch.device | str = "cpu") -> Tensor:
-    """Return a random order of 0 … N−1, (N,) int64, which sorts 62-bit keys drawn for (seed, epoch)."""
+    """Return a random order of 0 … N−1, (N,) int64, that sorts 62-bit keys drawn for (seed, epoch)."""
     key_N = torch.empty(n, dtype=torch.int64, device=device)
     for start in range(0, n, DRAWN):
         rows = torch.arange(start, min(n, start + DRAWN), device=device)
@@ -39,7 +39,9 @@ def permutation(seed: int, epoch: int, n: int, device: torch.device | str = "cpu
         key_N[rows] = (high >> 1 << 31) | (low >> 1)
     if key_N.is_cuda:
         return torch.argsort(key_N, stable=True)
-    return torch.from_numpy(np.argsort(key_N.cpu().numpy(), kind="stable")).to(key_N.device)  # in less memory
+    return torch.from_numpy(np.argsort(key_N.cpu().numpy(), kind="stable")).to(
+        key_N.device
+    )  # takes less memory
 
 
 def batch_indices(
@@ -56,13 +58,15 @@ def batch_indices(
 def rank_rows(
     rank: int, world: int, batch_size: int, *, halo: int = 0, device: torch.device | str = "cpu"
 ) -> Tensor:
-    """Return the rows of the global batch that a rank holds: its own, after the `halo` rows before them.
+    """Return the rows of the global batch that a rank holds: the `halo` rows before its own, then its own.
 
     (halo + B/world,) int64. The halo wraps around the global batch; it holds the mixing partners of the
     rank's first rows (see `views`).
     """
     if batch_size % world:
-        raise InputError(f"batch_size={batch_size} is the whole batch and must divide by the {world} ranks.")
+        raise InputError(
+            f"batch_size={batch_size} is that of all ranks: it must be divisible by their number, {world}."
+        )
     if halo >= batch_size:
         raise InputError(
             f"{halo} mixed views need {halo} other images in the batch: batch_size={batch_size} must be "

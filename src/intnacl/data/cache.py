@@ -1,7 +1,7 @@
 """Decoded images on disk, memory-mapped: one folder per data set, split and size.
 
 An entry `KEY.FINGERPRINT/` holds `images.u8` and `labels.i64` (raw) and `entry.json` (shape, classes, broken
-images). The fingerprint covers names, sizes and times of the source files: a changed source has another.
+images). The fingerprint covers names, sizes and modification times of the source files.
 """
 
 import hashlib
@@ -33,7 +33,7 @@ Fill = Callable[[IO[bytes]], tuple[list[int], dict[str, str]]]
 def default_root() -> Path:
     """Return where data sets are kept when no root is given: $INTNACL_DATA, else the user's cache folder.
 
-    That is ~/.cache/intnacl on Linux, in $XDG_CACHE_HOME where it is set.
+    The cache folder on Linux is ~/.cache/intnacl, or $XDG_CACHE_HOME/intnacl if that is set.
     """
     given = os.environ.get("INTNACL_DATA")
     return Path(given).expanduser() if given else user_cache_path("intnacl", appauthor=False)
@@ -41,7 +41,7 @@ def default_root() -> Path:
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """The origin of an entry: every file that it depends on, and what distinguishes it from others."""
+    """The source of an entry: every file that it depends on, and what distinguishes it from others."""
 
     name: str
     origin: Path
@@ -50,7 +50,7 @@ class Source:
     files: Sequence[Path]
     classes: tuple[str, ...]
     names: Sequence[str] = ()
-    """Of all images, broken ones too, where they are known before any is decoded."""
+    """Names of all images, broken ones too, if they are known before any is decoded."""
 
     @property
     def key(self) -> str:
@@ -60,7 +60,7 @@ class Source:
 
     @property
     def fingerprint(self) -> str:
-        """Digest of the classes and of every file's name, size and time of change."""
+        """Digest of the classes and of every file's name, size and modification time."""
         digest = hashlib.sha256(json.dumps([FORMAT, self.classes]).encode())
         for path in self.files:
             facts = path.stat()
@@ -69,16 +69,16 @@ class Source:
 
 
 def cached(root: Path, source: Source, fill: Fill) -> ImageSet:
-    """Open the entry of `source`, filling it first where it is missing, stale or damaged."""
+    """Open the entry of `source`, filling it first if it is missing, stale or damaged."""
     folder = writable_folder(root)
     entry = folder / f"{source.key}.{source.fingerprint}"
     if (opened := _open(entry, source)) is None:
         with files.lock(folder / f".{source.key}.lock") as state:
             if (opened := _open(entry, source)) is None:
                 if entry.exists():
-                    text = f"the cache {entry} is damaged and is made again from {source.origin}."
+                    text = f"the cache {entry} is damaged and is rebuilt from {source.origin}."
                     warnings.warn(text, InputWarning, stacklevel=2)
-                # Stale entries and what a killed process left; a process that maps one keeps its pages.
+                # Delete stale entries and leftovers of killed processes; mapped pages stay valid.
                 leftovers = folder.glob(f".{source.key}.*.*") if state == "held" else ()
                 for old in (*folder.glob(f"{source.key}.*"), *leftovers):
                     shutil.rmtree(old, ignore_errors=True)
@@ -93,7 +93,7 @@ def cached(root: Path, source: Source, fill: Fill) -> ImageSet:
 
 
 def writable_folder(root: Path) -> Path:
-    """Return `root`/cache or, for data on a read-only disk, that of the default root."""
+    """Return `root`/cache or, for data on a read-only disk, the cache folder of the default root."""
     folders = dict.fromkeys((root / "cache", default_root() / "cache"))
     for folder in folders:
         try:
@@ -131,7 +131,7 @@ def _write(entry: Path, fill: Fill, source: Source) -> None:
 
 
 def _open(entry: Path, source: Source) -> ImageSet | None:
-    """Map the entry into memory; None where it is missing or one of its files is damaged."""
+    """Map the entry into memory; return None if it is missing or one of its files is damaged."""
     try:
         facts = files.parse_json(files.read_file(entry / "entry.json"))
         (count, *rest), labelled, skipped = facts["shape"], facts["labelled"], facts["skipped"]

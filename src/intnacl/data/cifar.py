@@ -1,7 +1,7 @@
 """CIFAR-10 and CIFAR-100 from the official python archives or their unpacked folders.
 
-The batches are Python 2 pickles. They are read by an unpickler that knows a uint8 array and nothing else, so
-that a hostile file is refused before any of its code runs.
+The batches are Python 2 pickles. They are read by an unpickler that builds uint8 arrays and plain values
+only, so that a hostile file is refused before any of its code runs.
 """
 
 import pickle
@@ -23,7 +23,7 @@ PIXELS = 3 * 32 * 32
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """The files and keys in which one of the two sets keeps its batches, labels and class names."""
+    """The files of one of the two sets, and the keys of its labels and class names."""
 
     archive: Archive
     batches: dict[str, tuple[str, ...]]
@@ -134,17 +134,17 @@ def unpickle(path: Path) -> object:
 
 
 class _Unpickler(pickle.Unpickler):
-    """Knows the three names by which a uint8 array is pickled."""
+    """Allows only the three names by which a uint8 array is pickled."""
 
     def __init__(self, file: Any, path: Path) -> None:
         super().__init__(file, encoding="bytes")
         self._path = path
 
     def find_class(self, module: str, name: str) -> Any:
-        """Return what stands for a pickled global name, if it is one of the three."""
+        """Return the stand-in for a pickled global name, if it is one of the three."""
         if (module, name) not in _KNOWN:
             raise InputError(
-                f"{self._path} asks for {module}.{name}, which no CIFAR file needs: refused, nothing ran."
+                f"{self._path} asks for {module}.{name}, which no CIFAR file needs: refused, no code ran."
             )
         return _KNOWN[module, name]
 
@@ -162,10 +162,10 @@ def _uint8(code: bytes | str, *_: object) -> np.dtype[np.uint8]:
 
 
 # None of these is a callable of numpy: a file that could call numpy.ndarray on its own bytes as an array of
-# objects would forge pointers to any address.
+# objects could forge pointers to any address.
 _KNOWN: dict[tuple[str, str], Any] = {
     ("numpy.core.multiarray", "_reconstruct"): _empty,
     ("numpy._core.multiarray", "_reconstruct"): _empty,
-    ("numpy", "ndarray"): "numpy.ndarray",  # an argument of _reconstruct; a text cannot be called
+    ("numpy", "ndarray"): "numpy.ndarray",  # an argument of _reconstruct; a string cannot be called
     ("numpy", "dtype"): _uint8,
 }

@@ -27,7 +27,7 @@ Draws = Sequence[np.random.RandomState]
 
 
 class Corruption(NamedTuple):
-    """A corruption: images, a parameter or several, and each image's generator to images."""
+    """A corruption: a function of images, its parameters and each image's generator; its five severities."""
 
     apply: Callable[[Array, Any, Draws], Array]
     severities: tuple[Any, ...]
@@ -42,8 +42,8 @@ def corrupt(
         images: uint8 (N, 3, S, S).
         name: one of `CORRUPTIONS`.
         severity: 1 to 5.
-        seed: of everything random.
-        places: (N,), by which images draw random numbers; 0 … N − 1 by default.
+        seed: seed of everything random.
+        places: (N,), numbers that key the images' random draws; 0 … N − 1 by default.
     """
     check_choice("corruption", name, CORRUPTIONS)
     check_count("severity", severity, high=5)
@@ -52,7 +52,7 @@ def corrupt(
     draws = [_generator(seed, name, severity, place) for place in places]
     corruption = CORRUPTIONS[name]
     found = corruption.apply(pixels, corruption.severities[severity - 1], draws)
-    # As in the original, which converts to uint8: what is behind the point is cut off.
+    # As in the original, the conversion to uint8 truncates.
     return torch.from_numpy(np.clip(found, 0, 255).astype(np.uint8)).permute(0, 3, 1, 2).contiguous()
 
 
@@ -83,7 +83,7 @@ def _impulse_noise(x: Array, share: float, draws: Draws) -> Array:
 
 
 def _defocus_blur(x: Array, parameters: tuple[float, float], draws: Draws) -> Array:
-    """Convolve with a disk of a radius, which is itself blurred over three pixels."""
+    """Convolve with a disk that is itself blurred over three pixels."""
     from scipy.ndimage import correlate
 
     radius, deviation = parameters
@@ -97,7 +97,7 @@ def _defocus_blur(x: Array, parameters: tuple[float, float], draws: Draws) -> Ar
 
 
 def _glass_blur(x: Array, parameters: tuple[float, int, int], draws: Draws) -> Array:
-    """Blur, replace each pixel by a near one, blur again. The original means to swap them, and copies."""
+    """Blur, replace each pixel by a nearby one, blur again. The original intends a swap, but copies."""
     deviation, distance, rounds = parameters
     x = np.floor(_gaussian(x, deviation))
     side, every = x.shape[1], np.arange(len(x))
@@ -124,9 +124,9 @@ def _motion_blur(x: Array, parameters: tuple[int, float], draws: Draws) -> Array
 
 
 def _blur_along(x: Array, radius: int, deviation: float, degrees: Array) -> Array:
-    """Average along half a line at an angle, with the weights of a Gaussian: ImageMagick's motion blur.
+    """Average along a ray at an angle, with the weights of a Gaussian: ImageMagick's motion blur.
 
-    Pixels outside are those of the edge, and the result is rounded.
+    Pixels outside the image repeat its edge, and the result is rounded.
     """
     taps = np.arange(2 * radius + 1)
     weights = np.exp(-(taps**2) / (2 * deviation**2))
@@ -152,7 +152,7 @@ def _zoom_blur(x: Array, largest: float, draws: Draws) -> Array:
 
 
 def _zoom(x: Array, factor: float) -> Array:
-    """Enlarge the middle of images, linearly between pixels."""
+    """Enlarge the middle of images by linear interpolation."""
     from scipy.ndimage import zoom
 
     side = x.shape[1]
@@ -169,7 +169,7 @@ def _zoom(x: Array, factor: float) -> Array:
 
 
 def _snow(x: Array, parameters: tuple[float, float, float, float, int, float, float], draws: Draws) -> Array:
-    """Whiten the image and add flakes that a motion blur has drawn out, once more upside down."""
+    """Whiten the image and add motion-blurred flakes twice, the second time turned by 180°."""
     mean, deviation, factor, least, radius, width, share = parameters
     size = x.shape[1:3]
     flakes = np.stack([draw.normal(size=size, loc=mean, scale=deviation) for draw in draws])[..., None]
@@ -184,7 +184,7 @@ def _snow(x: Array, parameters: tuple[float, float, float, float, int, float, fl
 
 
 def _frost(x: Array, parameters: tuple[float, float], draws: Draws) -> Array:
-    """Add a piece of a photograph of frost, of which every fifth pixel is taken."""
+    """Add a random piece of a photograph of frost."""
     of_image, of_frost = parameters
     side, photographs = x.shape[1], frost_photographs()
     pieces = []
@@ -196,9 +196,9 @@ def _frost(x: Array, parameters: tuple[float, float], draws: Draws) -> Array:
 
 
 def frost_photographs() -> list[Array]:
-    """Return the first five photographs of the package imagecorruptions, a fifth of their size.
+    """Return the first five photographs of the package imagecorruptions, every fifth pixel of them.
 
-    They are no part of this package, whose license does not cover them; without them there is no frost.
+    They are not part of this package, whose license does not cover them; without them there is no frost.
     """
     from PIL import Image
 
@@ -268,10 +268,10 @@ def _contrast(x: Array, share: float, draws: Draws) -> Array:
 
 
 def _elastic_transform(x: Array, parameters: tuple[float, float, float], draws: Draws) -> Array:
-    """Move three points, and the plane with them; then move every pixel a little, neighbours alike.
+    """Apply a random affine map, which moves three points; then move pixels by a smooth random field.
 
-    The parameters are shares of the image's side: length and smoothness of the small moves, and how far the
-    three points may move.
+    The parameters are shares of the image's side: the field's strength and smoothness, and how far the three
+    points may move.
     """
     from scipy.ndimage import gaussian_filter
 
@@ -291,7 +291,7 @@ def _elastic_transform(x: Array, parameters: tuple[float, float, float], draws: 
 
 
 def _sample(x: Array, rows: Array, columns: Array, *, repeats_edge: bool) -> Array:
-    """Return images between their pixels, (N, S, S) places; outside, they are mirrored at their edge."""
+    """Interpolate images at places (N, S, S) between pixels; outside, images are mirrored at the edge."""
     side, every = x.shape[1], np.arange(len(x))[:, None, None]
 
     def mirrored(place: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

@@ -17,7 +17,7 @@ from intnacl.data.images import ImageSet
 from intnacl.data.streamed import StreamedImages, part_of
 from intnacl.errors import InputError, printable
 
-# In the place of the epoch: no epoch shuffles images as these do.
+# In place of an epoch's number when shuffling: no epoch has these numbers.
 HOLD_OUT, LABELLED = 0xFFFFFFFF, 0xFFFFFFFE
 
 
@@ -28,9 +28,9 @@ class Dataset(ImageSet):
     name: str
     split: str
     index: Tensor | None = None
-    """Places of the images in the split that they are a part of, (N,); None: they are all of it."""
+    """Indices, (N,), of these images in the whole split; None: they are the whole split."""
     whole_checksum: str | None = None
-    """The checksum of that split."""
+    """The checksum of the whole split, if these images are a part of it."""
 
     def __post_init__(self) -> None:
         count, channels, *_ = self.images.shape
@@ -48,10 +48,10 @@ class Dataset(ImageSet):
 
     @cached_property
     def checksum(self) -> str:
-        """SHA-256 of shape, class names, pixels and labels in hex, wherever they were read from.
+        """SHA-256, in hex, of shape, class names, pixels and labels, whatever files they came from.
 
-        A part of a split has the checksum of the whole. That of streamed images covers their index in place
-        of pixels: names, lengths, labels and the sizes of shards.
+        A part of a split has the checksum of the whole split. For streamed images the checksum covers their
+        index instead of pixels: names, lengths, labels and the sizes of shards.
         """
         if self.whole_checksum is not None:
             return self.whole_checksum
@@ -69,10 +69,10 @@ class Dataset(ImageSet):
         return digest.hexdigest()
 
     def hold_out(self, count: int) -> "tuple[Dataset, Dataset]":
-        """Divide training images into those to train on and `count` to measure on, as split "holdout".
+        """Split training images into those to train on and `count` to measure on, the split "holdout".
 
         Every class gives the same share of its images, to within one; without labels any image may be chosen.
-        The choice depends on the number of images and their labels alone, never on the seed of a run.
+        The choice depends only on the number of images and their labels, never on the seed of a run.
         """
         if not 1 <= count < len(self):
             raise InputError(
@@ -101,7 +101,7 @@ class Dataset(ImageSet):
         return self._part(chosen.sort().values, self.split)
 
     def _balanced_order(self, seed: int, stream: int) -> Tensor:
-        """Return a random order of the images, (N,), in whose beginnings every class has the same share."""
+        """Return a random order of the images, (N,); in its first n, each class has its share, for any n."""
         n = len(self)
         labels_N = torch.zeros(n, dtype=torch.int64) if self.labels is None else self.labels
         shuffled_N = permutation(seed, stream, n)
@@ -128,7 +128,7 @@ class Dataset(ImageSet):
         )
 
     def spread(self, count: int) -> Tensor:
-        """Return the indices of `count` images (of all, if there are fewer) at even distances."""
+        """Return the indices of `count` evenly spaced images (of all, if there are fewer)."""
         if count < 1:
             raise InputError(f"rows={count} draws nothing: give 1 or more.")
         count = min(count, len(self))

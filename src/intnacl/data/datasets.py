@@ -1,7 +1,6 @@
-"""Name -> uint8 images, labels and class names.
+"""Loading a data set by name: uint8 images, labels and class names.
 
-    from intnacl.data.dataset import Dataset
-from intnacl.data import load
+    from intnacl.data import load
     train = load("cifar100", split="train", root="~/data")
 
 Shapes: N images, 3 channels, H rows, W columns.
@@ -33,13 +32,13 @@ SHOWN = 5  # broken images that a warning names
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """A kind of data set: its loader, and what `intnacl datasets` lists of it."""
+    """A kind of data set: its loader, and what `intnacl datasets` lists about it."""
 
     load: Callable[[LoadRequest], ImageSet]
     counts: tuple[int, int] | None = None
     """Images for training and for testing; None: any."""
     side: int | None = None
-    """Of every image; None: any."""
+    """Side length of every image in pixels; None: any."""
     resized: bool = False
     classes: str = "any"
     files: str
@@ -106,30 +105,30 @@ DATASETS: dict[str, Entry] = {
 
 
 def is_at_path(name: str) -> bool:
-    """True if a data set is one's own, KIND:PATH: its files may change, those of a named set do not."""
+    """True for a user's own data set, KIND:PATH, whose files may change, unlike those of a named set."""
     return ":" in name
 
 
 def absolute_name(name: str) -> str:
-    """Return the name with its path made absolute, so that it means the same in every folder; ~ stays."""
+    """Return the name with its path made absolute, so that it means the same in every folder; ~ is kept."""
     kind, _, path = name.partition(":")
     return f"{kind}:{Path(path).absolute()}" if _is_relative(path) else name
 
 
 def absolute_root(root: str | None) -> str | None:
-    """Return the folder of data sets as an absolute path; ~ and None stay."""
+    """Return the folder of data sets as an absolute path; ~ and None are kept."""
     return str(Path(root).absolute()) if root and _is_relative(root) else root
 
 
 def local_name(name: str) -> str:
-    """Return the name with a path below the current folder relative to it, as it is usually typed."""
+    """Return the name as it is usually typed: a path below the current folder is relative to it."""
     kind, colon, path = name.partition(":")
     inside = colon and Path(path).is_relative_to(Path.cwd())
     return f"{kind}:{Path(path).relative_to(Path.cwd())}" if inside else name
 
 
 def check_stored_name(name: str) -> None:
-    """Raise if a run stores a relative path, as earlier versions did, that leads nowhere from here."""
+    """Raise if a run stores a relative path, as earlier versions did, that does not exist from here."""
     path = name.partition(":")[2]
     if _is_relative(path) and not Path(path).exists():
         raise InputError(
@@ -143,9 +142,9 @@ def _is_relative(path: str) -> bool:
 
 
 def check_name(name: str) -> None:
-    """Raise unless `name` is a key of `DATASETS`, followed by `:PATH` for one's own images."""
+    """Raise unless `name` is a key of `DATASETS`, followed by `:PATH` for the user's own images."""
     if not isinstance(name, str):
-        raise InputError(f"dataset={name!r} is no text: give a name such as 'digits' or 'folder:PATH'.")
+        raise InputError(f"dataset={name!r} is not a string: give a name such as 'digits' or 'folder:PATH'.")
     kind, _, path = name.partition(":")
     if name and kind not in DATASETS and _at_home(name).exists():
         raise InputError(f"dataset={name!r} is a path: write 'folder:{name}', or parquet: or npz: before it.")
@@ -176,21 +175,21 @@ def load(
 ) -> Dataset:
     """Load one split ("train" or "test") of a data set, as uint8 images (N,3,H,W).
 
-    `name` is a key of `DATASETS`, followed by `:PATH` for one's own images. `root` is where named sets are
+    `name` is a key of `DATASETS`, followed by `:PATH` for your own images. `root` is where named sets are
     looked for and caches are kept: by default $INTNACL_DATA, else ~/.cache/intnacl. `size` is the side to
     which `folder:`, `parquet:` and `webdataset:` resize (32). Images that cannot be decoded are listed in
     `.skipped`, with a warning when they are first decoded; `strict` makes them an error. `.names` are the
-    paths of a folder's images, in the same order. `download=False` never touches the network. Where those
-    that are resized take more than `room` bytes, `.images` stay on the disk and are decoded when they are
+    paths of a folder's images, in the same order. `download=False` never uses the network. If images of a
+    kind that is resized take more than `room` bytes, `.images` stay on the disk and are decoded when they are
     indexed; `room=0` always streams.
     """
     check_name(name)
     check_choice("split", split, SPLITS)
     kind, _, path = name.partition(":")
     if size is not None and (not isinstance(size, Integral) or size < 1):
-        raise InputError(f"size={size!r} is no image's side: give 1 or more, such as 32.")
+        raise InputError(f"size={size!r} is not the side of an image: give 1 or more, such as 32.")
     if not (is_number(room) and room >= 0):
-        raise InputError(f"room={room!r} is no number of bytes: give 0 to stream, or leave it out.")
+        raise InputError(f"room={room!r} is not a number of bytes: give 0 to stream, or leave it out.")
     request = LoadRequest(
         split=split,
         root=_at_home(as_path("root", root)) if root is not None else default_root(),
@@ -220,5 +219,7 @@ def load(
             raise InputError(f"{message}. Repair or remove them, or load without strict, which skips them.")
         if loaded.decoded:
             warnings.warn(f"{message}; they are skipped", InputWarning, stacklevel=2)
-    loaded = replace(loaded, classes=tuple(map(printable, loaded.classes)))  # to be drawn and written
+    loaded = replace(
+        loaded, classes=tuple(map(printable, loaded.classes))
+    )  # they are drawn in figures and written to files
     return Dataset(name=name, split=split, **vars(loaded))

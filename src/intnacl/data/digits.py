@@ -11,7 +11,7 @@ from intnacl.data.images import ImageSet, LoadRequest
 
 Floats = NDArray[np.float64]
 CLASSES = tuple("0123456789")
-TEST_EVERY = 5  # of each class every fifth image is for testing
+TEST_EVERY = 5  # every fifth image of each class is for testing
 
 
 def load_digits(request: LoadRequest) -> ImageSet:
@@ -27,15 +27,15 @@ def load_digits(request: LoadRequest) -> ImageSet:
 def _pixels_and_labels() -> tuple[Floats, Floats]:
     """Return the pixels in 0…16, (N, 8, 8), and the labels (N).
 
-    scikit-learn's file is read directly, since importing the package takes a second; it is imported where
-    the file is elsewhere.
+    scikit-learn's file is read directly, since importing the package takes a second; it is imported only if
+    the file is not found.
     """
     package = importlib.util.find_spec("sklearn")
     assert package is not None
     assert package.origin is not None
     file = Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz"
     if file.exists():
-        rows = np.loadtxt(file, delimiter=",")  # decompressed on the way
+        rows = np.loadtxt(file, delimiter=",")  # this also decompresses it
         return rows[:, :-1].reshape(-1, 8, 8), rows[:, -1]
     from sklearn.datasets import load_digits as load_embedded
 

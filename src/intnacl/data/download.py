@@ -52,7 +52,7 @@ def unpacked(archive: Archive, root: Path, *, download: bool = True) -> Path:
 
 
 def _by_hand(archive: Archive, root: Path, reason: str) -> str:
-    """The message that says how to get the archive without this program."""
+    """Return the message that says how to get the archive by hand."""
     return (
         f"{archive.folder} is not in {root} and could not be fetched ({reason}). "
         f"Get {archive.url} and save it as {root / archive.file}, or unpack it to {root / archive.folder}."
@@ -63,7 +63,7 @@ def fetch(archive: Archive, target: Path) -> None:
     """Download to `target`; nothing appears there unless it is complete and has the right md5."""
     digest, received = hashlib.md5(usedforsecurity=False), 0
     with urllib.request.urlopen(archive.url, timeout=TIMEOUT_S) as reply, files.new_file(target) as out:
-        expected: int | None = reply.length  # None where the server tells none, or nonsense
+        expected: int | None = reply.length  # None if the server sends none or an invalid one
         with progress(f"downloading {archive.file}", expected, in_bytes=True) as advance:
             while block := reply.read(BLOCK):
                 out.write(block)
@@ -87,7 +87,7 @@ def _unpack(archive: Archive, packed: Path, folder: Path) -> None:
         try:
             if packed.suffix == ".zip":
                 with zipfile.ZipFile(packed) as archived:
-                    archived.extractall(partial)  # which leaves out `..` and roots in the members' names
+                    archived.extractall(partial)  # it drops `..` and roots in the members' names
             else:
                 with tarfile.open(packed) as tar:
                     tar.extractall(partial, filter="data")

@@ -5,7 +5,7 @@ mixed with a key of two in ten rounds of multiply and xor. There is no state: an
 any step directly, on any device. All arithmetic is exact int64: CPU and GPU, eager and compiled agree bit
 for bit.
 
-Shapes: B rows, K numbers a row, Q = ceil(K / 4) counter blocks a row.
+Shapes: B rows, K numbers per row, Q = ceil(K / 4) counter blocks per row.
 """
 
 import torch
@@ -42,10 +42,10 @@ def philox(counter: Words, key: tuple[Tensor, Tensor]) -> Words:
 
 
 def words(seed: int | Tensor, step: int | Tensor, view: int | Tensor, rows_B: Tensor, count: int) -> Tensor:
-    """Return `count` random 32-bit words a row: int64 (B, count).
+    """Return `count` random 32-bit words per row: int64 (B, count).
 
-    The counter is (block, row, step, view), each below 2³², and the key is the seed, any int64. All but the
-    rows may be numbers, or tensors on the rows' device with one number or one a row.
+    The counter is (block, row, step, view), each below 2³², and the key is the seed, any int64. Seed, step
+    and view may be numbers, or tensors on the rows' device with one number in all or one per row.
     """
     block_Q = torch.arange((count + 3) // 4, device=rows_B.device)
     row_B1, step_11, view_B1, seed_11 = (_column(value, rows_B) for value in (rows_B, step, view, seed))
@@ -59,16 +59,16 @@ def words(seed: int | Tensor, step: int | Tensor, view: int | Tensor, rows_B: Te
 def check_seed(argument: str, seed: int) -> None:
     """Raise unless the seed is an int64."""
     if not -(2**63) <= seed < 2**63:
-        raise InputError(f"{argument}={seed} is out of range: it must fit into 64 bits, with its sign.")
+        raise InputError(f"{argument}={seed} is out of range: it must fit into a signed 64-bit integer.")
 
 
 def uniform(seed: int | Tensor, step: int | Tensor, view: int | Tensor, rows_B: Tensor, count: int) -> Tensor:
-    """Return `count` uniform numbers a row, float32 (B, count) in [0, 1), each a multiple of 2⁻²⁴."""
+    """Return `count` uniform numbers per row, float32 (B, count) in [0, 1), each a multiple of 2⁻²⁴."""
     return (words(seed, step, view, rows_B, count) >> 8).to(torch.float32) * 2.0**-24
 
 
 def _column(value: int | Tensor, like: Tensor) -> Tensor:
-    """Return a number, or a tensor of one number or one a row, as an int64 column on `like`'s device."""
+    """Return a number, or a tensor of one or of one per row, as an int64 column on `like`'s device."""
     if not isinstance(value, Tensor):
         value = torch.full((1,), value, dtype=torch.int64, device=like.device)
     return value.to(torch.int64).reshape(-1, 1)

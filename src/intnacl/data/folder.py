@@ -1,8 +1,8 @@
 """`folder:PATH`: a folder of images of any size.
 
-Class sub-folders give labels; images lying flat are unlabelled, for pretraining. Where there is a `train` (or
-`training`) beside a `test` (or `testing`, `val`, `valid`, `validation`), or alone, each is such a folder, and
-others are passed over; `Train` is as good as `train`.
+Class sub-folders give labels; images directly in the folder are unlabelled, for pretraining. If PATH has a
+`train` (or `training`) and a `test` (or `testing`, `val`, `valid`, `validation`) folder, or nothing but such
+folders, each of them is a split of this kind, and other folders are ignored. Case does not matter.
 """
 
 from collections.abc import Iterator
@@ -17,12 +17,12 @@ from intnacl.errors import InputError, printable
 
 DEFAULT_SIZE = 32
 READ = ", ".join(sorted(SUFFIXES))
-TRAIN_ALONE = "`intnacl pretrain` and `intnacl embed` do with a train split alone."
+TRAIN_ALONE = "`intnacl pretrain` and `intnacl embed` need only a train split."
 SPLITS = {"train": ("train", "training"), "test": ("test", "testing", "val", "valid", "validation")}
 
 
 def load_folder(request: LoadRequest) -> ImageSet:
-    """Decode the split's images to squares of `size` (shorter side, then the centre), through the cache.
+    """Decode the split's images to squares of `size`, their centres, through the cache.
 
     Images that are streamed are indexed instead.
     """
@@ -51,8 +51,8 @@ def load_folder(request: LoadRequest) -> ImageSet:
 def _streamed(request: LoadRequest, folder: Path, classes: tuple[str, ...]) -> ImageSet:
     """Return the split's images without decoding them.
 
-    The folders of a split tell whether images were added, removed or renamed since they were indexed; one
-    that was overwritten is found when it is read.
+    The modification times of a split's folders show if images were added, removed or renamed since they were
+    indexed; an image that was overwritten is detected when it is read.
     """
 
     def listing(_: Path) -> Listing:
@@ -79,7 +79,7 @@ def find_split(path: Path, split: str) -> tuple[Path, tuple[str, ...]]:
         raise InputError(f"{path.absolute()} is not a folder.")
     names = {sub.name.lower(): sub for sub in subfolders(path)}
     train, test = (set(names).intersection(SPLITS[s]) for s in ("train", "test"))
-    # A folder called train may also be a class among others.
+    # A folder called train may also be one class among others.
     if not (names and ((train and test) or names.keys() <= train | test)):
         if split != "train":
             places = f"its images into {path / 'train'} and {path / 'test'}"
@@ -96,7 +96,7 @@ def find_split(path: Path, split: str) -> tuple[Path, tuple[str, ...]]:
 
 
 def _check_link(sub: Path, folder: Path) -> None:
-    """Raise if a sub-folder is a link to a folder around it: all of a disk may be below that."""
+    """Raise if a sub-folder links to a folder that contains it, which may hold a whole disk."""
     if folder.resolve().is_relative_to(sub.resolve()):
         raise InputError(
             f"the folder {sub} links to {sub.resolve()}, which holds the data set itself: remove the link."
@@ -113,10 +113,10 @@ def _class_names(path: Path) -> tuple[str, ...]:
 
 
 def find_images(folder: Path, classes: tuple[str, ...]) -> list[tuple[Path, int]]:
-    """Return each image with its label, which is -1 where the folder is flat.
+    """Return each image with its label, which is -1 if the folder is flat.
 
-    Class folders are searched to any depth, but not in hidden folders, such as the copies in
-    `.ipynb_checkpoints`.
+    Class folders are searched to any depth, except for hidden folders, such as `.ipynb_checkpoints` with its
+    copies.
     """
     flat = sorted(path for path in folder.iterdir() if is_image(path) and path.is_file())
     labelled = subfolders(folder)
@@ -133,7 +133,7 @@ def find_images(folder: Path, classes: tuple[str, ...]) -> list[tuple[Path, int]
     for sub in labelled:
         name = printable(sub.name)
         if name not in classes:
-            raise InputError(f"{sub} is no class of the training folder, which has {', '.join(classes)}.")
+            raise InputError(f"{sub} is not a class of the training folder, which has {', '.join(classes)}.")
         _check_link(sub, folder)
         below = ((path, path.relative_to(sub).parts[:-1]) for path in sub.rglob("*"))
         visible = (path for path, parents in below if not any(part.startswith(".") for part in parents))

@@ -1,4 +1,4 @@
-"""Encoded images to uint8 pixels: whole ones as their central squares, or random crops of the originals.
+"""Decoding of images to uint8 pixels: the central square of each, or random crops of its original pixels.
 
 Shapes: N images, V crops of one, 3 channels, H rows, W columns, S = side of the square.
 """
@@ -30,14 +30,16 @@ if TYPE_CHECKING:
     from intnacl.data.streamed import StreamedImages
 
 CHUNK = 512  # images in memory at a time
-MOST_CLASSES = 1_000_000  # without names; a larger label is some other number: a date, an identifier
-ORIENTATION, TURNED = 0x0112, (5, 6, 7, 8)  # the tag in a camera's notes, and its values of quarter turns
+MOST_CLASSES = (
+    1_000_000  # without names; a larger label is another kind of number, such as a date or an identifier
+)
+ORIENTATION, TURNED = 0x0112, (5, 6, 7, 8)  # the EXIF tag, and its values for quarter turns
 SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"})
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoadRequest:
-    """The arguments of a loader: `path` follows the colon of `folder:PATH`; `size` None is the set's own."""
+    """The arguments of a loader: `path` follows the colon of `folder:PATH`; `size` None: the set's own."""
 
     split: str
     root: Path
@@ -45,7 +47,7 @@ class LoadRequest:
     size: int | None = None
     download: bool = True
     room: float = math.inf
-    """Bytes that the decoded images may take; more of them are streamed."""
+    """Bytes that the decoded images may take; a larger set is streamed."""
 
     def streams(self, count: int, size: int) -> bool:
         """True if `count` images of this side take more room than there is."""
@@ -56,8 +58,8 @@ class LoadRequest:
 class ImageSet:
     """The result of a loader: images (N,3,H,W) uint8, labels (N) int64 or None, class names.
 
-    `skipped` are broken images, name -> reason; `decoded` is true where they were found just now and
-    are not from the cache. `names` are the paths of a folder's images below it, and those of streamed images.
+    `skipped` are broken images, name -> reason; `decoded` is true if images were decoded just now, not read
+    from the cache. `names` are the images' paths below their folder, or the names of streamed images.
     """
 
     images: "Tensor | StreamedImages"
@@ -69,7 +71,7 @@ class ImageSet:
 
 
 class Item(NamedTuple):
-    """One encoded image: the name to show, its bytes or the file that holds them, its label (-1: none)."""
+    """One encoded image: its name for messages, its bytes or its file, and its label (-1: none)."""
 
     name: str
     data: bytes | Path
@@ -92,23 +94,23 @@ class Broken(NamedTuple):
 
     @classmethod
     def because(cls, error: Exception) -> "Broken":
-        """Word what a decoder raised of a damaged file, which is nearly anything."""
-        reason = re.sub(r" <_io\.BytesIO[^>]*>", "", str(error))  # PIL names our buffer in place of the file
+        """Describe the error, nearly any one, that a decoder raised for a damaged file."""
+        reason = re.sub(r" <_io\.BytesIO[^>]*>", "", str(error))  # PIL names our buffer instead of the file
         return cls(f"{type(error).__name__}: {reason}")
 
 
 def numbered_classes(count: int, origin: Path) -> tuple[str, ...]:
     """Return names for classes that have none: 0, 1, 2 …"""
     if count > MOST_CLASSES:
-        raise InputError(f"{origin}: label {count - 1} is no class: number them 0, 1, 2 …")
+        raise InputError(f"{origin}: label {count - 1} is not a class: number them 0, 1, 2 …")
     return tuple(map(str, range(count)))
 
 
 def walk_images(folder: Path, unreadable: Callable[[OSError], None]) -> Iterator[Path]:
-    """Yield the visible images at any depth below a folder, sorted by name in each.
+    """Yield the visible images at any depth below a folder, sorted by name within each folder.
 
     The names of one folder are in memory at a time. Links to folders are followed, each folder once.
-    `unreadable` is told of folders that cannot be listed.
+    `unreadable` is called with the error of a folder that cannot be listed.
     """
     seen: set[tuple[int, int]] = set()
     for place, folders, files in os.walk(folder, onerror=unreadable, followlinks=True):
@@ -127,7 +129,7 @@ def is_image(path: Path) -> bool:
 
 
 def decode(data: bytes, size: int, *, exact: bool = False) -> npt.NDArray[np.uint8]:
-    """Decode to RGB (3,S,S): the central square, resized (bicubic, antialiased); `exact` takes S×S alone."""
+    """Decode to RGB (3,S,S): the central square, resized (bicubic, antialiased); `exact` accepts S×S only."""
     from PIL import Image, ImageOps
 
     with Image.open(io.BytesIO(data)) as opened:
@@ -139,7 +141,7 @@ def decode(data: bytes, size: int, *, exact: bool = False) -> npt.NDArray[np.uin
 
 
 def decoder_version() -> str:
-    """Name the decoder and its version, another of which may round pixels differently."""
+    """Return the decoder and its version: another version may round pixels differently."""
     from PIL import __version__, features
 
     jpeg = features.version("libjpeg_turbo")
@@ -147,7 +149,7 @@ def decoder_version() -> str:
 
 
 def image_size(data: bytes) -> tuple[int, int]:
-    """Return width and height from the header of an encoded image, as it is shown."""
+    """Return the width and height, as displayed, from the header of an encoded image."""
     from PIL import Image
 
     with Image.open(io.BytesIO(data)) as opened:
@@ -158,7 +160,7 @@ def image_size(data: bytes) -> tuple[int, int]:
 def decode_crops(data: bytes, boxes: Sequence[Box], out_V3SS: Tensor) -> None:
     """Write crops of an encoded image to `out`, each resized to S×S (bilinear, antialiased).
 
-    A JPEG is decoded once, at 1/2, 1/4 or 1/8 of its size where every crop keeps S pixels a side or more.
+    A JPEG is decoded once, at 1/2, 1/4 or 1/8 of its size if every crop keeps at least S pixels per side.
     """
     from PIL import Image, ImageOps
 
@@ -172,8 +174,8 @@ def decode_crops(data: bytes, boxes: Sequence[Box], out_V3SS: Tensor) -> None:
             opened.draft(None, (opened.width // scale, opened.height // scale))
             scale = 1 if opened.width == width else scale
         image = to_rgb(opened if upright else ImageOps.exif_transpose(opened), opened.format)
-        pixels_HW3 = torch.from_numpy(np.asarray(image))  # which decodes it, while it is open
-    if scale > 1:  # a scaled box need not begin at a whole pixel, and Pillow alone takes others
+        pixels_HW3 = torch.from_numpy(np.asarray(image))  # decodes the image while its file is open
+    if scale > 1:  # a scaled box may start between pixels, which only Pillow supports
         for out_3SS, box in zip(out_V3SS, boxes, strict=True):
             edges = box.left, box.top, box.left + box.width, box.top + box.height
             left, top, right, bottom = (edge / scale for edge in edges)
@@ -215,7 +217,7 @@ def decode_all(
         ThreadPoolExecutor(workers) as pool,
         progress("decoding images", total) as advance,
     ):
-        # Of large images, and of damaged notes beside the pixels, which nobody reads here.
+        # These are about large images and damaged metadata, which is not used here.
         warnings.filterwarnings("ignore", module=r"PIL\.")
         rest = iter(items)
         while chunk := list(islice(rest, CHUNK)):
@@ -232,7 +234,7 @@ def decode_all(
 
 
 def attempt(item: Item, size: int, *, exact: bool = False) -> npt.NDArray[np.uint8] | Broken:
-    """Decode an image as `decode` does; a damaged one gives the reason, one that cannot be read raises."""
+    """Decode an image as `decode` does; return `Broken` if it is damaged, raise if it cannot be read."""
     try:
         data = item.data if isinstance(item.data, bytes) else item.data.read_bytes()
     except OSError as error:  # a fault of the system, not of the image: it must not shrink a data set

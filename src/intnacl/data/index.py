@@ -1,8 +1,8 @@
-"""Where each encoded image of a large data set lies: a memory-mapped table in the cache.
+"""The place of each encoded image of a large data set: a memory-mapped table in the cache.
 
 An entry `index-KEY/` holds `table.bin` (one record an image), `names.bin` with `name_ends.u64`, `index.json`
-and, for sources that cannot be read in parts, `packed.bin` with copies of their encoded images. It is made
-again when a file that it was made from has another size or time of change.
+and, for sources that cannot be read in parts, `packed.bin` with copies of their encoded images. It is rebuilt
+when the size or modification time of a source changes.
 """
 
 import hashlib
@@ -26,16 +26,16 @@ from intnacl.data.images import CHUNK, Broken, Item, image_size
 from intnacl.data.shards import open_shard, read_whole
 from intnacl.errors import InputError
 
-FORMAT = 1  # raise when the layout changes, so that older entries are made again
+FORMAT = 1  # raise when the layout changes, so that older entries are rebuilt
 RECORD = np.dtype([
     ("shard", "<u4"), ("offset", "<u8"), ("length", "<u4"), ("label", "<i4"), ("width", "<u2"),
     ("height", "<u2"),
 ])  # fmt: skip
-HEAD = 2**14  # bytes of an image in which its size is looked for first
+HEAD = 2**14  # bytes of an image that are read first to find its size
 
 
 class Place(NamedTuple):
-    """Where one encoded image lies: in a shard from `offset` on; label -1 is none."""
+    """The place of one encoded image, in a shard from `offset` on, and its label (-1: none)."""
 
     name: str
     shard: int
@@ -46,20 +46,20 @@ class Place(NamedTuple):
 
 @dataclass(kw_only=True)
 class Listing:
-    """The content of an index to be made: images in shards, or files by themselves."""
+    """The content of an index that is to be built: images in shards, or images in separate files."""
 
     places: Iterable[Place]
     total: int | None
-    """Of the places, where that is known before they are listed."""
+    """The number of places, if it is known before they are listed."""
     shards: Sequence[Path] = ()
     root: Path | None = None
-    """The folder that names are relative to, where images are files of their own and there are no shards."""
+    """The folder that names are relative to, if images are separate files rather than in shards."""
     sources: Sequence[Path] = ()
     """Files or folders whose change outdates the index; by default the shards."""
 
 
 class Names(Sequence[str]):
-    """The names of images, each read from the disk when it is asked for."""
+    """The names of images, each read from the disk when it is needed."""
 
     def __init__(self, folder: Path, rows: npt.NDArray[np.int64] | None = None) -> None:
         self._folder, self._rows = folder, rows
@@ -98,14 +98,14 @@ class Index:
     """(N,) of `RECORD`."""
     names: Names = field(repr=False)
     shards: tuple[tuple[Path, int], ...] = field(repr=False)
-    """With the size of each."""
+    """Each shard and its size."""
     root: Path | None
     skipped: dict[str, str] = field(repr=False)
     """Images whose size cannot be read: name -> reason."""
     checksum: str
-    """Of names, lengths, labels and the sizes of shards."""
+    """The checksum of names, lengths, labels and the sizes of shards."""
     fresh: bool = False
-    """True if it was made just now."""
+    """True if it was built just now."""
 
     def __len__(self) -> int:
         return len(self.table)
@@ -117,7 +117,7 @@ class Index:
         return labels_N if len(labels_N) and labels_N[0] >= 0 else None
 
     def read(self, row: int) -> bytes:
-        """Return an encoded image; raise InputError if its shard is gone or is not what it was."""
+        """Return an encoded image; raise InputError if its shard is missing or has changed."""
         _, offset, length, *_ = self.table[row].tolist()
         if self.root is not None:
             return read_whole(os.path.join(self.root, self.names[row]), length)  # noqa: PTH118 - much faster
@@ -132,7 +132,7 @@ class Packed:
         self.path = path
 
     def places(self, items: Iterable[Item]) -> Iterator[Place]:
-        """Append each image and yield where it lies."""
+        """Append each image and yield its place."""
         offset = 0
         with self.path.open("wb", buffering=0) as out:
             for name, data, label in items:
@@ -151,13 +151,13 @@ def indexed(
     *,
     sources: Sequence[Path] | None = None,
 ) -> Index:
-    """Open the index of a split, making it first where it is missing, stale or damaged.
+    """Open the index of a split, building it first if it is missing, stale or damaged.
 
     Args:
-        root: the folder of data sets, in whose cache it lies.
-        kind, origin, split: what it is an index of.
-        listing: called with the folder of the new entry, in which a pack may be put.
-        sources: the files that it must have been made from, where they are known.
+        root: the folder of data sets, whose cache holds the index.
+        kind, origin, split: the split's kind of data set, path and name.
+        listing: returns the content of a new index; called with its folder, where it may write `packed.bin`.
+        sources: the files that the index must have been built from, if they are known.
     """
     folder = writable_folder(root)
     place = hashlib.sha256(os.fsencode(origin.absolute())).hexdigest()[:8]
@@ -237,7 +237,7 @@ def _measure(listing: Listing, place: Place) -> tuple[int, int] | Broken:
 
 def _fitting(size: tuple[int, int]) -> tuple[int, int]:
     if max(size) > np.iinfo(np.uint16).max:
-        raise ValueError(f"is {size[0]}×{size[1]}, more than a side may have")
+        raise ValueError(f"is {size[0]}×{size[1]}, which is too large")
     return size
 
 
@@ -247,13 +247,13 @@ def _mapped(path: Path, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
 
 
 def _stamp(path: Path) -> tuple[str, int, int]:
-    """Return path, size and time of change; a folder has no size."""
+    """Return path, size (0 for a folder) and modification time."""
     facts = path.stat()
     return os.fsdecode(path.absolute()), 0 if path.is_dir() else facts.st_size, facts.st_mtime_ns
 
 
 def _open(entry: Path, sources: Sequence[Path] | None, *, fresh: bool = False) -> Index | None:
-    """Open an entry; None where it is missing, damaged, or made from files that have changed."""
+    """Open an entry; return None if it is missing, damaged, or built from files that have changed."""
     try:
         facts = files.parse_json(files.read_file(entry / "index.json"))
         if (

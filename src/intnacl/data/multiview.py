@@ -1,7 +1,8 @@
-"""Views made one image at a time, in the workers of torch's `DataLoader`, for training loops of one's own.
+"""Views made one image at a time, in the workers of torch's `DataLoader`, for custom training loops.
 
 They are the views of `make_views`, with the epoch in place of the step and the image's index as its row: the
-same on any number of workers, in any order. Mixed views need a batch: make them of its first views, by `mix`.
+same for any number of workers, in any order. Mixed views need a batch: make them from its first views with
+`mix`.
 
 Shapes: V views, H×W pixels of the image, S = side of a view.
 """
@@ -32,7 +33,7 @@ class MultiViewTransform:
         data = CIFAR10(root, transform=MultiViewTransform("simclr"))
         for (x0, x1), labels in DataLoader(data, batch_size=256, num_workers=8):
 
-    Called by itself it draws from torch's random numbers, which `DataLoader` seeds in every worker: the views
+    Used by itself it draws from torch's generator, which `DataLoader` seeds in every worker, so the views
     depend on the number of workers. `MultiViewDataset` makes them a function of seed, epoch and index.
     """
 
@@ -43,7 +44,7 @@ class MultiViewTransform:
 
         Args:
             augmentation: settings, or a name of AUGMENTATIONS: paper, simclr, crop_flip, pad_crop_flip, none.
-            views: V, how many views of an image.
+            views: V, the number of views of an image.
             size: S; None: a view has the size of its image.
         """
         if isinstance(augmentation, str):
@@ -103,7 +104,7 @@ class MultiViewDataset(Dataset[Any]):
         Args:
             dataset: anything with `__len__` and `__getitem__`, whose images have not been augmented.
             transform: makes the views; by default two, augmented as in the paper.
-            seed: with the epoch and an image's index, what its views are a function of.
+            seed: an image's views are a function of the seed, the epoch and the image's index.
             image: the image's place in an item that is a tuple, or its key in a dict.
         """
         check_seed("seed", seed)
@@ -112,7 +113,7 @@ class MultiViewDataset(Dataset[Any]):
         self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
 
     def set_epoch(self, epoch: int) -> None:
-        """Draw the views of this epoch from now on, also in workers that persist."""
+        """Draw the views of this epoch from now on, including in persistent workers."""
         check_count("epoch", epoch, low=0)
         self._epoch.fill_(epoch)
 
@@ -125,12 +126,12 @@ class MultiViewDataset(Dataset[Any]):
         if isinstance(item, Mapping):
             if place not in item:
                 raise InputError(
-                    f"image={place!r} is no key of an item, which has {', '.join(map(str, item))}."
+                    f"image={place!r} is not a key of an item, which has {', '.join(map(str, item))}."
                 )
             return {**item, place: self._views(item[place], index)}
         if isinstance(item, Sequence):
             if isinstance(place, str) or not -len(item) <= place < len(item):
-                raise InputError(f"image={place!r} is no place in an item, which has {len(item)} entries.")
+                raise InputError(f"image={place!r} is not a place in an item, which has {len(item)} entries.")
             place %= len(item)
             return (*item[:place], self._views(item[place], index), *item[place + 1 :])
         return self._views(item, index)

@@ -24,7 +24,7 @@ REMEDY = (
 
 
 class Archives(ExitStack):
-    """The .npz files of one load: each is opened once, when it is first asked for, and closed at the end."""
+    """The .npz files of one load: each is opened once, on first use, and closed at the end."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,25 +51,25 @@ class Archives(ExitStack):
             raise InputError(f"{path} has no array {name!r}; it holds {', '.join(names) or 'nothing'}.")
         try:
             array: npt.NDArray[Any] = self._opened[path][name]
-            if not isinstance(array, np.ndarray):  # numpy returns the bytes of what is no array
-                raise ValueError(f"{name!r} is no array")
+            if not isinstance(array, np.ndarray):  # numpy returns the bytes of a member that is not an array
+                raise ValueError(f"{name!r} is not an array")
         except Exception as error:
             raise _damage(path, error) from error
         return array
 
 
 def _damage(path: Path, error: Exception) -> InputError:
-    """Return the error for whatever numpy and zipfile raise of a damaged file, which is nearly anything."""
+    """Return the InputError for an error, nearly any one, that numpy or zipfile raised for a damaged file."""
     if isinstance(error, MemoryError | OverflowError):  # a damaged header may claim any shape
         return InputError(f"{path} is damaged, or larger than the memory ({error}).")
-    return InputError(f"{path} is damaged or no .npz file ({error}).")
+    return InputError(f"{path} is damaged or not an .npz file ({error}).")
 
 
 def load_npz(request: LoadRequest) -> ImageSet:
     """Read the split's arrays from one open file, or from one for each split; nothing is unpickled.
 
-    Classes are named by `classes` in the file of the split or of the other one, else numbered up to the
-    largest label of both splits, so that these agree.
+    Class names are in `classes` in the split's file or the other one's; otherwise classes are numbered up to
+    the largest label of both splits, so that the splits agree.
     """
     assert request.path is not None
     with Archives() as archives:
@@ -101,7 +101,7 @@ def load_npz(request: LoadRequest) -> ImageSet:
 
 
 def _places(path: Path, archives: Archives) -> dict[str, tuple[Path, str]]:
-    """Split -> its file, and the beginning of its arrays' names."""
+    """Return each split's file and the prefix of its arrays' names."""
     if path.is_dir():
         files = {split: path / f"{split}.npz" for split in ("train", "test")}
         return {split: (file, "") for split, file in files.items() if file.exists()}
@@ -119,20 +119,20 @@ def _channels_first(images: npt.NDArray[Any], path: Path) -> npt.NDArray[np.uint
         stacked = stacked.transpose(0, 3, 1, 2)
     if stacked.ndim != 4 or stacked.shape[1] not in (1, 3) or 0 in stacked.shape:
         raise InputError(
-            f"{path}: images have shape {images.shape}; wanted (N,H,W,3) or (N,3,H,W) with N > 0."
+            f"{path}: images have shape {images.shape}; expected (N,H,W,3) or (N,3,H,W) with N > 0."
         )
     return np.repeat(stacked, 3, axis=1) if stacked.shape[1] == 1 else np.ascontiguousarray(stacked)
 
 
 def _labels(labels: npt.NDArray[Any], count: int, path: Path) -> npt.NDArray[np.int64]:
     if labels.shape not in ((count,), (count, 1)) or labels.dtype.kind not in "iu":
-        raise InputError(f"{path}: labels are {labels.dtype} {labels.shape}; wanted {count} integers.")
+        raise InputError(f"{path}: labels are {labels.dtype} {labels.shape}; expected {count} integers.")
     if labels.min() < 0:
         raise InputError(f"{path}: a label is {labels.min()}; classes count from 0.")
     return labels.reshape(-1).astype(np.int64)
 
 
 def _texts(array: npt.NDArray[Any]) -> tuple[str, ...]:
-    """Return an array of any shape, of texts, bytes or numbers, as texts."""
+    """Return the elements of an array of strings, bytes or numbers as strings."""
     decoded = np.char.decode(array, "utf-8", "replace") if array.dtype.kind == "S" else array
     return tuple(str(name) for name in decoded.ravel())

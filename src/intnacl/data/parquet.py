@@ -25,10 +25,10 @@ ROWS = 512  # rows read at a time
 
 
 def load_parquet(request: LoadRequest) -> ImageSet:
-    """Decode the split's images to squares of `size` (shorter side, then the centre), through the cache.
+    """Decode the split's images to squares of `size`, their centres, through the cache.
 
-    Parquet compresses many rows together, so that none can be read by itself: of images that are streamed,
-    the cache gets copies, still encoded.
+    Parquet compresses many rows together, so no row can be read by itself: images that are streamed are first
+    copied to the cache, still encoded.
     """
     assert request.path is not None
     files = find_files(request.path, request.split)
@@ -84,15 +84,15 @@ def _open(file: Path) -> Any:
     except ImportError:
         raise missing_extra("pyarrow", "parquet", f"reading {file}") from None
     check_file(file)
-    with _damage(f"{file} is damaged or no parquet file"):
+    with _damage(f"{file} is damaged or not a parquet file"):
         opened = pyarrow.parquet.ParquetFile(file)
-        opened.schema_arrow.names  # noqa: B018 - a damaged schema is found when it is first read
+        opened.schema_arrow.names  # noqa: B018 - a damaged schema raises when it is first read
         return opened
 
 
 @contextmanager
 def _damage(what: str) -> Iterator[None]:
-    """Turn whatever pyarrow raises of a damaged file, which is nearly anything, into an InputError."""
+    """Turn any error that pyarrow raises for a damaged file into an InputError."""
     try:
         yield
     except InputError:
@@ -110,7 +110,7 @@ def _classes(files: list[Path]) -> tuple[str, ...]:
     """Return names from the metadata, else numbers up to the largest label of all files of both splits."""
     for file in files:
         column, metadata = _column(file, LABEL_COLUMNS), _open(file).schema_arrow.metadata or {}
-        with suppress(ValueError, KeyError, TypeError):  # of a file without such metadata
+        with suppress(ValueError, KeyError, TypeError):  # a file may have no such metadata
             features = parse_json(metadata.get(b"huggingface", b"{}"))["info"]["features"]
             names = features[column]["names"]
             if names and fits(names, list[str]):

@@ -1,4 +1,4 @@
-"""Encoded images read from the disk: parts of shards, which stay open, and whole files."""
+"""Reading encoded images from the disk: parts of shards, which stay open, and whole files."""
 
 import os
 from functools import lru_cache
@@ -10,7 +10,7 @@ OPEN = 128  # shards that a process keeps open
 
 
 class Shard:
-    """A shard that is open; it closes when nobody needs it any more."""
+    """An open shard, which is closed when the object is deleted."""
 
     def __init__(self, path: Path, size: int) -> None:
         self.path, self._descriptor = path, -1
@@ -18,18 +18,18 @@ class Shard:
             self._descriptor = os.open(path, os.O_RDONLY)
         except OSError as error:
             raise InputError(
-                f"shard {path} cannot be read any more ({error.strerror}): bring it back, and run the same "
-                "command again."
+                f"shard {path} can no longer be read ({error.strerror}): restore it, and run the command "
+                "again."
             ) from error
         if os.fstat(self._descriptor).st_size != size:
             raise _changed(path)
 
     def read(self, offset: int, length: int) -> bytes:
-        """Return a part of it; several threads may do so at once."""
+        """Return some bytes of it; several threads may read at once."""
         try:
             data = os.pread(self._descriptor, length, offset)
         except OSError as error:
-            raise InputError(f"shard {self.path} cannot be read any more ({error.strerror}).") from error
+            raise InputError(f"shard {self.path} can no longer be read ({error.strerror}).") from error
         if len(data) != length:
             raise _changed(self.path)
         return data
@@ -43,17 +43,16 @@ open_shard = lru_cache(maxsize=OPEN)(Shard)
 
 
 def read_whole(path: str, length: int) -> bytes:
-    """Return the content of a file that has this length."""
+    """Return the content of a file; raise if it does not have this length."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # which does not wait for a pipe
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # does not block on a pipe
         try:
             data = os.read(descriptor, length + 1)
         finally:
             os.close(descriptor)
     except OSError as error:
         raise InputError(
-            f"{path} cannot be read any more ({error.strerror}): bring it back, and run the same command "
-            "again."
+            f"{path} can no longer be read ({error.strerror}): restore it, and run the same command again."
         ) from error
     if len(data) != length:
         raise _changed(path)
@@ -62,6 +61,6 @@ def read_whole(path: str, length: int) -> bytes:
 
 def _changed(path: Path | str) -> InputError:
     return InputError(
-        f"{path} has changed since its images were indexed: a run needs the data that it began with. Bring "
-        "it back, or begin anew with another --out."
+        f"{path} has changed since its images were indexed: a run needs the data that it began with. Restore "
+        "it, or begin a new run with another --out."
     )

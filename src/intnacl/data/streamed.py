@@ -22,14 +22,14 @@ from intnacl.data.images import Box, Broken, ImageSet, decode, decode_crops
 from intnacl.data.index import Index, Names
 from intnacl.errors import InputError
 
-TRIES = 1000  # images in a row that may be damaged
+TRIES = 1000  # replacements that are tried for a damaged image
 
 
 class StreamedImages:
-    """The images of an index: indexing decodes them to uint8 squares, exactly as a resident set has them.
+    """The images of an index: subscripting decodes them to the uint8 squares that a resident set would have.
 
-    A damaged image is replaced by the next whole one of its class, so that labels stay right: the same one on
-    every rank and after every resume.
+    A damaged image is replaced by the next intact one of its class, so that its label stays right. Every rank
+    and every resumed run takes the same replacement.
     """
 
     dtype = torch.uint8
@@ -40,7 +40,7 @@ class StreamedImages:
     def __init__(self, index: Index, size: int, rows: Tensor | None = None) -> None:
         self.index, self.size, self._rows = index, size, rows
         self.broken: dict[str, str] = {}
-        """Damaged images that this process has met: name -> reason."""
+        """Damaged images that this process has found: name -> reason."""
 
     def __len__(self) -> int:
         return len(self.index if self._rows is None else self._rows)
@@ -52,7 +52,7 @@ class StreamedImages:
 
     @property
     def nbytes(self) -> int:
-        """The bytes that all images would take in memory."""
+        """The number of bytes that all images would take in memory."""
         return self.shape.numel()
 
     @property
@@ -66,7 +66,7 @@ class StreamedImages:
 
     @property
     def are_squares(self) -> bool:
-        """True if every image has S×S pixels by itself, so that nothing is resized."""
+        """True if every image already has S×S pixels, so that none is resized."""
         table = self.index.table
         return all(
             bool((table[side][start : start + 2**16] == self.size).all())
@@ -91,7 +91,7 @@ class StreamedImages:
         def write(data: bytes, row: int) -> None:
             out_3SS.copy_(torch.from_numpy(decode(data, self.size)))
 
-        self._first_whole(image, write)
+        self._first_intact(image, write)
 
     def decode_crops(
         self, images: list[int], uniform_VBK: Tensor, config: AugmentConfig, out_VB3SS: Tensor
@@ -108,7 +108,7 @@ class StreamedImages:
                     boxes_V4 = self._boxes(config, uniform_VBK[:, place], [row] * V)
                 decode_crops(data, [Box(*box) for box in boxes_V4.tolist()], out_VB3SS[:, place])
 
-            self._first_whole(image, write)
+            self._first_intact(image, write)
 
     def _boxes(self, config: AugmentConfig, uniform_BK: Tensor, rows: list[int]) -> Tensor:
         """Return the crop of each row as a `Box`, (B, 4)."""
@@ -120,8 +120,8 @@ class StreamedImages:
     def _row(self, image: int) -> int:
         return image if self._rows is None else int(self._rows[image])
 
-    def _first_whole(self, image: int, use: Callable[[bytes, int], None]) -> None:
-        """Call `use` with the bytes and the row of an image or, where it is damaged, of its replacement."""
+    def _first_intact(self, image: int, use: Callable[[bytes, int], None]) -> None:
+        """Call `use` with the bytes and the row of an image or, if it is damaged, of its replacement."""
         for row in islice(self._candidates(image), TRIES):
             if self.broken and self.index.names[row] in self.broken:
                 continue
@@ -139,7 +139,7 @@ class StreamedImages:
         )
 
     def _candidates(self, image: int) -> Iterator[int]:
-        """Yield the row of an image, then those of the images after it, of its class before others."""
+        """Yield the row of an image, then the rows after it: first those of its class, then others."""
         yield self._row(image)
         rows_N: npt.NDArray[np.int64] = np.arange(len(self)) if self._rows is None else self._rows.numpy()
         after_N = np.roll(rows_N, -image)[1:]
@@ -152,7 +152,7 @@ Images: TypeAlias = Tensor | StreamedImages
 
 
 def streamed_set(index: Index, size: int, classes: tuple[str, ...]) -> ImageSet:
-    """Return the set of an index's images."""
+    """Return the images of an index as an `ImageSet`."""
     labels_N = index.labels
     if labels_N is not None and labels_N.max() >= len(classes):
         raise InputError(
@@ -170,12 +170,12 @@ def streamed_set(index: Index, size: int, classes: tuple[str, ...]) -> ImageSet:
 
 
 def part_of(images: Images, chosen: Tensor) -> Images:
-    """Return some images of a set, streamed ones without decoding them."""
+    """Return some of the images, without decoding streamed ones."""
     return images.part(chosen) if isinstance(images, StreamedImages) else images[chosen]
 
 
 def portions(images: Images, count: int) -> Iterator[Tensor]:
-    """Yield the images in `count` portions of nearly one size, streamed ones decoded one portion ahead."""
+    """Yield the images in `count` portions of nearly equal size; streamed ones are decoded one ahead."""
     if isinstance(images, Tensor):
         yield from torch.tensor_split(images, count)
         return
@@ -190,7 +190,7 @@ def portions(images: Images, count: int) -> Iterator[Tensor]:
 
 @contextmanager
 def decoders_silenced() -> Iterator[None]:
-    """Ignore Pillow's warnings of large images and damaged notes, and torch's of read-only pixels."""
+    """Ignore Pillow's warnings about large images and damaged metadata, and torch's of read-only arrays."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", module=r"PIL\.")
         warnings.filterwarnings("ignore", "The given NumPy array is not writ")

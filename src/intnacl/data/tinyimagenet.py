@@ -11,14 +11,14 @@ from intnacl.data.images import ImageSet, Item, LoadRequest, decode_all, is_imag
 from intnacl.errors import InputError
 from intnacl.files import check_file
 
-# Its authors publish no checksum. This md5 is the one that others check, as Avalanche's
-# benchmarks/datasets/tiny_imagenet/tiny_imagenet.py (ContinualAI) does; the file has 248,100,043 bytes.
+# Its authors publish no checksum. This md5 is the one that others check, such as Avalanche (ContinualAI) in
+# benchmarks/datasets/tiny_imagenet/tiny_imagenet.py; the file has 248,100,043 bytes.
 ARCHIVE = Archive(
     url="https://cs231n.stanford.edu/tiny-imagenet-200.zip",
     md5="90528d7ca1a48142e341f4ef8d21d0de",
     folder="tiny-imagenet-200",
 )
-AGAIN = f"delete the folder and unpack {ARCHIVE.url} again"
+REMEDY = f"delete the folder and unpack {ARCHIVE.url} again"
 SIZE = 64
 
 
@@ -60,14 +60,14 @@ def _lines(path: Path) -> list[str]:
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"cannot read {path}: {error}.") from error
     if not lines:
-        raise InputError(f"{path} is empty: {AGAIN}.")
+        raise InputError(f"{path} is empty: {REMEDY}.")
     return lines
 
 
 def _images_in(folder: Path) -> list[Path]:
     paths = sorted(path for path in folder.iterdir() if is_image(path)) if folder.is_dir() else []
     if not paths:
-        raise InputError(f"{folder} is missing or holds no image: {AGAIN}.")
+        raise InputError(f"{folder} is missing or holds no image: {REMEDY}.")
     for path in paths:
         check_file(path)
     return paths
@@ -85,6 +85,6 @@ def _validation_items(folder: Path, label_of: dict[str, int]) -> list[Item]:
     odd = {path.name for path in paths} ^ label_by_file.keys()
     if odd:
         raise InputError(
-            f"{listed} and {folder / 'val' / 'images'} differ in {len(odd)} files, as {min(odd)}."
+            f"{listed} and {folder / 'val' / 'images'} differ in {len(odd)} files, such as {min(odd)}."
         )
     return [Item(str(path.relative_to(folder)), path, label_by_file[path.name]) for path in paths]

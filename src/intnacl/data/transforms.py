@@ -1,8 +1,8 @@
 """Batched image operations, each sample with its own parameters: differentiable, one graph, no host sync.
 
-Every operation follows torchvision's on float images in [0, 1]. Geometric ones are products with a matrix a
-sample for each axis; colour ones work on the three planes apart, so that a compiler can keep a sample's
-pixels in registers.
+Every operation follows torchvision's on float images in [0, 1]. Geometric operations are products with one
+matrix per sample and axis; colour operations work on the three planes separately, so that a compiler can keep
+a sample's pixels in registers.
 
 Shapes: B samples, C channels, H×W source and O×P output pixels, K kernel taps.
 """
@@ -26,8 +26,8 @@ class Planes(NamedTuple):
 def separable(images_BCHW: Tensor, rows_BOH: Tensor, columns_BPW: Tensor) -> Tensor:
     """Return Rows · X · Columnsᵀ for every sample and channel: (B, C, O, P).
 
-    With the channels between the two axes, each product is one plain batched matrix product. It keeps the
-    type of the images under autocast too: weights of eight bits would be visible in the pixels.
+    With the channels between the two axes, each product is one plain batched matrix product. The dtype of the
+    images is kept under autocast, too: the rounding of weights to eight bits would be visible in the pixels.
     """
     B, C, H, W = images_BCHW.shape
     with torch.autocast(images_BCHW.device.type, enabled=False):
@@ -121,5 +121,5 @@ def solarise(planes: Planes, chosen_B: Tensor, threshold: float) -> Planes:
 
 
 def join(planes: Planes, dtype: torch.dtype) -> Tensor:
-    """Join three planes to images (B, 3, H, W) in [0, 1], channels_last."""
+    """Join three planes into images (B, 3, H, W) in [0, 1], channels_last."""
     return torch.stack([plane.clamp(0, 1).to(dtype) for plane in planes], dim=-1).permute(0, 3, 1, 2)

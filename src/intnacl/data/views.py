@@ -1,9 +1,9 @@
 """The views of a batch: anchor and positive, extra positives, and mixed images.
 
-Several ranks see what one process sees: draws are keyed by the row's place in the global batch, and the
-mixing partner of row i in the j-th mixed view is row i − j of the global batch. A rank that holds a part of
-the batch also brings the few rows before its own (its halo, see `batches.rank_rows`): no rank waits for
-another to find its partners.
+Several ranks make the views that one process would: draws are keyed by the row's place in the global batch,
+and the mixing partner of row i in the j-th mixed view is row i − j of the global batch. A rank that holds a
+part of the batch also holds the few rows before its own (its halo, see `batches.rank_rows`), so it has these
+partners without communication.
 
 Shapes: B rows of this rank, h halo rows before them, V augmented views, C×H×W pixels.
 """
@@ -25,7 +25,9 @@ class Views(NamedTuple):
 
     plain: list[Tensor]  # x0, x1
     extra: list[Tensor]  # further views of the same images: NCA's M − 1 additional positives
-    mixed: list[Tensor]  # λ·x + (1−λ)·x of another image, x as `mix_of` says: MIXNCA's M − 1 others
+    mixed: list[
+        Tensor
+    ]  # λ·x + (1−λ)·x of another image, with x set by `mix_of`: MIXNCA's M − 1 partial positives
 
 
 def mix(x: Tensor, lam: float, shift: int) -> Tensor:
@@ -41,13 +43,13 @@ def mix(x: Tensor, lam: float, shift: int) -> Tensor:
     if not has_floats(x):
         raise InputError(f"x is {x.dtype}: mix pixels in [0, 1], which images.float() / 255 gives.")
     if x.ndim == 0 or len(x) < 2:
-        raise InputError(f"x has shape {tuple(x.shape)}: mixing takes a batch of at least 2 rows.")
+        raise InputError(f"x has shape {tuple(x.shape)}: mixing needs a batch of at least 2 rows.")
     if not isinstance(shift, Integral):
         raise InputError(f"shift={shift!r} is of type {type(shift).__name__}: give a whole number.")
     if shift % len(x) == 0:
         raise InputError(
             f"shift={shift} mixes each of {len(x)} rows with itself: take one from 1 to {len(x) - 1}, or a "
-            "larger batch. A DataLoader with drop_last=True leaves out a small last one."
+            "larger batch. A DataLoader with drop_last=True leaves out a small last batch."
         )
     return lam * x + (1 - lam) * x.roll(shift % len(x), 0)
 
@@ -65,22 +67,22 @@ def make_views(
     halo: int = 0,
     dtype: torch.dtype = torch.float32,
 ) -> Views:
-    """Return all views of one step, augmented as one batch: more views need no more kernels.
+    """Return all views of one step, augmented as one batch, so that more views need no more kernels.
 
     Args:
         images: (h + B, 3, H, W) uint8, or float in [0, 1]: this rank's images, after those of its halo; or
             (V, h + B, 3, H, W), a crop of each for every view.
         config: the augmentation of every view.
-        seed, step: with `rows`, what the draws are a function of; both may be tensors on the device.
+        seed, step: the draws are a function of these and `rows`; both may be tensors on the device.
         rows: (h + B,) int64, the images' places in the global batch.
-        extra, mixed: how many views of each kind besides the two plain ones.
+        extra, mixed: the number of views of each kind besides the two plain ones.
         lam: λ of the mixed views.
         halo: h, at least `mixed`; 0 when this process holds the whole batch.
         dtype: of the views.
     """
     assert halo == 0 or halo >= mixed, (halo, mixed)
     count = augmented_views(config, extra, mixed)
-    images, config = one_a_view(images, config, count)
+    images, config = one_per_view(images, config, count)
     stacked = augment(
         images,
         config,
@@ -98,12 +100,12 @@ def make_views(
 
 
 def augmented_views(config: AugmentConfig, extra: int, mixed: int) -> int:
-    """Return V, how many views of an image are augmented: mixed ones may be made of others."""
+    """Return V, the number of augmented views of an image: mixed views may be made from the others."""
     return 2 + extra + (mixed if config.mix_of == "own" else 0)
 
 
-def one_a_view(images: Tensor, config: AugmentConfig, count: int) -> tuple[Tensor, AugmentConfig]:
-    """Return an image for each of `count` views, and the augmentation that it has yet to undergo.
+def one_per_view(images: Tensor, config: AugmentConfig, count: int) -> tuple[Tensor, AugmentConfig]:
+    """Return an image for each of `count` views, and the augmentation that is still to be applied.
 
     Images are (B, 3, H, W), or crops (V, B, 3, H, W) that are not cropped again.
     """

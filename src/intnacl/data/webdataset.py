@@ -1,10 +1,10 @@
 """`webdataset:PATH`: shards in the WebDataset convention, uncompressed tar files read by offset.
 
-A sample is all members of one key, the name up to the first dot behind its last slash: `KEY.jpg` (or
-`.jpeg`, `.png`, `.webp`) and, if labelled, `KEY.cls`, a number, or `KEY.json` with an entry `label` or `cls`.
-PATH is a folder of shards, in it or one level below, or a pattern of globs and braces such as
-`train-{000..099}.tar`. Shards whose names hold the word test, val, valid or validation are for testing,
-others for training. `classes.txt` beside them may hold the classes' names, one a line.
+A sample is all members with the same key, which is the name up to the first dot after its last slash:
+`KEY.jpg` (or `.jpeg`, `.png`, `.webp`) and, if labelled, `KEY.cls`, a number, or `KEY.json` with an entry
+`label` or `cls`. PATH is a folder with shards in it or one level below, or a pattern of globs and braces such
+as `train-{000..099}.tar`. Shards whose names contain the word test, val, valid or validation are for testing,
+others for training. `classes.txt` beside them may hold the classes' names, one per line.
 """
 
 import os
@@ -26,7 +26,7 @@ from intnacl.errors import InputError
 DEFAULT_SIZE = 32
 IMAGES = frozenset({"jpg", "jpeg", "png", "webp"})
 LABELS = ("label", "cls")  # entries of KEY.json
-MOST_LABEL = 2**20  # bytes of a KEY.cls or KEY.json
+MOST_LABEL = 2**20  # bytes of a KEY.cls or KEY.json that is read
 BLOCK = tarfile.BLOCKSIZE
 TEST = re.compile(r"(?<![a-z])(test|val|valid|validation)(?![a-z])", re.IGNORECASE)
 BRACES = re.compile(r"\{([^{}]*)\}")
@@ -75,7 +75,7 @@ def load_webdataset(request: LoadRequest) -> ImageSet:
 
 
 def find_shards(path: Path, split: str) -> list[Path]:
-    """Return the shards of a split in the order of their names; raise where one of a range is missing."""
+    """Return the shards of a split in the order of their names; raise if one of a range is missing."""
     if path.is_dir():
         shards = [*path.glob("*.tar"), *path.glob("*/*.tar")]
     else:
@@ -83,9 +83,7 @@ def find_shards(path: Path, split: str) -> list[Path]:
         for one in expand(str(path)):
             matches = sorted(Path().glob(one)) if not Path(one).is_absolute() else _absolute_glob(one)
             if not matches:
-                raise InputError(
-                    f"shard {one} does not exist: bring it back, or leave it out of the pattern."
-                )
+                raise InputError(f"shard {one} does not exist: restore it, or leave it out of the pattern.")
             shards += matches
     shards = sorted(dict.fromkeys(shards))
     if not shards:
@@ -115,7 +113,7 @@ def expand(pattern: str) -> list[str]:
         elif limits := re.fullmatch(r"(\d+)\.\.(\d+)", piece):
             low, high = limits.groups()
             if int(high) < int(low) or int(high) - int(low) > 10**6:
-                raise InputError(f"{{{piece}}} in {pattern} is no range: give the lower number first.")
+                raise InputError(f"{{{piece}}} in {pattern} is not a range: give the lower number first.")
             choices.append([str(n).zfill(len(low)) for n in range(int(low), int(high) + 1)])
         else:
             choices.append(piece.split(","))
@@ -189,7 +187,7 @@ def _samples(shard: Path) -> dict[str, _Sample]:
                     label = _label(shard, name, file.read(member.size))
                     file.seek(here)
                     sample.label = sample.label if label is None else label
-            # tarfile takes damage for the end, which is a block of zeros.
+            # tarfile mistakes damage for the end, which is a block of zeros.
             file.seek(tar.offset)
             if file.read(BLOCK) != bytes(BLOCK):
                 raise _truncated(shard)
@@ -202,7 +200,7 @@ def _samples(shard: Path) -> dict[str, _Sample]:
 
 
 def _truncated(shard: Path) -> InputError:
-    return InputError(f"shard {shard} is cut off or damaged: it has no end. Copy it again.")
+    return InputError(f"shard {shard} is truncated or damaged: it has no end. Copy it again.")
 
 
 def _checked_name(shard: Path, member: tarfile.TarInfo) -> str:
@@ -215,7 +213,7 @@ def _checked_name(shard: Path, member: tarfile.TarInfo) -> str:
 
 
 def _label(shard: Path, name: str, content: bytes) -> int | None:
-    """Return the label in a KEY.cls or KEY.json; None where a KEY.json has none."""
+    """Return the label in a KEY.cls or KEY.json; None if a KEY.json has none."""
     try:
         if name.lower().endswith(".cls"):
             text: object = content.decode("ascii").strip()

@@ -1,5 +1,5 @@
 """ALF, the adversarial linear fine-tuning of the RobustSSL benchmark: a linear layer on a frozen encoder,
-trained on images that are attacked anew in every step.
+trained on images that are attacked again in every step.
 
 Shapes: N training and T test images, B a batch, F features, C classes.
 """
@@ -23,7 +23,7 @@ from intnacl.evaluation.precision import tf32_convolutions
 from intnacl.evaluation.probe import Classifier, as_linear
 
 FORMAT = 1  # raise it when the same settings give other figures: stored ones are then measured again
-START = 0xFFFFFFFE  # in the generator's place of the view: the stream of the attack's random starts
+START = 0xFFFFFFFE  # in place of the view's number in the generator's counter: the attack's random starts
 SHARE = must(lambda v: 0 <= v <= 1, "a share from 0 to 1")
 Augment = Callable[[Tensor, int], Tensor]
 
@@ -33,14 +33,14 @@ class AlfFigures(TypedDict):
 
     accuracy: float
     train_accuracy: float
-    """Of attacked, augmented images in the last epoch, each before the step on its batch."""
+    """Accuracy on attacked, augmented images in the last epoch, before the step on each batch."""
     classes: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class AlfConfig(Settings):
     """Adversarial training of the linear layer. The defaults are the benchmark's for DeACL on CIFAR-10
-    (`setup_hyperparameter` of its vanilla fine-tuning); ACL and DynACL have rate 0.05 on CIFAR-100."""
+    (`setup_hyperparameter` of its vanilla fine-tuning); for ACL and DynACL on CIFAR-100, lr is 0.05."""
 
     prefix: ClassVar[str] = "alf."
     epochs: int = setting(25, check_count)
@@ -56,15 +56,15 @@ class AlfConfig(Settings):
     momentum: float = setting(0.9, check_number)
     """Momentum of SGD."""
     weight_decay: float = setting(2e-4, check_number)
-    """Added to the gradient, of the bias too."""
+    """Weight decay, which is added to the gradient, also to the bias's."""
     eps: float = setting(8 / 255, SHARE)
-    """Radius of the attack in pixels of [0, 1]; 0: clean images, which is the benchmark's SLF."""
+    """Radius of the attack in pixel values from 0 to 1; 0: clean images, which is the benchmark's SLF."""
     steps: int = setting(10, check_count)
     """Steps of the attack."""
     step_size: float = setting(2 / 255, check_number)
-    """Size of each step in pixels."""
+    """Size of each step in pixel values."""
     seed: int = setting(0, check_seed)
-    """Random seed for batches, views and starts of the attack."""
+    """Random seed for batches, views and random starts of the attack."""
 
 
 def evaluate(
@@ -79,7 +79,7 @@ def evaluate(
     """Train the layer from zero by SGD on attacked images, and return its classifier and figures.
 
     `augment(images, step)` maps uint8 (B, 3, H, W) on the device to pixels in [0, 1]. The encoder stays in
-    eval mode and as it is.
+    eval mode and does not change.
     """
     config = config or AlfConfig()
     check_pair(train, test)
@@ -91,8 +91,8 @@ def evaluate(
         linear.parameters(), lr=config.lr, momentum=config.momentum, weight_decay=config.weight_decay
     )
     n, batch_size = len(train[0]), min(config.batch_size, len(train[0]))
-    of_epoch = steps_per_epoch(n, batch_size)
-    steps, right = config.epochs * of_epoch, torch.zeros((), dtype=torch.int64, device=device)
+    steps_in_epoch = steps_per_epoch(n, batch_size)
+    steps, right = config.epochs * steps_in_epoch, torch.zeros((), dtype=torch.int64, device=device)
     model = nn.Sequential(encoder, linear)
     with frozen(encoder), tf32_convolutions():
         for step in range(steps):
@@ -112,7 +112,7 @@ def evaluate(
             with torch.no_grad():
                 features_BF = encoder(x).float()
             logits_BC = linear(features_BF)
-            if step >= steps - of_epoch:
+            if step >= steps - steps_in_epoch:
                 right += (logits_BC.detach().argmax(1) == y).sum()
             loss = functional.cross_entropy(logits_BC, y)
             optimizer.zero_grad()
@@ -125,7 +125,7 @@ def evaluate(
         predicted_T = linear(extract(encoder, test[0], device=device)).argmax(dim=1)
     return classifier, {
         "accuracy": 100 * int((predicted_T == test[1].to(device)).sum()) / len(test[1]),
-        "train_accuracy": 100 * int(right) / (of_epoch * batch_size),
+        "train_accuracy": 100 * int(right) / (steps_in_epoch * batch_size),
         "classes": classes,
     }
 
@@ -133,7 +133,7 @@ def evaluate(
 def attacked(
     model: Model, x: Tensor, y: Tensor, start: Tensor, eps: float, step_size: float, steps: int
 ) -> Tensor:
-    """Return x after sign steps up the cross-entropy from the start, each cut to ball and box."""
+    """Return x after sign steps that raise the cross-entropy, each clamped to ball and box."""
 
     def cross_entropy(moved: Tensor) -> Tensor:
         return functional.cross_entropy(model(moved).float(), y, reduction="sum")

@@ -1,4 +1,4 @@
-"""Verdicts on single images as rows of accuracies, and the worst case over several attacks.
+"""Rows of accuracies from verdicts on single images, and the worst case over several attacks.
 
 Shapes: N images, n of them attacked.
 """
@@ -43,7 +43,7 @@ def attack_row(attack: Attack, right_n: Tensor, clean_N: Tensor) -> AttackRow:
 def worst_case(clean_N: Tensor, right: Mapping[Attack, Tensor]) -> list[AttackRow]:
     """Return the worst case at each eps, over the images that all attacks of that eps saw.
 
-    A sample is right only if it is right clean and under all of them.
+    An image counts as right only if it is right without an attack and under all of them.
     """
     rows: list[AttackRow] = []
     for eps in sorted({attack.eps for attack in right}):

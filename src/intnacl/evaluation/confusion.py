@@ -44,7 +44,7 @@ def balanced_accuracy(counts: Confusion) -> float:
 
 
 def most_confused(counts: Confusion, limit: int) -> list[Confused]:
-    """Return the pairs of classes with the most samples of the first taken for the second."""
+    """Return the pairs of classes with the most samples of the first classified as the second."""
     pairs = [
         Confused(i, j, count, sum(row))
         for i, row in enumerate(counts)

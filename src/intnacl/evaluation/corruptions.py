@@ -1,4 +1,4 @@
-"""Accuracy on corrupted images: each of the common corruptions at five severities, made on the spot.
+"""Accuracy on corrupted images: each of the common corruptions at five severities, applied on the fly.
 
 Shapes: N images, uint8 (N, 3, H, W), labels (N,). Accuracies are in percent of all images.
 """
@@ -23,7 +23,7 @@ class CorruptionFigures(TypedDict):
     accuracy: float
     """The mean over the severities."""
     by_severity: list[float]
-    """From 1 to 5."""
+    """Accuracies at severities 1 to 5."""
     clean: float
 
 

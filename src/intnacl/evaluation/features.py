@@ -1,4 +1,4 @@
-"""Features of a frozen encoder, computed once, with proof that it stayed frozen.
+"""Features of a frozen encoder, computed once, with a check that it stayed frozen.
 
 Shapes: N images, B a batch of them, F features. Images are uint8 (N, 3, H, W), also streamed ones; an encoder
 maps float pixels in [0, 1] (B, 3, H, W) to features (B, F) and normalises inside.
@@ -31,7 +31,7 @@ def extract(
     check_images(images)
     check_count("batch_size", batch_size)
     encoder.to(device)
-    # Batches of nearly one size: cuDNN searches for its fastest convolutions again for each size.
+    # Batches of nearly equal size: cuDNN repeats its search for the fastest convolutions for each size.
     batches = portions(images, math.ceil(len(images) / batch_size))
     with frozen(encoder), torch.inference_mode(), torch.autocast(torch.device(device).type, enabled=False):
         features = [encoder(pixels(batch, device)).float() for batch in batches]
@@ -41,7 +41,7 @@ def extract(
     return features_NF
 
 
-def rows_of(pieces: Iterable[Tensor], rows_R: Tensor) -> Tensor:
+def select_rows(pieces: Iterable[Tensor], rows_R: Tensor) -> Tensor:
     """Return some rows (R, F), on the CPU, of features that come in pieces (n, F)."""
     found_RF, start = torch.empty(0), 0
     for piece_nF in pieces:
@@ -110,7 +110,7 @@ def _state(module: nn.Module) -> dict[str, Tensor]:
 
 
 def _same(a: Tensor | None, b: Tensor | None) -> bool:
-    """True if equal in every element. NaN, as in an encoder that diverged, equals itself."""
+    """True if equal in every element, where NaN, as in an encoder that diverged, equals NaN."""
     if a is None or b is None or (a.dtype, a.shape, a.device) != (b.dtype, b.shape, b.device):
         return False
     return bool(((a == b) | ((a != a) & (b != b))).all())
@@ -138,12 +138,12 @@ def check_finite(*features: Tensor) -> None:
     """Raise if features (N, F) hold anything but finite numbers."""
     if not all(part.isfinite().all() for part in features):
         raise InputError(
-            "the features hold nan or infinity: the encoder has diverged, nothing can be measured on it."
+            "the features hold nan or infinity: the encoder has diverged, and nothing can be measured on it."
         )
 
 
 def check_pair(train: tuple[Images, Tensor], test: tuple[Images, Tensor]) -> None:
-    """Raise unless both are labelled and their images have one size."""
+    """Raise unless both are labelled and their images have the same size."""
     for images, labels in (train, test):
         check_images(images, labels)
     if train[0].shape[1:] != test[0].shape[1:]:

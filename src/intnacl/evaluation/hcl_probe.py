@@ -1,8 +1,8 @@
 """The probe under the protocol of HCL (Robinson et al. 2021): augmented images, batch norm in train mode.
 
-The encoder's weights stay, but each training batch is normalised by its own statistics and moves the running
-ones, with which test images are then classified. That is kinder than a frozen encoder, so its figure may
-stand beside the probe's for comparison, never in its place.
+The encoder's weights are fixed, but each training batch is normalised by its own statistics and updates the
+running ones, with which test images are then classified. This is more lenient than a frozen encoder, so its
+figure may be compared with the probe's, but must not replace it.
 """
 
 from collections.abc import Callable
@@ -42,19 +42,19 @@ def evaluate(
     """Train a linear layer on augmented images with minibatch Adam, and return its classifier and figures.
 
     `augment(images, step)` maps uint8 (B, 3, H, W) on the device to pixels in [0, 1]. Accuracies use the
-    running statistics as training moved them; afterwards the encoder has its own again, and
+    running statistics that training leaves; afterwards the encoder's own are restored, and
     `accuracy_restored` is the accuracy of the returned classifier with those.
     """
     if config.solver != "adam" or config.normalize or config.standardize:
         raise InputError(
-            "HCL's probe is Adam on features as they are: leave solver, normalize and standardize alone."
+            "HCL's probe is Adam on unchanged features: leave solver, normalize and standardize unset."
         )
     check_pair(train, test)
     encoder.to(device)
     classes = int(max(train[1].max(), test[1].max())) + 1
     features = extract(encoder, test[0][:1], device=device).shape[1]
     generator = torch.Generator().manual_seed(config.seed)
-    # torch's usual start, uniform in ±1/√F, but drawn from the generator.
+    # torch's default initialisation, uniform in ±1/√F, but drawn from the generator.
     draws_CK = torch.empty(classes, features + 1)
     draws_CK.uniform_(-(features**-0.5), features**-0.5, generator=generator)
     linear = as_linear(draws_CK[:, :-1], draws_CK[:, -1].clone()).to(device)

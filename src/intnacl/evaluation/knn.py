@@ -25,7 +25,7 @@ WEIGHTS = ("exp", "uniform")
 
 
 class KnnFigures(TypedDict):
-    """Accuracy in percent of all test samples, the number of neighbours, and that of classes."""
+    """Accuracy in percent of all test samples, and the numbers of neighbours and classes."""
 
     accuracy: float
     k: int
@@ -38,15 +38,15 @@ class KnnConfig(Settings):
 
     k: int = setting(200, POSITIVE)
     weights: str = setting("exp", one_of(*WEIGHTS))
-    """"exp": by similarity; "uniform": every neighbour has one vote, and the lowest of equal classes wins."""
+    """"exp": by similarity; "uniform": every neighbour has one vote, and ties go to the lowest class."""
     temperature: float = setting(0.1, POSITIVE)
-    """Of the weights "exp"."""
+    """Temperature of the weights "exp"."""
     tile: int = setting(1024, POSITIVE)
     """Test samples compared with all training samples at once: memory is tile × N."""
 
 
 def suited(samples: int, classes: int) -> KnnConfig:
-    """Return settings with 200 neighbours, or as many as a class has samples: more would outvote it."""
+    """Return settings with 200 neighbours, or the samples per class if fewer: more would outvote a class."""
     return KnnConfig(k=max(1, min(KnnConfig.k, samples // classes)))
 
 
@@ -93,7 +93,7 @@ def predict(
 ) -> Tensor:
     """Return the class of largest score for each test sample: (T,), on the training features' device.
 
-    `own_T` are the places of test samples that are training samples too, and are no neighbours of themselves.
+    `own_T` are the training indices of test samples that are training samples: none is its own neighbour.
     """
     most = len(train_NF) - (own_T is not None)
     if config.k > most:
@@ -107,7 +107,7 @@ def predict(
         cosine_Bk, neighbour_Bk = cosine_BN.topk(config.k, dim=1)
         if config.weights == "uniform":
             weight_Bk = torch.ones_like(cosine_Bk)
-        else:  # relative to the nearest one's weight, which is 1: not all can vanish
+        else:  # relative to the nearest neighbour's weight, so that not all underflow
             weight_Bk = ((cosine_Bk - cosine_Bk[:, :1]) / config.temperature).exp()
         score_BC = cosine_BN.new_zeros(len(rows_B), classes)
         predicted.append(score_BC.scatter_add_(1, labels_N[neighbour_Bk], weight_Bk).argmax(dim=1))

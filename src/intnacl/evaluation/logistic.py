@@ -66,7 +66,7 @@ def adam(
         if on_gpu:
             start_KC = epoch.theta_KC.clone()
             graph, _ = record(epoch.run, correct.device)
-            epoch.reset(start_KC)  # the warm-up left traces in θ and in Adam's state
+            epoch.reset(start_KC)  # the warm-up changed θ and Adam's state
             run = graph.replay
         for i in range(epochs):
             order = torch.randperm(len(problem.x), generator=generator, pin_memory=on_gpu)
@@ -78,7 +78,7 @@ def adam(
 
 
 class _Epoch:
-    """One epoch of Adam as a fixed list of kernels on fixed memory: what a CUDA graph can hold."""
+    """One epoch of Adam as a fixed list of kernels on fixed memory, as a CUDA graph requires."""
 
     def __init__(
         self, problem: Problem, batch: int, lr: float, l2: float, generator: torch.Generator
@@ -90,7 +90,7 @@ class _Epoch:
         self.minus_one_B1 = x.new_full((batch, 1), -1)
         self.order = torch.zeros(len(x) // batch * batch, dtype=torch.long, device=x.device)
         self.correct = torch.zeros((), dtype=torch.long, device=x.device)
-        # Adam's fused kernel gives a tensor one thread block per 65,536 numbers. Handed over in up to 32
+        # Adam's fused kernel gives a tensor one thread block per 65,536 numbers. Split into up to 32
         # pieces of at least 2,048 numbers, θ keeps many multiprocessors busy, still in a single launch.
         fused, numbers = x.is_cuda, self.theta_KC.numel()
         pieces = torch.split(self.theta_KC.view(-1), 2048 * -(-numbers // (32 * 2048)) if fused else numbers)
@@ -153,7 +153,7 @@ def lbfgs(
 
 
 def initial(problem: Problem, generator: torch.Generator) -> Tensor:
-    """Return θ as `nn.Linear` begins, uniform in ±1/√F: (K, C) on the problem's device."""
+    """Return θ initialised as in `nn.Linear`, uniform in ±1/√F: (K, C) on the problem's device."""
     bound = problem.features**-0.5
     theta_KC = torch.zeros(problem.x.shape[1], problem.classes)
     theta_KC[: problem.features + 1].uniform_(-bound, bound, generator=generator)

@@ -1,4 +1,4 @@
-"""Quick figures of an encoder while it trains. Test images take no part."""
+"""Quick figures of an encoder during training. Test images are not used."""
 
 from collections.abc import Callable
 
@@ -16,12 +16,12 @@ IMAGES, QUERIES = 10_000, 2_000  # at most
 
 
 class Monitor:
-    """Features of at most 10,000 training images, and what they tell of the encoder.
+    """Computes figures of an encoder from its features of at most 10,000 training images.
 
     - `rankme`: their effective rank, with labels or without;
-    - `knn`: the accuracy with them for neighbours, on at most 2,000 images that were held out. Without any,
-      `knn_train`: as many of the training images are classified, each by the others;
-    - `probe`: the accuracy on the held-out images of a probe, from features to logits, if there is one.
+    - `knn`: the accuracy with them as neighbours, on at most 2,000 held-out images. Without held-out images,
+      `knn_train`: that on as many of the training images, each classified by the others;
+    - `probe`: the accuracy of a probe, from features to logits, on the held-out images, if there is one.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class Monitor:
         probe: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
         self.device, self.probe = device, probe
-        chosen = train.spread(IMAGES)  # from all over the set, since some sets are sorted by class
+        chosen = train.spread(IMAGES)  # spread over the set, since some sets are sorted by class
         self.images, self.labels_N = part_of(train.images, chosen), None
         self.held_out: tuple[Images, Tensor] | None = None
         if train.labels is None:

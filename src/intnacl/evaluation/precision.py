@@ -1,4 +1,4 @@
-"""Switches between full float32, for figures, and TF32, which rounds to 10 bits, for attacks' searches."""
+"""Switches between full float32, for figures, and TF32, which rounds to 10 bits, for attacks."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

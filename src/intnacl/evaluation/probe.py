@@ -24,7 +24,7 @@ from intnacl.evaluation.logistic import Problem, adam, count_correct, lbfgs, pad
 from intnacl.evaluation.precision import exact_matmul
 
 FORMAT = 1  # raise it when the same settings give other figures: stored ones are then measured again
-LARGEST = 1e20  # rate and decay: their products with features and numbers of steps fit into float32
+LARGEST = 1e20  # rate or decay: products of them with features and step counts fit into float32
 
 
 class EpochFigures(TypedDict, total=False):
@@ -60,19 +60,19 @@ class ProbeConfig(Settings):
     lr: float = setting(3e-4, partial(check_number, zero=False, high=LARGEST))
     """Learning rate (adam)."""
     l2: float = setting(0.0, partial(check_number, high=LARGEST))
-    """Adam: weight decay on weights and bias; L-BFGS spares the bias."""
+    """Weight decay: with adam, of weights and bias; with lbfgs, of the weights only."""
     normalize: bool = False
     """Scale each sample's features to length 1."""
     standardize: bool = False
-    """Then give the training samples' features mean 0 and deviation 1; folded into the layer."""
+    """Then standardise features to mean 0 and deviation 1 over training samples; the layer includes this."""
     max_iter: int = setting(200, check_count)
-    """Iterations at most (lbfgs)."""
+    """Maximum number of iterations (lbfgs)."""
     seed: int = setting(0, check_seed)
     """Random seed for initial weights and the order of samples (adam)."""
 
     @property
     def passes(self) -> int:
-        """The most passes over the training features: Adam's epochs, or L-BFGS's evaluations of the loss."""
+        """The maximum number of passes over the training features: epochs, or L-BFGS's evaluations."""
         return self.epochs if self.solver == "adam" else self.max_iter * 5 // 4
 
 
@@ -90,7 +90,7 @@ class Classifier(nn.Module):
         return self.classify(self.encoder(x))
 
     def classify(self, features: Tensor) -> Tensor:
-        """Return the logits of features (B, F) that the encoder has made already."""
+        """Return the logits of features (B, F) that the encoder has already computed."""
         features = features.to(self.linear.weight.dtype)
         logits: Tensor = self.linear(F.normalize(features, dim=1) if self.normalize else features)
         return logits
@@ -107,8 +107,8 @@ def evaluate(
 ) -> tuple[Classifier, ProbeFigures]:
     """Probe an encoder: features of `train` and `test` once, then `fit`.
 
-    Returns the classifier in eval mode, ready to be attacked, and the figures of `fit`. `batch_size` is
-    that of the feature extraction.
+    Returns the classifier in eval mode, ready to be attacked, and the figures of `fit`. `batch_size` is for
+    the extraction of features.
     """
     train_NF, test_TF = extract_pair(encoder, train, test, batch_size=batch_size, device=device)
     config = config or ProbeConfig()
@@ -125,12 +125,10 @@ def fit(
     *,
     each_pass: Callable[[], None] = lambda: None,
 ) -> tuple[nn.Linear, ProbeFigures]:
-    """Train the linear layer on features and labels, where the training features live.
+    """Train the linear layer on features and labels, on the device of the training features.
 
-    With `config.normalize` the layer is one for features of length 1.
-
-    Adam gives the figures of its epochs, too. `each_pass` is called after each pass over the training
-    features.
+    With `config.normalize` the layer expects features of length 1. Adam adds figures by epoch. `each_pass` is
+    called after each pass over the training features.
     """
     config = config or ProbeConfig()
     check_finite(train_NF, test_TF)

@@ -1,4 +1,4 @@
-"""Features laid out on a plane for the eye, and how much of their neighbourhoods the plane keeps.
+"""Layouts of features on a plane for display, and the share of neighbourhoods that they keep.
 
 Shapes: N images, F features, K neighbours, R rows of a tile, or some of all, n of one piece.
 """
@@ -11,11 +11,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from intnacl.errors import check_count
-from intnacl.evaluation.features import check_finite, rows_of
+from intnacl.evaluation.features import check_finite, select_rows
 
-DIRECTIONS = 50  # principal ones, in which t-SNE looks for neighbours: more only take longer
+DIRECTIONS = 50  # principal directions in which t-SNE searches neighbours: more only take longer
 PERPLEXITY = 30.0
-FEWEST = 10  # images that have neighbourhoods worth laying out
+FEWEST = 10  # images from which t-SNE is worthwhile
 TILE = 1024  # rows whose similarities to all others are held at once
 
 
@@ -40,11 +40,11 @@ def nearest_neighbours(features_NF: Tensor, count: int) -> Neighbours:
 
 
 def nearest_to(rows_R: Tensor, features: Iterable[Tensor], count: int) -> Tensor:
-    """Return the `count` other images nearest by cosine to some of them, nearest first: (R, count).
+    """Return the `count` other images nearest by cosine to each of rows_R, nearest first: (R, count).
 
-    Features come in pieces (n, F), which are gone through twice; one is in memory at a time.
+    Features come in pieces (n, F), which are iterated twice; one piece is in memory at a time.
     """
-    query_RF = functional.normalize(rows_of(features, rows_R), dim=1)
+    query_RF = functional.normalize(select_rows(features, rows_R), dim=1)
     best_RK, near_RK, start = query_RF[:, :0], rows_R.new_empty(len(rows_R), 0), 0
     for unit_nF in (functional.normalize(piece, dim=1).cpu() for piece in features):
         here_n = torch.arange(start, start := start + len(unit_nF))
@@ -57,10 +57,10 @@ def nearest_to(rows_R: Tensor, features: Iterable[Tensor], count: int) -> Tensor
 
 
 def project(features_NF: Tensor, *, seed: int = 0) -> Tensor:
-    """Lay features out on a plane, (N, 2), so that neighbours by cosine lie together.
+    """Lay features out on a plane, (N, 2), so that neighbours by cosine are close together.
 
-    t-SNE of the unit features' principal directions, begun at the first two; docs/explore.md says what it was
-    chosen against. Fewer than 10 images are laid out by the first two directions alone.
+    This is t-SNE of the unit features' principal directions, initialised at the first two; docs/explore.md
+    compares it with alternatives. Fewer than 10 images are laid out by the first two directions alone.
     """
     from sklearn.decomposition import PCA
     from sklearn.manifold import TSNE

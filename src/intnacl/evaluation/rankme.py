@@ -14,9 +14,9 @@ from intnacl.evaluation.features import check_finite
 
 
 def effective_rank(features_NF: Tensor) -> float:
-    """Return RankMe of features: from 1, all along one direction, to min(N, F); of zeros alone, 0.
+    """Return RankMe of features: from 1, if all have one direction, to min(N, F); 0 if all are zero.
 
-    The paper adds 1e-7 to each p_k, against log 0; here a term whose p_k is 0 is its limit, 0.
+    The paper adds 1e-7 to each p_k to avoid log 0; here a term with p_k = 0 is its limit, 0.
     """
     check_finite(features_NF)
     features_NF = features_NF.double()

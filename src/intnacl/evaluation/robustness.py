@@ -1,4 +1,4 @@
-"""Accuracy under attack, in [0, 1] pixel space, judged in float32, with checks against its usual traps.
+"""Accuracy under attack, in [0, 1] pixel space, judged in float32, with checks for the usual pitfalls.
 
 Shapes: N images, uint8 (N, 3, H, W), also streamed ones, labels (N,), n ≤ N of them attacked, P of a portion.
 A classifier maps pixels in [0, 1] to logits. Accuracies are in percent of the attacked images.
@@ -24,7 +24,7 @@ from intnacl.evaluation.precision import exact_float32, tf32_convolutions
 
 FORMAT = 1  # raise it when the same settings give other figures: stored ones are then measured again
 PORTION = 2**25  # pixels of the images that are attacked together: all of CIFAR's test images
-CHUNK = 1024  # images that go through AutoAttack together: a GPU is busy, and little is lost by a stop
+CHUNK = 1024  # images per AutoAttack: enough for a GPU, few enough to lose little by an interruption
 
 
 class Verdicts(NamedTuple):
@@ -34,20 +34,20 @@ class Verdicts(NamedTuple):
     start: int
     """The place of the portion's first image in that order."""
     right: Tensor
-    """(n,) bool. It ends early, or is empty, where the attack is limited to fewer images."""
+    """(n,) bool. It is shorter, or empty, if the attack is limited to fewer images."""
     clean: Tensor
     """(P,) bool: which images of the whole portion are right without an attack."""
     underway: str | None = None
-    """Of AutoAttack, its last attack that the portion has been through, where others are to follow."""
+    """For AutoAttack, the last of its attacks that has run on the portion, if others are to follow."""
 
 
 class Underway(NamedTuple):
-    """A portion of images that AutoAttack was stopped in."""
+    """A portion of images on which AutoAttack was interrupted."""
 
     stage: str
-    """The last of its attacks that all of them have been through."""
+    """The last of its attacks that has run on all of them."""
     right: Tensor
-    """(n,) bool: which of them were right until then."""
+    """(n,) bool: which of them were right after it."""
 
 
 def evaluate(
@@ -61,7 +61,7 @@ def evaluate(
 ) -> RobustnessFigures:
     """Return clean accuracy, accuracy under each attack, and the worst case at each eps.
 
-    Raises InputError where the images or the classifier cannot be attacked.
+    Raises InputError if the images or the classifier cannot be attacked.
     """
     if not isinstance(attacks, Sequence) or not all(isinstance(attack, Attack) for attack in attacks):
         raise InputError(
@@ -108,10 +108,10 @@ def verdicts(
 ) -> Iterator[Verdicts]:
     """Yield, portion by portion and attack by attack, which images stay right.
 
-    `done` is the number of images, in the order of `attack_order`, that an attack has been through before:
-    portions that end there are skipped. `underway` is what was last yielded of the portion after these, where
-    AutoAttack was stopped in it. Neither changes a verdict, and neither do the other attacks: they share
-    pixels, clean verdicts and the direction of FGSM.
+    `done` is the number of images, in the order of `attack_order`, that each attack has already finished:
+    portions up to there are skipped. `underway` is what was last yielded for the portion after these, if
+    AutoAttack was interrupted in it. Neither changes a verdict, and attacks do not change each other's
+    verdicts: they share pixels, clean verdicts and the direction of FGSM.
     """
     check_images(images, labels)
     with _judging(classifier, device):
@@ -176,9 +176,9 @@ def _stages(
     batch_size: int,
     device: torch.device | str,
 ) -> Iterator[tuple[str | None, Tensor]]:
-    """Yield which images are right after each of AutoAttack's attacks, with its name; None for the last.
+    """Yield, after each of AutoAttack's attacks, its name (None for the last) and which images are right.
 
-    `right` are those that are so without an attack, `start` is the place of the first.
+    `right` marks the images that are right without an attack; `start` is the place of the first image.
     """
     names = list(STAGES)
     if begun is not None:
@@ -221,8 +221,8 @@ def _still_right(
 ) -> Tensor:
     """Return which images stay right under a search, judged in float32.
 
-    The search is in TF32; images that only its rounding made wrong are attacked once more in float32. It
-    takes images, labels, and the rows of these images among all.
+    The search runs in TF32; images that are wrong only because of its rounding are attacked again in float32.
+    `search` takes images, labels, and the rows of these images in x.
     """
     rows = torch.arange(len(x), device=x.device)
     with tf32_convolutions():
@@ -290,7 +290,7 @@ def examples(
 
 
 def _check_classifier(classifier: nn.Module, x: Tensor, labels: Tensor) -> None:
-    """Raise unless a few pixels x become logits of every class, with a gradient."""
+    """Raise unless the classifier maps a few pixels x to logits of every class, with a gradient."""
     logits = classifier(x.requires_grad_())
     shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
     if not isinstance(logits, Tensor) or logits.ndim != 2 or len(logits) != len(x):
@@ -303,8 +303,8 @@ def _check_classifier(classifier: nn.Module, x: Tensor, labels: Tensor) -> None:
         )
     if not logits.requires_grad or torch.autograd.grad(logits.sum(), x, allow_unused=True)[0] is None:
         raise InputError(
-            "the classifier's logits have no gradient by its pixels: leave detach(), no_grad(), argmax() and "
-            "integers out of it."
+            "the classifier's logits have no gradient with respect to x: leave detach(), no_grad(), argmax() "
+            "and integers out of it."
         )
 
 

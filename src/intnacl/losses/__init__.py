@@ -1,1 +1,1 @@
-"""The mathematics: pure functions of similarities, and one module that holds the settings. Torch alone."""
+"""The losses: pure functions of similarities, and one module with settings. They import torch alone."""

@@ -1,6 +1,6 @@
 """Custom gradients that refuse to be differentiated again.
 
-Torch's `once_differentiable` is not enough, since it raises in `backward()` alone. `torch.autograd.grad`
+Torch's `once_differentiable` is not enough, since it raises only in `backward()`. `torch.autograd.grad`
 visits only the nodes that lead to its inputs, never meets the error, and returns a second derivative in which
 the custom gradient counts as a constant.
 """
@@ -14,11 +14,11 @@ from torch import Tensor
 
 
 def refuse_double_backward(backward: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorate the `backward` of a `torch.autograd.Function` that autograd cannot follow; it returns a tuple.
+    """Decorate a `backward`, which returns a tuple, whose result autograd cannot differentiate.
 
-    A second derivative then raises, by whatever the gradient depends on: the incoming gradients and the saved
+    A second derivative then raises, whatever it is taken with respect to: the incoming gradients or the saved
     tensors. Every input that the gradient depends on must therefore be saved with `ctx.save_for_backward`,
-    also one whose value `backward` does not read.
+    even if `backward` does not read its value.
     """
 
     @functools.wraps(backward)

@@ -13,7 +13,7 @@ from intnacl.losses.autograd import refuse_double_backward
 
 
 class Embedding(NamedTuple):
-    """One view of this rank's images and of all ranks': row i of `own_BD` is row `first` + i of `all_GD`."""
+    """One view's embeddings on this rank and on all: row i of `own_BD` is row `first` + i of `all_GD`."""
 
     own_BD: Tensor
     all_GD: Tensor
@@ -21,7 +21,7 @@ class Embedding(NamedTuple):
 
 
 def gather_embedding(z_BD: Tensor, gather: bool) -> Embedding:
-    """Return the view with the rows of all ranks; on one process they are the same tensor as its own."""
+    """Return the view with the rows of all ranks; on one process both are the same tensor."""
     if not gather or world_size() == 1:
         return Embedding(z_BD, z_BD, 0)
     return Embedding(z_BD, _AllGather.apply(z_BD.contiguous()), dist.get_rank() * len(z_BD))
@@ -33,7 +33,7 @@ def world_size() -> int:
 
 
 def batch_mean(values: Tensor, gather: bool) -> Tensor:
-    """Return the mean of constants, one a row: over all ranks, or without `gather` over this one."""
+    """Return the mean of constants, one per row, over all ranks if `gather`, else over this rank."""
     mean = values.mean()
     if gather and world_size() > 1:
         dist.all_reduce(mean)
@@ -42,13 +42,13 @@ def batch_mean(values: Tensor, gather: bool) -> Tensor:
 
 
 def sum_over_ranks(values: Tensor) -> Tensor:
-    """Return the sum of all ranks' values, which have one shape."""
+    """Return the sum over all ranks of values of the same shape."""
     total: Tensor = _AllSum.apply(values)
     return total
 
 
 class _AllSum(torch.autograd.Function):
-    """Forward: the sum. Backward: that of the gradients, since a rank's values are in every rank's sum."""
+    """Forward: the sum over ranks. Backward: also, since a rank's values are in the sums of all ranks."""
 
     @staticmethod
     def forward(values: Tensor) -> Tensor:
@@ -66,11 +66,11 @@ class _AllSum(torch.autograd.Function):
 
 
 class _AllGather(torch.autograd.Function):
-    """Forward: ranks' rows, joined. Backward: each rank gets its own rows' gradient, summed over ranks.
+    """Forward: the rows of all ranks. Backward: the gradient of this rank's own rows, summed over ranks.
 
-    The sum makes DDP's average right: each rank's loss is the mean over its own rows, so the loss of the
+    The sum makes DDP's average correct: each rank's loss is the mean over its own rows, so the loss of the
     joined batch is the mean of the ranks' losses, and DDP divides by the number of ranks. The backward pass
-    sends each rank the rows that it owns and no others, the traffic of a reduce-scatter, on every backend.
+    sends each rank only the rows that it owns: the traffic of a reduce-scatter, on every backend.
     """
 
     @staticmethod

@@ -27,7 +27,7 @@ from intnacl.losses.negatives import Estimator, Pair, compare, estimator
 from intnacl.losses.robust import WeightFunction, adversarial_weight, given_weight, robust_rows
 from intnacl.losses.similarity import normalize, paired_similarity
 
-MISSING = {  # how to make a view that is missing
+REMEDIES = {  # the remedy for a view that is missing
     "extra": "each embeds a further augmented view",
     "mixed": "each embeds intnacl.data.views.mix(x0, lam, shift), with shift 1, 2, …",
     "adversarial": "it embeds intnacl.attacks.adversarial_view(encoder, x0, eps)",
@@ -50,7 +50,7 @@ class IntNaClLoss(nn.Module):
     average of the gradients then equals the gradient of one process on the joined batch.
 
     Args:
-        nacl: "nca": M views of an image are its positives; "mixnca": M − 1 mixed views are positives in part.
+        nacl: "nca": M views of an image are its positives; "mixnca": M − 1 mixed views are partial positives.
         negatives: The estimator G¹: "g0" plain mean, "g1" debiased, "g2" debiased and weighted towards hard
             negatives.
         num_positives: M, the number of positives; a step needs M − 1 extra (nca) or mixed views (mixnca).
@@ -58,17 +58,17 @@ class IntNaClLoss(nn.Module):
         alpha: α, the weight of the robust term; 0 leaves it out, and no adversarial view is needed.
         robust_negatives: The estimator G² of the robust term; None: the same as `negatives`.
         weight: w of the robust term: "loss" = ŵ(x), the clean loss of the same row; "relative" = ŵ(x) divided
-            by its mean over the batch, a constant; "one" = 1. Or a function of the two views' embeddings, of
-            unit norm (B, D), and of the clean loss of each row (2B,), z0's rows first; it returns one value
-            an image, (B,), or one a row, (2B,). A call's own `weight` takes its place.
+            by its mean over the batch, a constant; "one" = 1. Or a function of the two views' normalised
+            embeddings, (B, D) each, and of the clean loss of each row, (2B,), z0's rows first; it returns one
+            value per image, (B,), or per row, (2B,). A `weight` given to the call replaces it.
         temperature: t, by which similarities are divided.
         tau_plus: τ⁺, the assumed share of positives among the negatives (g1, g2).
         beta: β, how strongly hard negatives are weighted (g2).
-        detach_weight: Take w for a constant in the gradient, as "relative" always is.
+        detach_weight: Treat w as a constant in the gradient, as "relative" always does.
         denominator: "N": S + N·G as in the paper's main text; "MN": S + M·N·G as in its Appendix B (nca).
         mix_negatives: "pair": a mixed view's negatives are the other rows of (z0, mixed); "clean": those of
             (z0, z1), which is closest to the paper.
-        gather: Take negatives from all ranks of torch.distributed, which must have equally many rows.
+        gather: Take negatives from all ranks of torch.distributed, which must have the same number of rows.
 
     Example:
         >>> loss = IntNaClLoss.preset("debiased_hardneg", temperature=0.2)
@@ -96,7 +96,7 @@ class IntNaClLoss(nn.Module):
     ) -> None:
         super().__init__()
         self.weight = weight
-        # Settings hold names alone: beside a function, they keep the default.
+        # Settings can hold only names: for a function, they keep the default.
         name = LossConfig.weight if callable(weight) else weight
         self.config = LossConfig(
             nacl=nacl,
@@ -142,11 +142,11 @@ class IntNaClLoss(nn.Module):
     ) -> Tensor:
         """Return the loss of a batch, a scalar; every view is (B, D) and is normalised inside.
 
-        `weight` (B,) is w(x) of the robust term, one value an image, in place of the constructor's.
+        `weight`, (B,) or (2B,), is w(x) of the robust term by image or row; it replaces the constructor's.
         """
         return self.terms(z0, z1, extra=extra, mixed=mixed, adversarial=adversarial, weight=weight)["loss"]
 
-    if TYPE_CHECKING:  # nn.Module declares that a call takes and returns anything
+    if TYPE_CHECKING:  # to nn.Module, a call takes and returns anything
 
         def __call__(
             self,
@@ -173,7 +173,7 @@ class IntNaClLoss(nn.Module):
         extra, mixed = _as_tuple("extra", extra), _as_tuple("mixed", mixed)
         self._check_views(z0, z1, extra, mixed, adversarial)
         if weight is not None and adversarial is None:
-            raise InputError("weight is w(x) of the robust term, which alpha=0 leaves out: leave it out too.")
+            raise InputError("weight is w(x) of the robust term, which alpha=0 leaves out: omit weight, too.")
         with torch.autocast(z0.device.type, enabled=False):
             anchor, positive = self._embed(z0), self._embed(z1)
             clean = self._compare(anchor, positive, self._estimator(self.config.negatives))
@@ -234,8 +234,8 @@ class IntNaClLoss(nn.Module):
         """L_Robust(G², w), with ŵ from the clean pair under the same G²."""
         g = self._estimator(self.config.robust_negatives or self.config.negatives)
         detach = self.config.detach_weight
-        other = g != self._estimator(self.config.negatives)
-        if other and weight is None and self.weight != "one":
+        differs = g != self._estimator(self.config.negatives)
+        if differs and weight is None and self.weight != "one":
             clean = self._compare(anchor, positive, g)
         if weight is None and callable(self.weight):
             given = (anchor.own_BD, positive.own_BD, base_rows(clean))
@@ -260,12 +260,14 @@ class IntNaClLoss(nn.Module):
         for name, count in given.items():
             needed = getattr(self.views_needed, name)
             if count != needed:
-                remedy = "leave out the others, or change these settings" if count > needed else MISSING[name]
+                remedy = (
+                    "leave out the others, or change these settings" if count > needed else REMEDIES[name]
+                )
                 raise InputError(
                     f"{name}: {count} views given, {needed} needed by nacl={self.config.nacl!r}, "
                     f"num_positives={self.config.num_positives}, alpha={self.config.alpha}: {remedy}."
                 )
-        views = {  # not joined by |, which torch 2.6 does not compile
+        views = {  # not merged by |, which torch 2.6 cannot compile
             "z0": z0,
             "z1": z1,
             **{f"extra[{j}]": z for j, z in enumerate(extra)},
@@ -287,7 +289,7 @@ class IntNaClLoss(nn.Module):
                 raise InputError(f"{name} is on {z.device}, z0 on {z0.device}: move them to one device.")
         if len(z0) * (world_size() if self.config.gather else 1) < 2:
             raise InputError(
-                f"z0 has {len(z0)} rows: at least 2 are needed, since the others are its negatives. A "
+                f"z0 has {len(z0)} rows: at least 2 are needed, since a row's negatives are the others. A "
                 "DataLoader with drop_last=True leaves out a small last batch."
             )
 

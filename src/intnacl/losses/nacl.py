@@ -20,7 +20,7 @@ def nca_rows(pair: Pair, extra_RE: Tensor, denominator: str) -> Tensor:
     """L_NCA(G, M), section 3.2 (I): −log S / (S + N·G) with S = Σ_j κ_j over the row's M positives.
 
     The positives are the twin and the E = M − 1 extra views of the same image, whose log κ is `extra_RE`.
-    `denominator` "MN" writes M·N·G instead of N·G, as the proofs of Appendix B do.
+    `denominator` "MN" uses M·N·G instead of N·G, as the proofs of Appendix B do.
     """
     log_sum_R = torch.cat([pair.positive_R[:, None], extra_RE], dim=1).logsumexp(1)
     log_factor = math.log(1 + extra_RE.shape[1]) if denominator == "MN" else 0.0

@@ -20,8 +20,8 @@ from intnacl.losses.similarity import log_mean_negatives, paired_similarity
 class Estimator(NamedTuple):
     """G(x) = max{(Σᵢκᵢ^(β+1)/Σᵢκᵢ^β − τ⁺ Σⱼκⱼ/m) / (1 − τ⁺), e^(−1/t)}: g2, below Eq. 4.
 
-    i runs over n negatives and j over m positives; the losses of the family take n = N and m = 1. β = 0
-    turns it into g1, Eq. 3, and τ⁺ = 0 as well into g0, Eq. 2, whose mean is never below e^(−1/t).
+    i runs over n negatives and j over m positives; the losses of the family have n = N and m = 1. With β = 0
+    it is g1, Eq. 3; with τ⁺ = 0 as well it is g0, Eq. 2, whose mean is never below e^(−1/t).
     """
 
     tau_plus: float
@@ -35,7 +35,7 @@ def estimator(name: str, tau_plus: float, beta: float) -> Estimator:
 
 
 class Pair(NamedTuple):
-    """Two views as every loss of the family sees them: the positive and the negatives of each row.
+    """Two views as the losses of the family use them: the positive and the negatives of each row.
 
     `positive_R` is log κ_pos of the row and its twin, `negatives_R` is log(N·G).
     """
@@ -45,7 +45,7 @@ class Pair(NamedTuple):
 
 
 def compare(first: Embedding, second: Embedding, g: Estimator, temperature: float) -> Pair:
-    """Stack two views to R rows: a row's positive is its twin, its negatives are the N other rows."""
+    """Stack two views into R rows: a row's positive is its twin, its negatives are the other N rows."""
     rows_RD = torch.cat([first.own_BD, second.own_BD])
     gathered = first.all_GD is not first.own_BD
     # On one process the keys are the rows: a view of them, since torch.compile refuses the same tensor twice.
@@ -60,22 +60,22 @@ def compare(first: Embedding, second: Embedding, g: Estimator, temperature: floa
 def log_estimate(negatives_RU: Tensor, positives_RV: Tensor, g: Estimator, temperature: float) -> Tensor:
     """log G of any number of negatives and positives, from their log κ: (R, U), (R, V) -> (R,).
 
-    The losses of the family have all negatives of a batch and one positive a row, and never hold (R, U).
+    The losses of the family have one positive per row and never store their negatives as a table (R, U).
     """
     if not isinstance(g, Estimator):
         raise InputError(f"g is a {type(g).__name__}: expected estimator('g2', tau_plus, beta), for example.")
-    LossConfig(tau_plus=g.tau_plus, beta=g.beta, temperature=temperature)  # which checks their ranges
+    LossConfig(tau_plus=g.tau_plus, beta=g.beta, temperature=temperature)  # checks their ranges
     for name, values in (("negatives", negatives_RU), ("positives", positives_RV)):
         check_dense(name, values, "log κ, (rows, values)")
         if values.ndim != 2 or not values.shape[1] or not has_floats(values):
             raise InputError(
                 f"{name} is {values.dtype} of shape {tuple(values.shape)}: expected log κ, floats of (rows, "
-                "values), with one value a row at least."
+                "values), with at least one value per row."
             )
     if len(negatives_RU) != len(positives_RV) or negatives_RU.device != positives_RV.device:
         raise InputError(
             f"there are {len(negatives_RU)} rows of negatives on {negatives_RU.device}, {len(positives_RV)} "
-            f"of positives on {positives_RV.device}: give both of the same rows, on one device."
+            f"of positives on {positives_RV.device}: give both for the same rows, on one device."
         )
     log_mean_R = ((g.beta + 1) * negatives_RU).logsumexp(1) - (g.beta * negatives_RU).logsumexp(1)
     log_positive_R = positives_RV.logsumexp(1) - math.log(positives_RV.shape[1])
@@ -90,7 +90,7 @@ def log_debiased(log_mean_R: Tensor, positive_R: Tensor, tau_plus: float, temper
     if tau_plus == 0:
         return log_mean_R
     log_share_R = math.log(tau_plus) + positive_R - log_mean_R
-    inside_R = log_share_R < 0  # otherwise the difference is not positive, and G is its floor
+    inside_R = log_share_R < 0  # otherwise the difference is not positive, and G is at its floor
     safe_R = log_share_R.clamp(max=-torch.finfo(log_share_R.dtype).eps)
     log_rest_R = torch.log(-torch.expm1(safe_R)) - math.log1p(-tau_plus)
     floor = torch.full_like(log_mean_R, -1 / temperature)
@@ -103,5 +103,5 @@ def log_omega(positive_R: Tensor, negatives_R: Tensor) -> Tensor:
 
 
 def log_one_minus_omega(positive_R: Tensor, negatives_R: Tensor) -> Tensor:
-    """log(1 − Ω) = log N·G / (κ_pos + N·G), exact also where Ω is tiny."""
+    """log(1 − Ω) = log N·G / (κ_pos + N·G), exact even where Ω is tiny."""
     return F.logsigmoid(negatives_R - positive_R)

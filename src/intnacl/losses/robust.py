@@ -14,15 +14,15 @@ from intnacl.losses.nacl import base_rows
 from intnacl.losses.negatives import Pair
 
 WeightFunction = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""A w(x) of one's own: f(x0) (B, D), f(x1) (B, D), clean loss of each row (R,) -> (B,) or (R,)."""
+"""A custom w(x): f(x0) (B, D), f(x1) (B, D), clean loss of each row (R,) -> (B,) or (R,)."""
 
 
 def adversarial_weight(clean: Pair, weight: str, *, detach: bool = False, gather: bool = False) -> Tensor:
     """w of section 3.3: 1, or ŵ = −log κ_pos / (κ_pos + N·G) of the same row of the clean pair (R,).
 
-    So rows that are hard to tell from others even without an attack weigh more. "relative" divides ŵ by its
-    mean over the batch and is a constant: the robust term then weighs as much as with w = 1. Rows are clamped
-    so that no batch divides by 0; they, and not their mean, since Triton 3.6 cannot compile the latter.
+    Rows that are hard to tell from others even without an attack thus weigh more. "relative" divides ŵ by its
+    mean over the batch and is a constant: the robust term then weighs as much as with w = 1. The values are
+    clamped to avoid a division by 0; clamping their mean instead fails to compile in Triton 3.6.
     """
     if weight == "one":
         return torch.ones_like(clean.positive_R)
@@ -34,9 +34,9 @@ def adversarial_weight(clean: Pair, weight: str, *, detach: bool = False, gather
 
 
 def given_weight(w: Tensor, like_R: Tensor, *, detach: bool = False) -> Tensor:
-    """Return a w(x) of one's own for each row: one value an image, (B,), counts for both of its rows."""
+    """Return a custom w(x) for each row: one value per image, (B,), applies to both of its rows."""
     rows = len(like_R)
-    expected = f"one value an image, ({rows // 2},), or one a row, ({rows},), those of z0 first"
+    expected = f"one value per image, ({rows // 2},), or one per row, ({rows},), z0's rows first"
     check_dense("weight", w, expected)
     if tuple(w.shape) not in {(rows // 2,), (rows,)} or w.is_complex():
         raise InputError(f"weight is of shape {tuple(w.shape)} and {w.dtype}: expected {expected}.")

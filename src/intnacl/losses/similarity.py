@@ -43,17 +43,17 @@ def log_mean_negatives(
     image i of the anchors is image `first` + i of the keys; j runs over all keys but the anchor itself and
     its twin, so over N = K − 2 of them. (R, D), (K, D) -> (R,).
 
-    For the backward pass it keeps the inputs and two numbers a row; similarities are computed again.
+    The backward pass keeps the inputs and two numbers per row, and computes similarities again.
     """
-    # Compiled for a second batch size, torch 2.11 fails where sizes become fixed numbers, as in this loop's
-    # range, only inside a custom function. Fixed here, they are numbers inside as well.
+    # When torch 2.11 compiles for a second batch size, sizes are symbolic, and fixing them to numbers, as the
+    # loop over tiles does, fails inside a custom function. This call fixes them outside of it.
     _tiles(len(anchors_RD), len(keys_KD))
     log_mean_R: Tensor = _LogMeanNegatives.apply(anchors_RD, keys_KD, temperature, beta, first)[0]
     return log_mean_R
 
 
 class _LogMeanNegatives(torch.autograd.Function):
-    """Row tiles, forward and backward. With q_ij = κ_ij / e^(E_i) and r_i = e^(βE_i) / Σ_j κ_ij^β,
+    """E by tiles of rows, forward and backward. With q_ij = κ_ij / e^(E_i) and r_i = e^(βE_i) / Σ_j κ_ij^β,
 
     ∂E_i/∂s_ij = (β+1) κ_ij^(β+1)/Σκ^(β+1) − β κ_ij^β/Σκ^β = r_i q_ij^β ((β+1) q_ij − β).
     Nothing overflows at any temperature: κ enters relative to its row's largest, and q_ij ≤ N.
@@ -64,7 +64,7 @@ class _LogMeanNegatives(torch.autograd.Function):
         anchors_RD: Tensor, keys_KD: Tensor, temperature: float, beta: float, first: int
     ) -> tuple[Tensor, Tensor]:
         own_R2 = _own_keys(anchors_RD, keys_KD, first)
-        # Memory for the results comes before the loop: small pieces between tiles would fragment the heap.
+        # Results are allocated before the loop: small allocations between tiles would fragment the heap.
         log_mean_R, scale_R = anchors_RD.new_empty(2, len(anchors_RD))
         with torch.autocast(anchors_RD.device.type, enabled=False):
             for tile in _tiles(len(anchors_RD), len(keys_KD)):

@@ -1,7 +1,7 @@
-"""Batch norm that knows views: separate statistics for each, and a second set of layers for adversarial ones.
+"""Batch norm per view: separate statistics for each view, and a second set of layers for adversarial views.
 
-A step stacks its views to one batch, so that convolutions run once over all of them; only batch norm must
-know where one view ends and the next begins.
+A step stacks its views into one batch, so that convolutions run once over all of them; only batch norm needs
+to know where one view ends and the next begins.
 
 Shapes: V views of B images, C channels, G groups of views.
 """
@@ -23,19 +23,19 @@ Group = tuple[int, bool]
 """Consecutive views that share statistics: the number of views, and whether they are adversarial."""
 
 EqualPair = tuple[Tensor, Tensor]
-"""The same tensor twice, one for each of its two users: the next convolution and the shortcut.
+"""The same tensor twice, once for each of its two consumers: the next convolution and the shortcut.
 
-Given one tensor, autograd adds the gradients of both users in a pass over memory of its own. Given two, it
-hands both to the backward pass of the kernel that made them, which adds them while it reads them.
+With one tensor, autograd would add the gradients of both consumers in a separate pass over memory. With two,
+both reach the backward pass of the kernel that made them, which adds them as it reads them.
 """
 
 Normalize = Callable[[Tensor, Sequence[nn.BatchNorm2d], Sequence[Group]], Tensor]
-"""A way to normalise a training batch: each group by its own statistics, with the parameters of its layer,
-whose running statistics move. One of `built_in` and `over_ranks`."""
+"""A function that normalises a training batch, each group by its own statistics and with the parameters of
+its layer, and updates that layer's running statistics: `built_in` or `over_ranks`."""
 
 
 class Kernel(Protocol):
-    """Normalise, add the shortcut and rectify in one go: see `kernels.batchnorm.norm_relu`."""
+    """A fused kernel for batch norm, shortcut and ReLU: see `kernels.batchnorm.norm_relu`."""
 
     def __call__(
         self,
@@ -55,14 +55,14 @@ M = TypeVar("M", bound=nn.Module)
 class ViewBatchNorm(nn.BatchNorm2d):
     """Batch norm by groups of views. In eval mode, and with one clean group, it is `nn.BatchNorm2d`.
 
-    y = γ (x − μ_g) / sqrt(σ²_g + ε) + β with the mean and variance of its group g; running statistics take
-    the groups one after the other. Adversarial groups have γ, β and running statistics of their own.
+    y = γ (x − μ_g) / sqrt(σ²_g + ε) + β with the mean and variance of its group g; running statistics are
+    updated by one group after the other. Adversarial groups have their own γ, β and running statistics.
 
     Attributes:
-        groups: How a batch is stacked; `stacked` sets it.
+        groups: How a batch is stacked; set by `stacked`.
         normalize: How a training batch is normalised.
-        kernel: What normalises it instead, where its shape and type allow; `kernels.fuse` sets it.
-        after: Applied to y: nothing, unless the layer ends in an activation.
+        kernel: Used instead of `normalize` where shape and dtype allow; set by `kernels.fuse`.
+        after: Applied to y: the activation that the layer ends in, or the identity.
     """
 
     def __init__(
@@ -88,13 +88,13 @@ class ViewBatchNorm(nn.BatchNorm2d):
         self.after: nn.Module = nn.Identity()
 
     def _check_input_dim(self, input: Tensor) -> None:
-        """Images and vectors alike."""
+        """Accept images and vectors alike."""
 
     def forward(self, x: Tensor) -> Tensor:
         """(V·B, C, …) -> the same shape."""
         second = self if self.adversarial is None else self.adversarial
         layers = [second if adversarial else self for _, adversarial in self.groups]
-        if self.momentum is None:  # as `torch.optim.swa_utils.update_bn` sets it: the mean over all batches
+        if self.momentum is None:  # set by `torch.optim.swa_utils.update_bn`: the mean over all batches
             y = super().forward(x)
         elif not self.training:
             y = _batch_norm(x, layers[0], training=False)
@@ -105,13 +105,13 @@ class ViewBatchNorm(nn.BatchNorm2d):
         return self.after(y)  # type: ignore[no-any-return]
 
     def relu(self, x: Tensor, shortcut: Tensor | None) -> EqualPair:
-        """max(normalised x + shortcut, 0)."""
+        """Return max(normalised x + shortcut, 0)."""
         if (kernel := self._kernel_for(x)) is not None:
             return kernel(x, self, self.adversarial, self.groups, relu=True, shortcut=shortcut)
         return _relu(self(x), shortcut)
 
     def _kernel_for(self, x: Tensor) -> Kernel | None:
-        """The kernel, if it can take x: a training batch of several values a view and channel."""
+        """Return the kernel if it supports x: a training batch of several values per view and channel."""
         if self.kernel is None or not self.training or self.momentum is None:
             return None
         several = x.numel() > x.shape[1] * sum(views for views, _ in self.groups)
@@ -120,23 +120,23 @@ class ViewBatchNorm(nn.BatchNorm2d):
 
 
 def norm_relu(norm: nn.Module, x: Tensor, shortcut: Tensor | None = None) -> EqualPair:
-    """max(norm(x) + shortcut, 0), by one kernel where there is one."""
+    """Return max(norm(x) + shortcut, 0), computed by one kernel if the layer has one."""
     return norm.relu(x, shortcut) if isinstance(norm, ViewBatchNorm) else _relu(norm(x), shortcut)
 
 
 def _relu(x: Tensor, shortcut: Tensor | None) -> EqualPair:
     x = x if shortcut is None else x + shortcut
-    # The compiler takes the gradient of clamp from x, which it has at hand, and that of relu from the result.
+    # Compiled, the gradient of clamp needs x, which is available anyway, and that of relu needs the result.
     y = x.clamp(min=0) if torch.compiler.is_compiling() else torch.relu(x)
     return y, y
 
 
 def built_in(x: Tensor, layers: Sequence[nn.BatchNorm2d], groups: Sequence[Group]) -> Tensor:
-    """Torch's batch norm, group by group; compiled, groups of one size at once."""
+    """Apply torch's batch norm group by group; when compiled, all groups at once if they have one size."""
     views = [count for count, _ in groups]
     if min(views) * x.numel() <= sum(views) * x.shape[1]:
         raise InputError(
-            "batch norm gets one value a channel, which has no variance: raise --batch-size, or take a "
+            "batch norm gets one value per channel, which has no variance: raise --batch-size, or take a "
             "smaller encoder or larger images."
         )
     if torch.compiler.is_compiling() and len(views) > 1 and len(set(views)) == 1:
@@ -145,7 +145,7 @@ def built_in(x: Tensor, layers: Sequence[nn.BatchNorm2d], groups: Sequence[Group
 
 
 def all_groups(x: Tensor, layers: Sequence[nn.BatchNorm2d]) -> Tensor:
-    """All groups at once, for the compiler: one reduction and one pass over x, however many groups.
+    """Normalise all groups at once, for the compiler: one reduction and one pass over x.
 
     var = E (x − r)² − (E x − r)² in float32, with r a channel's first value, so that a large mean does not
     cancel the digits of a small variance; faster than two passes or Welford's recurrence.
@@ -169,7 +169,7 @@ def all_groups(x: Tensor, layers: Sequence[nn.BatchNorm2d]) -> Tensor:
 
 
 def over_ranks(x: Tensor, layers: Sequence[nn.BatchNorm2d], groups: Sequence[Group]) -> Tensor:
-    """Batch norm with the mean and variance of all ranks' rows; on one process it is `built_in`."""
+    """Apply batch norm with mean and variance over all ranks; on one process this is `built_in`."""
     if not dist.is_initialized():
         return built_in(x, layers, groups)
     return _by_group(x, layers, groups, _batch_norm_over_ranks)
@@ -194,7 +194,7 @@ def _batch_norm(x: Tensor, layer: nn.BatchNorm2d, training: bool = True) -> Tens
 
 
 def _batch_norm_over_ranks(x: Tensor, layer: nn.BatchNorm2d) -> Tensor:
-    """Gradients flow through the mean and the variance to all ranks."""
+    """Apply batch norm over all ranks, to which gradients flow through the mean and the variance."""
     axes = [axis for axis in range(x.ndim) if axis != 1]
     column = [1, -1] + [1] * (x.ndim - 2)
     wide = x.to(layer.weight.dtype)
@@ -217,10 +217,10 @@ def _move_statistics(layer: nn.BatchNorm2d, mean_C: Tensor, var_C: Tensor, count
 
 @contextmanager
 def stacked(model: nn.Module, groups: Sequence[Group]) -> Iterator[None]:
-    """Inside, batches that go through `model` are stacked like this; afterwards as before.
+    """Declare inside the block how batches that go through `model` are stacked; restore it afterwards.
 
-    `stacked(model, [(1, True)])` is for one adversarial view: it trains the second set of layers, if there is
-    one, and leaves the clean statistics alone.
+    `stacked(model, [(1, True)])` is for one adversarial view: the second set of layers is trained, if there
+    is one, and the clean statistics do not change.
 
     Args:
         model: Any module; every `ViewBatchNorm` in it sees the groups.
@@ -254,9 +254,9 @@ def stacked(model: nn.Module, groups: Sequence[Group]) -> Iterator[None]:
 def convert(module: M, *, adversarial: bool = True, momentum: float = 0.01, sync: bool = False) -> M:
     """Replace every batch norm below `module` by a `ViewBatchNorm`, in place, and return `module`.
 
-    The new layer takes over ε, momentum, γ, β and running statistics, for both sets, and the activation in
-    which timm's layers end. A layer that is used in several places stays one, a `SyncBatchNorm` stays
-    synchronised, and a `ViewBatchNorm` stays as it is.
+    The new layer takes over ε, momentum, γ, β and running statistics, for both sets, and the activation that
+    timm's layers end in. A layer that is used in several places stays shared, a `SyncBatchNorm` stays
+    synchronised, and a `ViewBatchNorm` is left unchanged.
 
     Args:
         module: Any module that is not a batch norm itself.
@@ -293,12 +293,12 @@ def convert(module: M, *, adversarial: bool = True, momentum: float = 0.01, sync
 
 
 def remove_norms(module: nn.Module) -> None:
-    """Replace every batch norm below `module` by nothing, or by the activation in which timm's end."""
+    """Remove every batch norm below `module`; of timm's, the activation that they end in remains."""
     _replace(module, _activation)
 
 
 def _replace(module: nn.Module, new: Callable[[_BatchNorm], nn.Module]) -> None:
-    """Replace every batch norm below `module`, except for `ViewBatchNorm` and what lies inside another."""
+    """Replace every batch norm below `module`, except a `ViewBatchNorm` and those inside another one."""
     if isinstance(module, _BatchNorm) and not isinstance(module, ViewBatchNorm):
         raise InputError(
             "the module is a batch norm itself, which cannot be replaced: put it in a Sequential."
@@ -308,13 +308,13 @@ def _replace(module: nn.Module, new: Callable[[_BatchNorm], nn.Module]) -> None:
     inside = {part for norm in norms for part in norm.modules() if part is not norm}
     new_of = {old: new(old) for old in norms if old not in inside and not isinstance(old, ViewBatchNorm)}
     for parent in parents:
-        for name, child in parent._modules.items():  # named_children() passes over a child's second name
+        for name, child in parent._modules.items():  # named_children() skips a child's second name
             if child in new_of:
                 setattr(parent, name, new_of[child])
 
 
 def _activation(old: nn.Module) -> nn.Module:
-    """The dropout and activation in which timm's batch norms end, or nothing."""
+    """Return the dropout and activation that timm's batch norms end in, or the identity."""
     parts = [getattr(old, name, None) for name in ("drop", "act")]
     found = [part for part in parts if isinstance(part, nn.Module) and not isinstance(part, nn.Identity)]
     return nn.Sequential(*found) if found else nn.Identity()

@@ -1,7 +1,7 @@
-"""Encoders: pixels in [0, 1] to features, and the projection head that training puts on top.
+"""Encoders, from pixels in [0, 1] to features, and the projection head that training adds.
 
-Normalisation lives inside, so that attacks act on pixels. Every batch norm is a `ViewBatchNorm`: it can keep
-the views of a step apart and hold a second set of layers for adversarial views.
+Pixels are normalised inside, so that attacks act on pixels. Every batch norm is a `ViewBatchNorm`, which can
+keep the views of a step apart and hold a second set of layers for adversarial views.
 
 Shapes: B images, V views of them, F features, D embedding size.
 """
@@ -30,7 +30,7 @@ from intnacl.errors import (
 from intnacl.models.batchnorm import Group, convert, remove_norms
 from intnacl.models.resnets import RESNETS, USUAL_WIDTH, ResNet, SmallNet
 
-SMALL = 64  # images up to this side get another stem in timm's models
+SMALL = 64  # timm's models get an adapted stem for images up to this side
 
 
 def _check_name(argument: str, name: str) -> None:
@@ -50,23 +50,24 @@ class EncoderConfig(Settings):
     name: str = setting("resnet18", _check_name, called="encoder name")
     """resnet18, resnet34, resnet50, small (8×8 digits), or timm:NAME."""
     width: int = setting(USUAL_WIDTH, must(lambda v: v >= 1, "1 or more"))
-    """Channels of the stem of resnet18, 34 and 50, in proportion to which all stages have theirs."""
+    """Channels of the stem of resnet18, 34 and 50, to which those of all stages are proportional."""
     stem: str = setting("cifar", one_of("cifar", "imagenet"))
     """Of ResNets: "cifar", a 3×3 convolution of stride 1; "imagenet", 7×7 of stride 2, then max-pooling."""
     pretrained: bool | str = False
-    """For timm:NAME. false: random weights; true: timm's, fetched from the Hugging Face hub; PATH: those in a
-    file of timm's model. `mean` and `std` are then the network's own unless they are given."""
+    """For timm:NAME. false: random weights; true: timm's, downloaded from the Hugging Face Hub; PATH: a file
+    of weights for timm's model. With pretrained weights, `mean` and `std` default to those of timm's."""
     head: str = setting("paper", _check_head)
-    """"paper": F–F–64 without batch norm, CLAE's; "hcl": F–512–128 with, which the recipe `paper` takes; or
-    widths of the layers, as in 1024-128, or bn-2048-2048-128 with batch norm before each ReLU."""
+    """"paper": F–F–64 without batch norm, as in CLAE; "hcl": F–512–128 with batch norm, as in the recipe
+    `paper`; or the widths of the layers, such as 1024-128, or bn-2048-2048-128 with batch norm before each
+    ReLU."""
     init: str = setting("default", one_of("default", "he"))
-    """"default": PyTorch's; "he": He-normal convolutions, as torchvision's ResNets have."""
+    """"default": PyTorch's; "he": He-normal convolutions, as in torchvision's ResNets."""
     norm: str = setting("per_view", one_of("per_view", "joint", "none"))
-    """"per_view": each view has its own statistics; "joint": all clean views share theirs; "none"."""
+    """"per_view": statistics of each view; "joint": of all clean views together; "none": no batch norm."""
     adversarial_momentum: float = setting(0.01, must(lambda v: 0 <= v <= 1, "from 0 to 1"))
     """Momentum of the running statistics of the adversarial batch norm."""
     sync: bool = False
-    """Take the statistics of batch norm over all ranks."""
+    """Compute the statistics of batch norm over all ranks."""
     mean: tuple[float, float, float] = (0.5, 0.5, 0.5)
     """Pixels enter the network as (x − mean) / std."""
     std: tuple[float, float, float] = setting(
@@ -88,12 +89,12 @@ class EncoderConfig(Settings):
             )
         if self.pretrained and self.init == "he":
             raise InputError(
-                "encoder.init='he' would draw anew what encoder.pretrained loads: leave one of them out."
+                "encoder.init='he' would overwrite what encoder.pretrained loads: leave one of them out."
             )
 
     @property
     def same_on_any_ranks(self) -> bool:
-        """True if W ranks train as one process does, up to rounding: no statistics are those of one rank."""
+        """True if W ranks train as one process does, up to rounding: no statistics are per rank."""
         return self.sync or self.norm == "none"
 
 
@@ -107,16 +108,17 @@ class Encoder(nn.Module):
         super().__init__()
         self.backbone, self.config, self.image_size = backbone, config, image_size
         self.trained_on: str | None = None
-        """Checksum of the images that it was trained on, where it was loaded from a file that names it."""
+        """Checksum of the images it was trained on, if it was loaded from a file that records it."""
         self.record: Callable[[Encoder, str], tuple[str, Mapping[str, object]] | None] | None = None
-        """Returns the model card, of which the text is this encoder's usage, and the run's figures; None
-        where they are another encoder's. It is there if the encoder was loaded from a run's folder."""
+        """Takes an encoder and the place from which the model card's example loads it; returns the card and
+        the run's figures, or None if the encoder has changed since the run. Set on encoders loaded from a
+        run's folder."""
         self.feature_dim = int(backbone.num_features)  # type: ignore[arg-type]
         for name in ("mean", "std"):
             self.register_buffer(name, torch.tensor(getattr(config, name)).view(3, 1, 1), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Features of pixels."""
+        """Return the features of pixels."""
         check_floats("encoders take", x)
         if x.ndim != 4:
             raise InputError(
@@ -128,8 +130,8 @@ class Encoder(nn.Module):
     def save_pretrained(self, folder: str | Path) -> None:
         """Write weights, configuration and model card in the layout of the Hugging Face Hub.
 
-        `from_pretrained(folder)` loads them. The card has the run's figures where the encoder was loaded from
-        a run and is as it was then.
+        `from_pretrained(folder)` loads them. The card has the run's figures if the encoder was loaded from a
+        run and has not changed since.
         """
         from intnacl.models.hub import save_pretrained
 
@@ -144,14 +146,14 @@ class Encoder(nn.Module):
         revision: str | None = None,
         token: str | None = None,
     ) -> str:
-        """Upload what `save_pretrained` writes to a repository of the Hugging Face Hub; return its address.
+        """Upload what `save_pretrained` writes to a repository of the Hugging Face Hub; return its URL.
 
         Args:
-            repo: as in "organisation/name"; it is made where it is missing.
-            message: of the commit.
-            private: of a new repository; None: as its organisation has it.
+            repo: "organisation/name"; it is created if it is missing.
+            message: the commit message.
+            private: whether a new repository is private; None: the organisation's default.
             revision: the branch; None: main.
-            token: None: that of `hf auth login` or $HF_TOKEN.
+            token: an access token; None: that of `hf auth login` or $HF_TOKEN.
         """
         from intnacl.models.hub import push
 
@@ -176,13 +178,13 @@ class ContrastiveModel(nn.Module):
             convert(self, adversarial=adversarial, momentum=config.adversarial_momentum, sync=config.sync)
 
     def forward(self, x: Tensor, *, with_features: bool = False) -> Tensor | tuple[Tensor, Tensor]:
-        """Return embeddings, not normalised, since the loss does that; or these and constant features."""
+        """Return embeddings, which the loss normalises; `with_features` also returns detached features."""
         features = self.encoder(x)
         z: Tensor = self.head(features)
         return (z, features.detach()) if with_features else z
 
     def groups(self, clean: int, adversarial: int = 0) -> list[Group]:
-        """Return which views share statistics in a batch of so many clean, then adversarial ones."""
+        """Return the groups that share statistics in a batch of `clean`, then `adversarial` views."""
         joint = self.config.norm == "joint"
         return ([(clean, False)] if joint else [(1, False)] * clean) + [(1, True)] * adversarial
 
@@ -192,7 +194,7 @@ def build_model(
 ) -> ContrastiveModel:
     """Build a model whose weights are a function of the seed; the caller's random state stays as it was.
 
-    Pretrained weights are loaded unless others are going to be (`load` is false).
+    `load=False` skips pretrained weights, where others will replace them.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -200,7 +202,7 @@ def build_model(
 
 
 def build_head(features: int, name: str) -> nn.Sequential:
-    """Return a projection head: linear layers with ReLU between them, in some after batch norm."""
+    """Return a projection head: linear layers with ReLU, in "bn-…" after batch norm, between them."""
     text = {"paper": f"{features}-64", "hcl": "bn-512-128"}.get(name, name)
     norm, widths = text.startswith("bn-"), [int(width) for width in text.removeprefix("bn-").split("-")]
     sizes, layers = [features, *widths], list[nn.Module]()
@@ -233,7 +235,7 @@ def _check_timm_name(name: str) -> None:
 
 
 def own_normalisation(name: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return the mean and std with which the weights of an encoder timm:NAME were trained."""
+    """Return the mean and std that timm's weights of an encoder timm:NAME were trained with."""
     name = name.removeprefix("timm:")
     _check_timm_name(name)
     import timm
@@ -263,7 +265,7 @@ def _timm_backbone(config: EncoderConfig, image_size: int, load: bool) -> nn.Mod
         ) from error
     if features.ndim != 2:
         raise InputError(
-            f"encoder 'timm:{name}' returns {tuple(features.shape)}, not one row an image: choose another "
+            f"encoder 'timm:{name}' returns {tuple(features.shape)}, not one row per image: choose another "
             "model, such as timm:resnet18."
         )
     vars(model)["num_features"] = features.shape[1]
@@ -273,7 +275,7 @@ def _timm_backbone(config: EncoderConfig, image_size: int, load: bool) -> nn.Mod
 
 
 def _pretrained_twin(name: str, options: dict[str, Any], pretrained: bool | str) -> nn.Module:
-    """Return timm's own model with weights of the hub, or with exactly those of a file."""
+    """Return timm's unchanged model with weights from the Hub, or with exactly those of a file."""
     import timm
     from timm.models import load_state_dict
 
@@ -282,21 +284,23 @@ def _pretrained_twin(name: str, options: dict[str, Any], pretrained: bool | str)
     if isinstance(pretrained, bool):
         try:
             return timm.create_model(name, pretrained=True, num_classes=0, **options)
-        except Exception as error:  # of the network, of the hub, or of a model without weights
+        except Exception as error:  # from the network, the Hub, or a model without weights
             raise InputError(
-                f"encoder.pretrained=true: the weights of 'timm:{name}' on the Hugging Face hub cannot be "
+                f"encoder.pretrained=true: the weights of 'timm:{name}' on the Hugging Face Hub cannot be "
                 f"loaded ({(str(error).splitlines() or [''])[0]}). Without a network, copy them to a file, "
                 "and give encoder.pretrained=PATH."
             ) from error
     file = Path(pretrained).expanduser()
     if not file.is_file():
-        raise InputError(f"encoder.pretrained={pretrained!r} is no file: give the weights of a timm model.")
+        raise InputError(
+            f"encoder.pretrained={pretrained!r} is not a file: give the weights of a timm model."
+        )
     try:
         state = load_state_dict(str(file), weights_only=True)
         heads = config.classifier or ()
         for head in [heads] if isinstance(heads, str) else heads:
             state = {key: value for key, value in state.items() if not key.startswith(f"{head}.")}
-        if not state:  # for which timm would turn to the hub
+        if not state:  # timm would then download from the Hub
             raise ValueError("it holds none")
         # Without a classifier in its configuration, timm loads strictly: no weight stays random unnoticed.
         source = {"state_dict": state, "classifier": None, "source": None}
@@ -311,7 +315,7 @@ def _pretrained_twin(name: str, options: dict[str, Any], pretrained: bool | str)
 
 
 def _load_pretrained(model: nn.Module, twin: nn.Module) -> None:
-    """Copy the twin's weights to the model, whose adapted stem gets the twin's kernels in its own size."""
+    """Copy the twin's weights to the model, with kernels resampled to the size of its adapted stem."""
     from timm.layers.patch_embed import resample_patch_embed
 
     wanted, state = model.state_dict(), dict(twin.state_dict())
@@ -324,8 +328,8 @@ def _load_pretrained(model: nn.Module, twin: nn.Module) -> None:
 def timm_options(config: EncoderConfig, image_size: int) -> dict[str, Any]:
     """Return the keywords with which timm builds a model for small images; most need none.
 
-    Vision transformers and models of a fixed size get the image size; convolutional ones get another stem.
-    Pretrained transformers keep their patches on images above 64 pixels, others have eight a side.
+    Vision transformers and models of a fixed input size get the image size; the stem of others is adapted.
+    Pretrained transformers keep their patch size on images above 64 pixels; others have 8×8 patches.
     """
     import timm
 

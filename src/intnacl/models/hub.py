@@ -1,7 +1,7 @@
 """Encoders on the Hugging Face Hub: model.safetensors, config.json and a model card, README.md.
 
-These are the names that huggingface_hub's own `PyTorchModelHubMixin` reads and writes. `model.safetensors` is
-what `encoder.safetensors` is in a run's folder, with torchvision's names where the encoder is a ResNet.
+These are the names that huggingface_hub's own `PyTorchModelHubMixin` reads and writes. `model.safetensors`
+has the content of `encoder.safetensors` in a run's folder; a ResNet's weights have torchvision's names.
 """
 
 import re
@@ -15,23 +15,23 @@ from intnacl.files import as_path, parse_json, read_file, write_file, write_json
 from intnacl.models.encoders import SMALL, Encoder, timm_options
 from intnacl.models.weights import ENCODER, MODEL, clean_state, encoder_file, encoder_header
 
-CARD_MARK = "An encoder trained by intnacl"  # a README.md with these words is a card of ours
+CARD_MARK = "An encoder trained by intnacl"  # a README.md with these words was written here
 LIBRARY = "intnacl"
-FILES = (MODEL, ENCODER, "encoder.sha256", "config.json", "result.json", "README.md")  # that are downloaded
+FILES = (MODEL, ENCODER, "encoder.sha256", "config.json", "result.json", "README.md")  # to download
 
 
 def save_pretrained(encoder: Encoder, folder: str | Path, *, place: str = ".") -> None:
     """Write an encoder's weights, configuration and model card to a folder.
 
-    Where the encoder is as it was in a run, the card has the run's figures, config.json all of the run's
-    settings, and result.json lies beside them, without names of folders. A README.md that is no card of ours
-    stays. `place` is where the card says that the encoder is to be loaded from.
+    If the encoder has not changed since its run, the card has the run's figures, config.json has all of the
+    run's settings, and result.json is written, too, without names of folders. A README.md that was not
+    written here is kept. `place` is what the card's example loads the encoder from.
     """
     out = as_path("folder", folder)
     config, readme = out / "config.json", out / "README.md"
     saved_before = config.exists()
     if saved_before and not _is_ours(config):
-        raise InputError(f"{out} has a config.json of another kind, as runs have: take a folder of its own.")
+        raise InputError(f"{out} has another kind of config.json, such as a run's: choose another folder.")
     header = encoder_header(encoder.config, encoder.image_size, encoder.trained_on)
     content = encoder_file(clean_state(encoder), header)
     found = None if encoder.record is None else encoder.record(encoder, place)
@@ -43,7 +43,7 @@ def save_pretrained(encoder: Encoder, folder: str | Path, *, place: str = ".") -
     if result is not None:
         write_json(out / "result.json", result)
     elif saved_before:
-        (out / "result.json").unlink(missing_ok=True)  # of another encoder
+        (out / "result.json").unlink(missing_ok=True)  # left by another encoder
     if not readme.exists() or CARD_MARK.encode() in read_file(readme):
         write_text(readme, card)
 
@@ -57,13 +57,13 @@ def push(
     revision: str | None,
     token: str | None,
 ) -> str:
-    """Upload what `save_pretrained` writes, in one commit; return its address."""
+    """Upload what `save_pretrained` writes in one commit; return the commit's URL."""
     try:
         from huggingface_hub import HfApi
     except ImportError:
         raise missing_extra("huggingface_hub", "hub", "push_to_hub") from None
     if not is_repository(repo):
-        raise InputError(f"repo={repo!r} names no repository: write it as 'organisation/name'.")
+        raise InputError(f"repo={repo!r} is not the name of a repository: write 'organisation/name'.")
     with TemporaryDirectory() as folder:
         save_pretrained(encoder, folder, place=repo)
         try:
@@ -72,33 +72,33 @@ def push(
             commit = api.upload_folder(
                 repo_id=repo, folder_path=folder, commit_message=message, revision=revision
             )
-        except Exception as error:  # of the network, of the Hub, or of a missing login
+        except Exception as error:  # from the network, the Hub, or a missing login
             raise InputError(
-                f"{repo!r} could not be uploaded to the Hugging Face Hub ({_reason(error)}). Log in by "
-                "`hf auth login` with a token that may write there."
+                f"{repo!r} could not be uploaded to the Hugging Face Hub ({_reason(error)}). Log in with "
+                "`hf auth login` and a token that may write there."
             ) from error
     return str(commit.commit_url)
 
 
 def is_repository(name: str) -> bool:
-    """True for "organisation/name" unless a folder "organisation" is here, in which a path would lie."""
+    """True for "organisation/name", unless a folder "organisation" exists here and makes it a path."""
     named = re.fullmatch(r"(\w[\w.-]*)/\w[\w.-]*", name, re.ASCII)
     return named is not None and not Path(named[1]).exists()
 
 
 def fetch(repo: str, revision: str | None = None) -> Path:
-    """Return a folder with the files of an encoder's repository, downloaded where they are not cached yet."""
+    """Return a folder with the files of an encoder's repository, downloaded if they are not cached yet."""
     try:
         from huggingface_hub import snapshot_download
     except ImportError:
-        extra = missing_extra("huggingface_hub", "hub", "as a repository of the Hugging Face Hub it")
+        extra = missing_extra("huggingface_hub", "hub", "loading it from the Hugging Face Hub")
         raise InputError(f"{repo} does not exist here: give a finished run's folder; {extra}") from None
     try:
         return Path(snapshot_download(repo, revision=revision, allow_patterns=list(FILES)))
-    except Exception as error:  # of the network, of the Hub, or of names that it does not allow
+    except Exception as error:  # from the network, the Hub, or a name that it does not allow
         raise InputError(
-            f"{repo} does not exist here: give a finished run's folder. The Hugging Face Hub has no such "
-            f"repository that could be read, either ({_reason(error)})."
+            f"{repo} does not exist here: give a finished run's folder. Nor could a repository of this name "
+            f"be read from the Hugging Face Hub ({_reason(error)})."
         ) from error
 
 
@@ -126,27 +126,27 @@ def computing(call: str, side: int, features: int) -> list[str]:
 
 
 def _plain_card(encoder: Encoder, place: str) -> str:
-    """Return the card of an encoder of which no run is known."""
+    """Return the card of an encoder whose run is not known."""
     name = encoder.config.name.removeprefix("timm:")
     header = f"library_name: {LIBRARY}\npipeline_tag: image-feature-extraction\nlicense: unknown\n"
     header += f"tags:\n- {LIBRARY}\n- {name}\n"
     return (
-        f"---\n{header}---\n\n# {name}\n\n{CARD_MARK}; of its training and its accuracy nothing was noted "
-        f"here. [config.json](config.json) holds its architecture.\n\n## Use\n\n```python\n"
+        f"---\n{header}---\n\n# {name}\n\n{CARD_MARK}; its training and its accuracy are not recorded here. "
+        f"[config.json](config.json) holds its architecture.\n\n## Use\n\n```python\n"
         f"{usage(place, encoder)}\n```\n"
     )
 
 
 def _timm_facts(encoder: Encoder) -> dict[str, Any]:
-    """Return what timm reads from config.json, for a model of timm's that it builds as we do.
+    """Return what timm reads from config.json, if timm builds the same backbone from it.
 
-    Then `timm.create_model("hf-hub:organisation/name")` is the backbone, for normalised pixels.
+    `timm.create_model("hf-hub:organisation/name")` then returns the backbone, which takes normalised pixels.
     """
     config, side = encoder.config, encoder.image_size
     if not config.name.startswith("timm:") or config.norm == "none":
         return {}
     options = timm_options(config, side)
-    if side <= SMALL and not options:  # whose stem we adapt
+    if side <= SMALL and not options:  # the stem was adapted
         return {}
     normalisation = {"mean": list(config.mean), "std": list(config.std)}
     return {
@@ -167,7 +167,7 @@ def _is_ours(config: Path) -> bool:
 def _versions() -> dict[str, Any]:
     try:
         return {"library_version": version(LIBRARY)}
-    except PackageNotFoundError:  # run from a checkout that is not installed
+    except PackageNotFoundError:  # the package runs from a checkout without installation
         return {}
 
 

@@ -1,4 +1,4 @@
-"""Encoders that come with the package: each has a folder like a run's, in which nothing is ever written."""
+"""Encoders that come with the package, each in a folder like a run's, which is never written to."""
 
 import os
 from pathlib import Path
@@ -15,9 +15,9 @@ def pretrained() -> list[str]:
 
 
 def located(path: str | Path) -> Path:
-    """Return the folder of a shipped encoder for its name, and any other path as it is.
+    """Return the folder of a shipped encoder for its name, and any other path unchanged.
 
-    A file or folder of that name goes before the name.
+    An existing file or folder takes precedence over a shipped encoder of the same name.
     """
     path = Path(path)
     return SHIPPED / path if str(path) in pretrained() and not os.path.lexists(path) else path

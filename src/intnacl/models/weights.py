@@ -21,7 +21,7 @@ from intnacl.models.shipped import is_shipped, located, pretrained
 
 PROJECTION = "projection.safetensors"  # in the folder of a contrastive run
 ENCODER, BEST_ENCODER = "encoder.safetensors", "encoder-best.safetensors"  # in a run's folder
-MODEL = "model.safetensors"  # the same file under the name that the Hugging Face Hub has for it
+MODEL = "model.safetensors"  # the same file by its name on the Hugging Face Hub
 KEY = "intnacl"
 
 
@@ -29,7 +29,7 @@ class EncoderHeader(TypedDict):
     """The header of an encoder's file: everything that builds the encoder again, except for its weights."""
 
     encoder: dict[str, Any]
-    """The fields of `EncoderConfig`; `pretrained` is true or missing, as are a usual `width` and `stem`."""
+    """The fields of `EncoderConfig`; a false `pretrained` and a default `width` or `stem` are left out."""
     image_size: int
     data: NotRequired[str | None]
     """The checksum of the images it was trained on; older files have none."""
@@ -40,8 +40,8 @@ def save_encoder(
 ) -> None:
     """Write the encoder's clean part, under torchvision's names where it is a ResNet.
 
-    `data` is the checksum of the images it was trained on. The file's own checksum stands beside it, as
-    `sha256sum --check` reads it.
+    `data` is the checksum of the images it was trained on. The file's own checksum is written beside it, in
+    the format that `sha256sum --check` reads.
     """
     content = encoder_file(clean_state(encoder), encoder_header(config, image_size, data))
     write_file(checksum_file(path), os.fsencode(f"{hashlib.sha256(content).hexdigest()}  {path.name}\n"))
@@ -49,11 +49,11 @@ def save_encoder(
 
 
 def encoder_header(config: EncoderConfig, image_size: int, data: str | None = None) -> EncoderHeader:
-    """Return what an encoder's file says of it."""
+    """Return the header of an encoder's file."""
     settings = asdict(config)
-    if pretrained := bool(settings.pop("pretrained")):  # the weights are here, wherever they are from
+    if pretrained := bool(settings.pop("pretrained")):  # the file has the weights, wherever they came from
         settings["pretrained"] = pretrained
-    for name in ("width", "stem"):  # settings that older files lack, whose bytes stay the same
+    for name in ("width", "stem"):  # older files lack these; equal encoders keep equal bytes
         if settings[name] == getattr(EncoderConfig, name):
             del settings[name]
     return {"encoder": settings, "image_size": image_size, "data": data}
@@ -62,7 +62,7 @@ def encoder_header(config: EncoderConfig, image_size: int, data: str | None = No
 def encoder_file(state: dict[str, Tensor], header: EncoderHeader) -> bytes:
     """Return the content of an encoder's file: equal encoders give equal bytes.
 
-    The header is one entry, since safetensors does not keep the order of several, and it holds no time.
+    The header is one entry, since safetensors does not keep the order of several, and has no timestamp.
     """
     from safetensors.torch import save
 
@@ -70,7 +70,7 @@ def encoder_file(state: dict[str, Tensor], header: EncoderHeader) -> bytes:
 
 
 def save_projection(model: ContrastiveModel, path: Path) -> None:
-    """Write the projection head of a model for students who compare its projections with their teacher's."""
+    """Write a model's projection head, for students that compare projections with this teacher's."""
     from safetensors.torch import save
 
     header = {"head": model.config.head, "features": model.encoder.feature_dim}
@@ -86,7 +86,7 @@ def load_projection(path: str | Path) -> nn.Module:
     if not file.exists():
         raise InputError(
             f"{file} does not exist: the teacher has no projection head. Contrastive runs write it when they "
-            "end; those of earlier versions did not. Without it, take distill.projection_weight=0."
+            "end; those of earlier versions did not. Without it, set distill.projection_weight=0."
         )
     with _reading(file):
         metadata, state = parse_tensors(read_file(file))
@@ -99,7 +99,7 @@ def load_projection(path: str | Path) -> nn.Module:
 
 
 def checksum_file(path: Path) -> Path:
-    """Return the place of the checksum of an encoder's file."""
+    """Return the path of the checksum of an encoder's file."""
     return path.with_suffix(".sha256")
 
 
@@ -110,7 +110,7 @@ def clean_state(encoder: Encoder) -> dict[str, Tensor]:
 
 
 def same_weights(one: Encoder, other: Encoder) -> bool:
-    """True if two encoders give the same features."""
+    """True if two encoders have the same weights, statistics and normalisation of pixels."""
     a, b = clean_state(one), clean_state(other)
     buffers = torch.equal(one.mean.cpu(), other.mean.cpu()) and torch.equal(one.std.cpu(), other.std.cpu())
     return buffers and a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a)
@@ -123,24 +123,24 @@ class SavedEncoder(NamedTuple):
     """In eval mode: pixels in [0, 1] -> features."""
     header: EncoderHeader
     sha256: str
-    """Of the file."""
+    """Checksum of the file."""
 
 
 def load_encoder(path: str | Path) -> SavedEncoder:
     """Load the encoder of a shipped name, a run folder or a file, with its header; the file is read once.
 
-    Raises if the file is not the one whose checksum was noted when it was written.
+    Raises if the file does not match the checksum that was written beside it.
     """
     with _reading(path) as file:
         content = read_encoder(file)
         sha256, noted = hashlib.sha256(content).hexdigest(), checksum_file(file)
         if noted.is_file() and sha256 not in noted.read_text(errors="replace").split():
             remedy = (
-                "Bring it back from a copy, or delete it and repeat the run's command, which goes on from "
+                "Restore it from a copy, or delete it and repeat the run's command, which resumes from "
                 "the last checkpoint."
             )
             if is_shipped(file.parent):
-                remedy = "Install intnacl again, or bring it back from a copy."
+                remedy = "Install intnacl again, or restore it from a copy."
             raise InputError(f"{file} is damaged: its SHA-256 is not the one in {noted.name}. {remedy}")
         header, state = _parse(content)
         options = header["encoder"]
@@ -153,12 +153,12 @@ def load_encoder(path: str | Path) -> SavedEncoder:
 
 
 def has_encoder(file: Path) -> bool:
-    """True if an encoder's file is there, whole or in pieces."""
+    """True if an encoder's file exists, whole or in pieces."""
     return os.path.lexists(file) or bool(pieces(file))
 
 
 def read_encoder(file: Path) -> bytes:
-    """Return the content of an encoder's file, joined from its pieces where it is kept in these."""
+    """Return the content of an encoder's file, joined from its pieces if it is stored in pieces."""
     return read_file(file) if os.path.lexists(file) else b"".join(map(read_file, pieces(file)))
 
 
@@ -176,12 +176,12 @@ def read_header(path: str | Path) -> EncoderHeader:
 def parse_tensors(content: bytes) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Return the metadata and the tensors in the bytes of a safetensors file.
 
-    Raises ValueError or SafetensorError. The package's own functions for files wait for a pipe, and open no
-    path that has bytes other than UTF-8.
+    Raises ValueError or SafetensorError. The functions of safetensors that open files block on pipes, and
+    reject paths that are not UTF-8.
     """
     from safetensors.torch import load
 
-    tensors = load(content)  # which checks all of the header
+    tensors = load(content)  # validates all of the header
     header = parse_json(content[8 : 8 + int.from_bytes(content[:8], "little")])
     return header.get("__metadata__", {}), tensors
 
@@ -190,13 +190,13 @@ def _parse(content: bytes) -> tuple[EncoderHeader, dict[str, Tensor]]:
     metadata, tensors = parse_tensors(content)
     header: EncoderHeader = parse_json(metadata[KEY])
     if not fits(header, EncoderHeader) or not fits(header["encoder"], EncoderConfig):
-        raise ValueError("its header")
+        raise ValueError("its header is invalid")
     return header, tensors
 
 
 @contextmanager
 def _reading(path: str | Path) -> Iterator[Path]:
-    """Give the encoder's file of a folder, or the file itself; any error inside the block names it."""
+    """Yield the encoder's file of a folder, or the file itself; any error inside the block names it."""
     from safetensors import SafetensorError
 
     file = path = located(as_path("path", path))
@@ -216,6 +216,6 @@ def _reading(path: str | Path) -> Iterator[Path]:
     except (SafetensorError, KeyError, ValueError, TypeError, RuntimeError) as error:
         reason = (str(error).splitlines() or [""])[0]
         raise InputError(
-            f"{file} is no encoder of intnacl, or damaged ({type(error).__name__}: {reason}). If it is a "
-            "run's, delete it and repeat the run's command, which goes on from the last checkpoint."
+            f"{file} is not an encoder of intnacl, or damaged ({type(error).__name__}: {reason}). If it is a "
+            "run's, delete it and repeat the run's command, which resumes from the last checkpoint."
         ) from error

@@ -17,7 +17,7 @@ from torch.nn import functional
 from intnacl.data import Dataset
 from intnacl.data.streamed import part_of, portions
 from intnacl.errors import check_count, printable
-from intnacl.evaluation.features import rows_of
+from intnacl.evaluation.features import select_rows
 from intnacl.evaluation.projection import nearest_neighbours, neighbours_kept, project
 from intnacl.files import write_text
 from intnacl.plots.style import COLORS
@@ -59,7 +59,7 @@ def write_explorer(
     """
     check_most(most)
     chosen_N = images.spread(most)
-    write_text(out, render_explorer(run, images, rows_of(features, chosen_N), chosen_N))
+    write_text(out, render_explorer(run, images, select_rows(features, chosen_N), chosen_N))
 
 
 def render_explorer(run: Run, images: Dataset, features_NF: Tensor, chosen_N: Tensor) -> str:

@@ -217,7 +217,7 @@ def _named_run(place: Path, name: str) -> RunSummary:
     """Return the run of this name in the folder `place`, or at this path."""
     for path in (place / name, Path(name)):
         if (path / "config.json").is_file():
-            return summarize_run(RunFolder(path), place if path == place / name else None)
+            return summarize_run(RunFolder(path), place if path.is_relative_to(place) else None)
     raise InputError(f"--compare: there is no run {name!r}, neither in {place} nor at that path.")
 
 

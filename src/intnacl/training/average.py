@@ -1,4 +1,4 @@
-"""An exponential moving average of a model's weights, on the device beside them.
+"""An exponential moving average of a model's weights, on their device.
 
 Shapes: t updates so far, w the model's floating tensors, ā their averages.
 """
@@ -14,11 +14,11 @@ class Average:
     """ā ← d·ā + (1 − d)·w after each update, with d = min(decay, (1 + t) / (10 + t)).
 
     The smaller d of the first updates lets ā forget the initial weights, as in TensorFlow's
-    ExponentialMovingAverage. The running statistics of batch norm are averaged like the weights. They are
-    means over the weights' recent past, and to first order the mean of the statistics is the statistics of
-    the mean weights; the model's own belong to its last weights, and fit ā less.
+    ExponentialMovingAverage. The running statistics of batch norm are averaged like the weights: to first
+    order, the average of statistics is the statistics of the average weights, while the model's current
+    statistics belong to its current weights and fit ā less well.
 
-    Weights, averages and t keep their places in memory, where a captured graph finds them.
+    Weights, averages and t keep their addresses in memory, which a captured graph relies on.
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
@@ -30,10 +30,10 @@ class Average:
 
     @torch.no_grad()
     def update(self) -> None:
-        """Take in the weights of one more update."""
+        """Update the averages with the model's current weights."""
         averages, own = list(self.values.values()), list(self._own.values())
         share = 1 - ((1 + self.updates) / (10 + self.updates)).clamp(max=self.decay)
-        # ā + share·(w − ā): torch._foreach_lerp_ takes no share that is a tensor.
+        # ā + share·(w − ā): torch._foreach_lerp_ does not accept a tensor as the share.
         changes = torch._foreach_sub(own, averages)
         torch._foreach_mul_(changes, share)
         torch._foreach_add_(averages, changes)
@@ -41,7 +41,7 @@ class Average:
 
     @contextmanager
     def in_model(self) -> Iterator[None]:
-        """Give the model the averages inside the block."""
+        """Put the averages into the model inside the block."""
         own = list(self._own.values())
         before = [value.clone() for value in own]
         torch._foreach_copy_(own, list(self.values.values()))
@@ -51,7 +51,7 @@ class Average:
             torch._foreach_copy_(own, before)
 
     def load(self, values: Mapping[str, Tensor], updates: Tensor) -> None:
-        """Take up the averages of a checkpoint."""
+        """Load the averages of a checkpoint."""
         for name, value in self.values.items():
             value.copy_(values[name])
         self.updates.copy_(updates)

@@ -1,7 +1,7 @@
-"""Checkpoints: written under another name, fsynced, renamed; damaged ones are skipped when they are read.
+"""Checkpoints: written atomically, and checked when they are read; damaged ones are skipped.
 
 A checkpoint is a folder `step-000001234` with `model.safetensors`, `optimizer.pt` (tensors only) and
-`state.json`, which holds the step, the state of the run beside its tensors, and the checksums of all three.
+`state.json`, which holds the step, the state of the run besides its tensors, and the checksums of all three.
 """
 
 import hashlib
@@ -31,23 +31,23 @@ LOAD_ERRORS = (OSError, ValueError, KeyError, TypeError, RuntimeError, Unpicklin
 
 
 class StepState(TypedDict):
-    """The state from which a `TrainStep` goes on."""
+    """The state that a `TrainStep` resumes from."""
 
     state: dict[int, Any]
-    """The optimiser's, by parameter."""
+    """The optimiser's state by parameter."""
     scaler: dict[str, float]
-    """That of the scale of fp16's gradients."""
+    """The state of the scaler of fp16 gradients."""
     online_probe: NotRequired[dict[str, Tensor]]
-    """Missing without such a probe, and in checkpoints of earlier versions."""
+    """The online probe; missing without one, and in checkpoints of earlier versions."""
     average: NotRequired[dict[str, Tensor]]
-    """The moving average of the model's floating tensors, where the run keeps one."""
+    """The moving average of the model's floating tensors, if the run keeps one."""
     averaged: NotRequired[Tensor]
-    """The number of updates in it."""
+    """The number of updates in the average."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """Everything a run needs to go on: all that is random is a function of the seed and the step."""
+    """Everything that a run needs to resume: all randomness is a function of the seed and the step."""
 
     step: int
     model: dict[str, Tensor]
@@ -56,10 +56,10 @@ class Checkpoint:
 
 
 class Writer:
-    """Writes checkpoints below `folder` while training goes on, one at a time, and prunes old ones.
+    """Writes checkpoints below `folder` in the background, one at a time, and prunes old ones.
 
-    As a context manager, it waits at the end until the last one is on the disk. A second Ctrl-C does not wait
-    for that: what is half-written then does not have its name yet, and the next pruning deletes it.
+    As a context manager, it waits at the end until the last checkpoint is on the disk. A second Ctrl-C does
+    not wait for that: a half-written checkpoint still has a temporary name, and the next pruning deletes it.
     """
 
     def __init__(self, folder: Path, keep: int) -> None:
@@ -75,16 +75,16 @@ class Writer:
         elif not isinstance(error, KeyboardInterrupt):
             try:
                 self.wait()
-            except Exception as disk_error:  # the block's own error is the one to raise
-                error.add_note(f"Besides, {disk_error}")
+            except Exception as disk_error:  # the block's own error is raised
+                error.add_note(f"In addition, {disk_error}")
 
     def save(self, checkpoint: Checkpoint, best: int | None) -> None:
-        """Begin to write a checkpoint as it is now: its tensors may change as soon as this returns.
+        """Start to write a copy of a checkpoint: its tensors may change as soon as this returns.
 
-        Old ones are pruned afterwards, except for the one of step `best`.
+        Old checkpoints are pruned afterwards, except for that of step `best`.
         """
         self.wait()
-        make_folder(self.folder)  # at once, so that the run counts as one that has saved
+        make_folder(self.folder)  # now, since this folder marks a run that has saved
         copy = Checkpoint(**_in_memory(vars(checkpoint)))
         done: Future[None] = Future()
 
@@ -98,33 +98,33 @@ class Writer:
 
         thread = Thread(target=write, name="checkpoint", daemon=True)
         thread.start()
-        self._last = done, thread  # only now, as `wait` would wait forever for one that did not start
+        self._last = done, thread  # set last: `wait` would never return for a thread that failed to start
 
     def check(self) -> None:
-        """Raise if the last one could not be written; do not wait for one that is still being written."""
+        """Raise if the last checkpoint could not be written; do not wait if it is still being written."""
         if self._last and self._last[0].done():
             self.wait()
 
     def wait(self) -> None:
-        """Wait until the last one is on the disk; raise if it could not be written."""
+        """Wait until the last checkpoint is on the disk; raise if it could not be written."""
         if self._last:
             done, thread = self._last
             error = done.exception()  # an interrupt while this waits leaves `_last` as it is
-            thread.join()  # Python would abort if it ended while the thread still frees its tensors
+            thread.join()  # Python would abort if it exited while the thread still freed tensors
             self._last = None
             if error:
                 raise error
 
 
 def _in_memory(value: Any) -> Any:
-    """Copy tensors, in dicts of any depth, to the machine's memory, where later updates do not reach them."""
+    """Copy tensors, in dicts of any depth, to the machine's memory, so that updates do not change them."""
     if isinstance(value, Tensor):
         return value.detach().to("cpu", copy=True)
     return {key: _in_memory(entry) for key, entry in value.items()} if isinstance(value, dict) else value
 
 
 def save(folder: Path, checkpoint: Checkpoint) -> Path:
-    """Write a checkpoint below `folder`, whole or not at all."""
+    """Write a checkpoint below `folder`, completely or not at all."""
     path = step_folder(folder, checkpoint.step)
     if path.exists() and not _damage(path):
         return path
@@ -133,7 +133,7 @@ def save(folder: Path, checkpoint: Checkpoint) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         with new_folder(path) as partial:
             save_file({name: t.contiguous() for name, t in checkpoint.model.items()}, partial / MODEL)
-            # By way of memory, since torch.save into a file reports a full disk as "unexpected pos".
+            # Through a buffer, since torch.save to a file reports a full disk as "unexpected pos".
             buffer = io.BytesIO()
             torch.save(checkpoint.optimizer, buffer)
             (partial / OPTIMIZER).write_bytes(buffer.getbuffer())
@@ -144,12 +144,12 @@ def save(folder: Path, checkpoint: Checkpoint) -> Path:
 
 
 def step_folder(folder: Path, step: int) -> Path:
-    """Return the place of a step's checkpoint below `folder`."""
+    """Return the path of a step's checkpoint below `folder`."""
     return folder / f"step-{step:09d}"
 
 
 def newest(folder: Path, device: torch.device | str = "cpu") -> Checkpoint | None:
-    """Return the newest whole checkpoint below `folder`, or None; name damaged ones in a warning."""
+    """Return the newest intact checkpoint below `folder`, or None; warn of damaged ones."""
     for path in reversed(saved(folder)):
         reason = _damage(path)
         if reason is None:
@@ -174,9 +174,10 @@ def load(path: Path, device: torch.device | str = "cpu") -> Checkpoint:
 
 
 def prune(folder: Path, keep: int, best: int | None, step: int) -> None:
-    """Delete all checkpoints up to `step` but the last `keep` and the one of step `best`.
+    """Delete all checkpoints up to `step` except the last `keep` and that of step `best`.
 
-    Those beyond `step` are damaged and do not count. What a kill left half-written is deleted as well.
+    Checkpoints after `step` are damaged ones, which are not counted. Half-written ones, which a killed
+    process left, are deleted as well.
     """
     old = [path for path in saved(folder) if _step(path) <= step][:-keep]
     for path in [*(path for path in old if _step(path) != best), *folder.glob(".step-*")]:
@@ -218,6 +219,6 @@ def _damage(path: Path) -> str | None:
 
 
 def _describe(error: Exception) -> str:
-    if isinstance(error, UnpicklingError):  # torch's own words advise to run the code in it
+    if isinstance(error, UnpicklingError):  # torch's message recommends to run the code in the file
         return f"{OPTIMIZER} holds more than tensors and plain values"
     return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"

@@ -1,4 +1,4 @@
-"""A CUDA graph: work on fixed memory, recorded once and then launched as one."""
+"""CUDA graphs: kernels on fixed memory that are recorded once and then launched together."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -11,11 +11,11 @@ T = TypeVar("T")
 def record(
     call: Callable[[], T], device: torch.device, *, warm_ups: int = 1
 ) -> tuple[torch.cuda.CUDAGraph, T]:
-    """Capture a call: return its graph and what it returned, memory that each replay overwrites.
+    """Capture a call: return its graph and its result, whose memory each replay overwrites.
 
-    The warm-ups before it are ordinary calls on the same stream: in them libraries choose their algorithms.
-    `device` is made the current one meanwhile, since otherwise the graph of a second GPU would be empty.
-    Replay it with that GPU as the current one, too.
+    The warm-ups before it are ordinary calls on the same stream, in which libraries choose their algorithms.
+    `device` is the current device meanwhile, since otherwise the graph of a second GPU would be empty.
+    It must also be the current device at each replay.
     """
     with torch.cuda.device(device):
         side = torch.cuda.Stream()  # type: ignore[no-untyped-call]

@@ -21,7 +21,7 @@ from intnacl.attacks.training_view import as_float, feature_view
 from intnacl.data import draws
 from intnacl.data.augment import augment
 from intnacl.data.augmentations import AugmentConfig
-from intnacl.data.views import one_a_view
+from intnacl.data.views import one_per_view
 from intnacl.errors import (
     InputError,
     Settings,
@@ -40,51 +40,51 @@ from intnacl.training.objectives import START, Objective, Parts
 
 @dataclass(frozen=True, kw_only=True)
 class DistillConfig(Settings):
-    """Distillation from a teacher (objective=distill). Defaults without another source are DeACL's."""
+    """Distillation from a teacher (objective=distill). Unless stated otherwise, defaults are DeACL's."""
 
     prefix: ClassVar[str] = "distill."
     teacher: str | None = setting(None, flag=True)
     """A run's folder or an encoder's .safetensors file; None: `intnacl run` trains one in RUN/teacher."""
     teacher_sha256: str | None = setting(None, free=True)
-    """SHA-256 of the teacher's file, noted when the run begins: it goes on with no other."""
+    """SHA-256 of the teacher's file, recorded when the run begins: it resumes with no other teacher."""
     teacher_settings: tuple[str, ...] = ()
-    """Settings of the teacher that `intnacl run` trains, as KEY=VALUE, beside those of its recipe."""
+    """Settings, as KEY=VALUE, of the teacher that `intnacl run` trains, on top of its recipe."""
     start: str = setting("teacher", one_of("teacher", "random"))
-    """"teacher": the student begins with the teacher's weights where they fit; "random"."""
-    eps: float = setting(8 / 255, must(lambda v: 0 < v <= 1, "above 0 and at most 1: it counts in pixels"))
-    """Radius of the attack in pixels of [0, 1]."""
+    """"teacher": the student starts with the teacher's weights where they fit; "random": with random ones."""
+    eps: float = setting(8 / 255, must(lambda v: 0 < v <= 1, "above 0 and at most 1"))
+    """Radius of the attack in pixel values from 0 to 1."""
     steps: int = setting(5, check_count)
     """Steps of the attack."""
     step_size: float = setting(2 / 255, check_number)
-    """Size of each step in pixels."""
+    """Size of each step in pixel values."""
     random_start: bool = setting(True, check_bool)
     """Begin the attack at a random point of the ball."""
     ramp_epochs: float = setting(0.0, check_number)
-    """Epochs in which radius and steps grow linearly to their full size, as in DAJAT (Addepalli et al. 2022);
-    DeACL has none."""
+    """Epochs over which radius and step size grow linearly to their full values, as in DAJAT (Addepalli et
+    al. 2022); DeACL has none."""
     attack_target: str = setting("teacher", one_of("teacher", "student"))
-    """Features of the clean image that the attack leads away from: the teacher's, or, as ProFeAT's (Addepalli
+    """The clean image's features that the attack moves away from: the teacher's or, as in ProFeAT (Addepalli
     et al. 2024), the student's own."""
     clean_weight: float = setting(1.0, check_number)
     """Weight of −cos(s(x), t(x))."""
     robust_weight: float = setting(2.0, check_number)
-    """Weight of −cos(s(x_adv), ·); ProFeAT's is 8."""
+    """Weight of −cos(s(x_adv), ·); 8 in ProFeAT."""
     robust_target: str = setting("student", one_of("teacher", "student"))
-    """Features of the clean image that s(x_adv) is drawn to: the student's own, or the teacher's."""
+    """The clean image's features that s(x_adv) is trained towards: the student's own, or the teacher's."""
     projection_weight: float = setting(0.0, must(lambda v: 0 <= v <= 1, "a share from 0 to 1"))
-    """Share of the cosines that is taken of projections, by the teacher's frozen projection head, in place of
-    features: 0.5 is ProFeAT's. The teacher is then the folder of a contrastive run."""
+    """Share of the loss on cosines of projections, by the teacher's frozen projection head; the rest is on
+    cosines of features. ProFeAT has 0.5. The teacher must then be the folder of a contrastive run."""
     teacher_view: str = setting("same", one_of("same", "weak"))
-    """"same": the teacher sees the student's view; "weak": its crop and flip alone, as ProFeAT's, which
-    matters where `augment` changes colours."""
+    """"same": the teacher gets the student's view; "weak": only the same crop and flip, as in ProFeAT, which
+    matters if `augment` changes colours."""
     centre: bool = setting(False, check_bool)
-    """Subtract the teacher's mean feature before cosines are taken: features that are means of non-negative
-    numbers all point in nearly one direction. No paper has it."""
+    """Subtract the teacher's mean feature before cosines are computed: features that are means of
+    non-negative numbers all point in nearly the same direction. This is not from a paper."""
     perturbation: float = setting(0.0, check_number)
-    """γ of adversarial weight perturbation (Wu et al. 2020), 0: none. DAQ-SDP (2024) has 0.002, DAJAT
+    """γ of adversarial weight perturbation (Wu et al. 2020); 0: none. DAQ-SDP (2024) has 0.002, DAJAT
     0.005."""
     perturbation_epoch: int = setting(0, must(lambda v: v >= 0, "0 or more"))
-    """Epochs without weight perturbation; DAQ-SDP has 60 of 100, DAJAT 10."""
+    """Epochs before weight perturbation starts; DAQ-SDP has 60 of 100, DAJAT 10."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -96,10 +96,10 @@ class DistillConfig(Settings):
 
 
 class Student(nn.Module):
-    """An encoder and what cosines are taken of: pixels (B, 3, H, W) -> s(x) − c, (B, F).
+    """An encoder that returns vectors to compare by cosine: pixels (B, 3, H, W) -> s(x) − c, (B, F).
 
-    With a projection head p of weight w it is of features and projections together: (√(1 − w)·u, √w·v) with
-    u = (s(x) − c) / ‖s(x) − c‖ and v = p(s(x)) / ‖p(s(x))‖, so that a cosine of two such vectors is
+    With a projection head p of weight w they join features and projections: (√(1 − w)·u, √w·v) with
+    u = (s(x) − c) / ‖s(x) − c‖ and v = p(s(x)) / ‖p(s(x))‖, so that the cosine of two such vectors is
     (1 − w)·cos of the features + w·cos of the projections.
     """
 
@@ -117,11 +117,11 @@ class Student(nn.Module):
         self.register_buffer("centre", torch.zeros(encoder.feature_dim) if centre is None else centre)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return `compared` of the features of pixels."""
+        """Return the vectors to compare by cosine, from pixels."""
         return self.compared(self.encoder(x))
 
     def compared(self, features_BF: Tensor) -> Tensor:
-        """Return what cosines are taken of, in float32 at least; also for the teacher's features."""
+        """Return the vectors to compare by cosine, from the student's or the teacher's features."""
         features_BF = as_float(features_BF)
         centred_BF = features_BF - self.centre
         if self.projection is None:
@@ -140,14 +140,14 @@ class Student(nn.Module):
 
 @dataclass
 class DistillParts(Parts):
-    """The callables of a distilling step. Only `embed` is ever put under DDP."""
+    """The callables of a distillation step. Only `embed` is ever wrapped by DDP."""
 
     teach: nn.Module
     """The teacher."""
     attack: nn.Module
-    """The student as the attack sees it, which gives gradients to images alone."""
-    climb: nn.Module
-    """The student whose weights are perturbed."""
+    """The student as the attack uses it, with gradients of images only."""
+    perturb: nn.Module
+    """The student as used to find the weight perturbation."""
 
     in_eval = frozenset({"teach", "attack"})
 
@@ -157,8 +157,8 @@ class Distill(Objective):
 
         L = −w_c · mean cos(s(x), t(x)) − w_r · mean cos(s(x_adv), s(x))
 
-    with x_adv from `feature_view`, found by the student in eval mode, as DeACL does: the attack moves no
-    statistics. The second target is t(x) where `robust_target` says so; neither is held fixed.
+    with x_adv from `feature_view` for the student in eval mode, as in DeACL, so that the attack changes no
+    statistics. The second target is t(x) if `robust_target` is "teacher"; s(x) is not detached.
 
     With weight perturbation (Wu et al. 2020), L and its gradient are those at w + δ, where
 
@@ -170,9 +170,9 @@ class Distill(Objective):
     Args:
         config: the settings.
         teacher: frozen here, in eval mode.
-        encoder, augment: of the student.
-        batches: of an epoch, in which the ramp and the first epoch of the perturbation are counted.
-        centre: (F,), what is subtracted from all features; None: nothing.
+        encoder, augment: the student's settings.
+        batches: the number per epoch, which turns the ramp and the perturbation's start into steps.
+        centre: (F,), subtracted from all features; None: nothing is.
         projection: the teacher's head, for `projection_weight` above 0.
     """
 
@@ -201,7 +201,7 @@ class Distill(Objective):
         if self.encoder.feature_dim != teacher.feature_dim:
             raise InputError(
                 f"the teacher has {teacher.feature_dim} features, the student {self.encoder.feature_dim}: "
-                f"choose an encoder.name of as many (now {encoder.name!r}), or another distill.teacher."
+                f"choose an encoder.name with as many (now {encoder.name!r}), or another distill.teacher."
             )
         if config.start == "teacher":
             own = self.encoder.state_dict()
@@ -213,10 +213,10 @@ class Distill(Objective):
             projection.requires_grad_(False)
         self.model = Student(self.encoder, centre, projection, config.projection_weight)
         self.groups = [(2, False)] if encoder.norm == "joint" else [(1, False), (1, False)]
-        # Half precision would round the attack's moves: the network converts pixels after it normalised them.
+        # Half precision would round the attack's moves. The network converts pixels after normalising them.
         self.pixel_dtype = torch.promote_types(view_dtype, torch.float32)
         self.parts = DistillParts(
-            views=self._views, embed=self.model, teach=self.teacher, attack=self.model, climb=self.model
+            views=self._views, embed=self.model, teach=self.teacher, attack=self.model, perturb=self.model
         )
         self._unperturbed: list[Tensor] = []
 
@@ -228,16 +228,16 @@ class Distill(Objective):
 
     def forward(self, images: Tensor, labels: Tensor | None, rows: Tensor, step: Tensor) -> dict[str, Tensor]:
         """Return {"clean": −cos(s(x), t(x)), "robust": −cos(s(x_adv), ·), "loss"}, means over the batch."""
-        x, seen = self.parts.views(images, rows, step)
+        x, teacher_x = self.parts.views(images, rows, step)
         with torch.no_grad():
-            target = self.model.compared(self.parts.teach(seen))
+            target = self.model.compared(self.parts.teach(teacher_x))
         attacked = self.attack(x, target, rows, step)
         if self.config.perturbation:
             self._perturb(x, attacked, target, step)
         return self._terms(self.parts.embed, x, attacked, target)
 
     def attack(self, x: Tensor, target: Tensor, rows: Tensor, step: Tensor) -> Tensor:
-        """Return the attacked images of views x, whose teacher's features are the target."""
+        """Return attacked images of views x; `target` are the teacher's vectors for them."""
         config = self.config
         start = None
         if config.random_start:
@@ -257,7 +257,7 @@ class Distill(Objective):
             self.model.train()
 
     def after_backward(self) -> None:
-        """Take the weight perturbation back."""
+        """Undo the weight perturbation."""
         if self._unperturbed:
             with torch.no_grad():
                 torch._foreach_copy_(self._kernels(), self._unperturbed)
@@ -265,7 +265,7 @@ class Distill(Objective):
 
     def _views(self, images: Tensor, rows: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:
         """Return the student's view and the teacher's, whose crop and flip are the same."""
-        images, own = one_a_view(images, self.augment, 1)
+        images, own = one_per_view(images, self.augment, 1)
 
         def view(config: AugmentConfig) -> Tensor:
             return augment(
@@ -299,22 +299,25 @@ class Distill(Objective):
         return [weight for weight in self.model.parameters() if weight.requires_grad and weight.ndim > 1]
 
     def _perturb(self, x: Tensor, attacked: Tensor, target: Tensor, step: Tensor) -> None:
-        """Move w to w + δ until `after_backward`, or by 0 in the epochs before the first perturbed one."""
+        """Replace w by w + δ until `after_backward`; δ = 0 in the epochs before the first perturbed one."""
         weights = self._kernels()
         with self._statistics_kept():
-            loss = self._terms(self.parts.climb, x, attacked, target)["loss"]
+            loss = self._terms(self.parts.perturb, x, attacked, target)["loss"]
             directions = torch.autograd.grad(loss, weights)
-        if world_size() > 1:  # all ranks perturb alike
+        if world_size() > 1:  # all ranks use the same perturbation
             for direction in directions:
                 dist.all_reduce(direction)
         begun = step >= self.config.perturbation_epoch * self.batches
         with torch.no_grad():
             self._unperturbed = [weight.clone() for weight in weights]
-            lengths = torch._foreach_norm(weights), torch._foreach_norm(directions)
-            for weight, direction, length, of in zip(weights, directions, *lengths, strict=True):
-                tiny = torch.finfo(of.dtype).tiny
-                weight.add_(direction * (begun * self.config.perturbation * length / of.clamp(min=tiny)))
-        torch.clear_autocast_cache()  # it would go on with half-precision copies of w
+            norms = torch._foreach_norm(weights), torch._foreach_norm(directions)
+            for weight, direction, weight_norm, direction_norm in zip(
+                weights, directions, *norms, strict=True
+            ):
+                tiny = torch.finfo(direction_norm.dtype).tiny
+                scale = begun * self.config.perturbation * weight_norm / direction_norm.clamp(min=tiny)
+                weight.add_(direction * scale)
+        torch.clear_autocast_cache()  # it still holds half-precision copies of w
 
     @contextmanager
     def _statistics_kept(self) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""Fine-tuning of a trained encoder with a linear layer on top, adversarial by TRADES or on clean images.
+"""Fine-tuning of a trained encoder with a linear layer on top, adversarially by TRADES or on clean images.
 
 The adversarial full fine-tuning (AFF) of the RobustSSL benchmark is TRADES on all labels.
 
@@ -16,13 +16,13 @@ from intnacl.attacks.training_view import Model, ascend
 from intnacl.data import draws
 from intnacl.data.augment import augment
 from intnacl.data.augmentations import AugmentConfig
-from intnacl.data.views import one_a_view
+from intnacl.data.views import one_per_view
 from intnacl.errors import InputError, Settings, check_count, check_number, must, one_of, setting
 from intnacl.models.batchnorm import stacked
 from intnacl.models.encoders import Encoder
 from intnacl.training.objectives import START, Objective, Parts
 
-NEAR = 1e-3  # deviation of the normal numbers by which TRADES' search begins beside the image
+NEAR = 1e-3  # standard deviation of the normal noise on the image from which TRADES' attack starts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,20 +32,20 @@ class FinetuneConfig(Settings):
 
     prefix: ClassVar[str] = "finetune."
     encoder: str | None = None
-    """The run's folder, or the encoder's .safetensors file, that it begins with."""
+    """The encoder to fine-tune: a run's folder, or an encoder's .safetensors file."""
     encoder_sha256: str | None = None
-    """SHA-256 of that file: the run goes on with no other."""
+    """SHA-256 of the encoder's file: the run resumes with no other."""
     labels: float = setting(1.0, must(lambda v: 0 < v <= 1, "a share above 0 and at most 1"))
-    """Share of the training images, the same of every class, that it trains on; `seed` chooses them."""
+    """Share of the training images to train on, the same of every class; `seed` chooses them."""
     start: str = setting("zero", one_of("zero", "probe"))
     """Start of the linear layer: "zero"; "probe": a linear probe of the encoder on the same images, so that
     fine-tuning need not find the layer as well (LP-FT, Kumar et al. 2022)."""
     clusters: int = setting(0, must(lambda v: v == 0 or v >= 2, "2 or more, or 0"))
-    """Train on pseudo-labels, as DynACL++ (Luo et al. 2023) does: this many clusters that k-means finds in
+    """Train on pseudo-labels, as in DynACL++ (Luo et al. 2023): this many clusters, found by k-means in
     features of the training images, whose labels are not used; 0: train on the labels."""
     clustered: str | None = None
-    """The run's folder, or the encoder's .safetensors file, whose features are clustered, such as the
-    teacher's; None: those of the encoder that it begins with."""
+    """The encoder whose features are clustered, such as the teacher: a run's folder, or an encoder's
+    .safetensors file; None: the encoder to fine-tune."""
     head_epochs: int = setting(10, check_count)
     """Epochs in which the linear layer first learns the pseudo-labels on the frozen encoder; DynACL++ has
     10."""
@@ -53,12 +53,12 @@ class FinetuneConfig(Settings):
     """Learning rate of SGD in these epochs."""
     beta: float = setting(6.0, check_number)
     """Weight of the robust term; 0: cross-entropy of clean images alone, and no attack."""
-    eps: float = setting(8 / 255, must(lambda v: 0 < v <= 1, "above 0 and at most 1: it counts in pixels"))
-    """Radius of the attack in pixels of [0, 1]."""
+    eps: float = setting(8 / 255, must(lambda v: 0 < v <= 1, "above 0 and at most 1"))
+    """Radius of the attack in pixel values from 0 to 1."""
     steps: int = setting(10, check_count)
     """Steps of the attack."""
     step_size: float = setting(2 / 255, check_number)
-    """Size of each step in pixels."""
+    """Size of each step in pixel values."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -74,7 +74,7 @@ class FinetuneParts(Parts):
     """The callables of a fine-tuning step."""
 
     attack: nn.Module
-    """The classifier as the attack sees it, which gives gradients to images alone: never under DDP."""
+    """The classifier as the attack uses it, with gradients of images only: never wrapped by DDP."""
 
     in_eval = frozenset({"attack"})
 
@@ -82,9 +82,9 @@ class FinetuneParts(Parts):
 class Finetune(Objective):
     """TRADES: L = cross-entropy(z(x), y) + β · mean KL(softmax z(x) ‖ softmax z(x_adv)).
 
-    x_adv maximises that divergence by sign steps in ball and box, found by the classifier in eval mode, and
-    clean and attacked images have statistics of batch norm of their own, both as in the benchmark. The
-    linear layer begins as `head`, of the classes that have training images, or at zero.
+    x_adv maximises that divergence by sign steps in ball and box, for the classifier in eval mode, and clean
+    and attacked images have separate statistics of batch norm, both as in the benchmark. The linear layer
+    starts as `head`, which knows only the classes that have training images, or at zero.
     """
 
     parts: FinetuneParts
@@ -142,7 +142,7 @@ class Finetune(Objective):
             self.model.train()
 
     def _views(self, images: Tensor, rows: Tensor, step: Tensor) -> Tensor:
-        images, config = one_a_view(images, self.augment, 1)
+        images, config = one_per_view(images, self.augment, 1)
         # In float32: half precision would round the attack's moves.
         return augment(images, config, seed=self.seed, step=step, view=0, rows=rows)
 
@@ -161,6 +161,6 @@ def divergent_view(
 
 
 def _divergence(attacked_BC: Tensor, clean_BC: Tensor) -> Tensor:
-    """KL(softmax(clean) ‖ softmax(attacked)) of each sample, (B,)."""
+    """Return KL(softmax(clean) ‖ softmax(attacked)) of each sample, (B,)."""
     of_attacked, of_clean = attacked_BC.log_softmax(1), clean_BC.log_softmax(1)
     return functional.kl_div(of_attacked, of_clean, reduction="none", log_target=True).sum(1)

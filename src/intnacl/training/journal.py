@@ -1,4 +1,4 @@
-"""The journal of a run: `log.jsonl` always, a live bar on a terminal, elsewhere one plain line an epoch."""
+"""The journal of a run: always `log.jsonl`; a progress bar on a terminal, else one plain line per epoch."""
 
 import json
 import os
@@ -13,14 +13,20 @@ from intnacl.files import disk_errors, parse_json, read_file, write_file
 from intnacl.training.trackers import Tracking
 
 SPENT = ("seconds", "compiling", "pausing")
-"""Seconds so far of updates, of compilations, and of measuring kNN accuracy and saving checkpoints."""
+"""Seconds spent so far on updates, on compilation, and on monitoring and saving checkpoints."""
 TIMES = ("images_per_s", *SPENT, "compiled", "ranks")
 """The last epoch's images per second, the seconds spent, whether updates are compiled, and how many ranks."""
-NO_CURVE = ("epoch", "step", *SPENT, "compiled", "ranks")  # of a record: they only count, or never change
+NO_CURVE = (
+    "epoch",
+    "step",
+    *SPENT,
+    "compiled",
+    "ranks",
+)  # entries of a record that only count, or never change
 ACCURACIES = ("knn", "knn_train", "probe", "probe_train", "accuracy")  # in percent
 RANK = "rankme"  # the features' effective rank
-LONG = 600.0  # seconds from which the time left is announced
-TAIL = 2**16  # bytes at the end of a log that are read for its last record, which has a few hundred
+LONG = 600.0  # seconds left from which the time left is announced
+TAIL = 2**16  # bytes at the end of a log that are read for its last record of a few hundred bytes
 
 
 Record = dict[str, float]
@@ -28,10 +34,10 @@ Record = dict[str, float]
 
 
 class Journal:
-    """Records of a run by epoch, in the file `log` and with the trackers of `tracking`.
+    """Records the epochs of a run, in the file `log` and with the trackers of `tracking`.
 
-    The main rank has an active one; others write and print nothing. Numbers named in `constant` never change:
-    they are not printed.
+    Only the main rank's journal is active; others write and print nothing. Numbers named in `constant` never
+    change, so they are not printed.
     """
 
     def __init__(
@@ -60,7 +66,7 @@ class Journal:
             self._tracking.end()
 
     def rewind(self, step: int) -> None:
-        """Forget the epochs after `step`: a resumed run writes them again. The trackers begin."""
+        """Delete the epochs after `step`, which a resumed run writes again, and begin tracking."""
         if self.active:
             kept = [r for r in records(self.path) if r["step"] <= step]
             write_file(self.path, "".join(json.dumps(r) + "\n" for r in kept).encode())
@@ -68,7 +74,7 @@ class Journal:
                 self._tracking.begin(curves(kept))
 
     def progress(self, epochs_done: float, terms: dict[str, float], images_per_s: float) -> None:
-        """Move the bar."""
+        """Update the progress bar."""
         if self._bar:
             self._bar.update(
                 self._bar.task_ids[0],
@@ -84,7 +90,7 @@ class Journal:
         with disk_errors(self.path), self.path.open("a") as log:
             log.write(json.dumps(record) + "\n")
             log.flush()
-            os.fsync(log.fileno())  # a checkpoint of this step counts on it
+            os.fsync(log.fileno())  # a checkpoint of this step relies on it
         ((epoch, figures),) = curves([record]).items()
         if self._tracking:
             self._tracking.epoch(epoch, figures)
@@ -94,7 +100,7 @@ class Journal:
             print(f"epoch {record['epoch']}/{self.epochs}  {_terms(shown)}  {speed}", flush=True)
 
     def time_left(self, seconds: float) -> None:
-        """Announce once how long it will take, if that is long and no bar shows it."""
+        """Announce once how long the run will take, if that is long and no bar shows it."""
         if not (self._bar or self._time_announced) and seconds > LONG:
             time = f"{seconds / 60:.0f} minutes" if seconds < 2 * 3600 else f"{seconds / 3600:.0f} hours"
             self.say(f"about {time} to go at this speed")
@@ -109,13 +115,13 @@ class Journal:
 
 
 def records(path: Path) -> list[Record]:
-    """Read the records of a log; a line that is none, such as one that a kill cut short, is passed over."""
+    """Read the records of a log; skip invalid lines, such as one that was cut short by a kill."""
     lines = read_file(path).splitlines() if path.is_file() else []
     return [record for line in lines if (record := _record(line)) is not None]
 
 
 def last_record(path: Path) -> Record | None:
-    """Read the last record from the log's end; None if there is none."""
+    """Read the last record from the end of a log; return None if there is none."""
     if not path.is_file():
         return None
     with path.open("rb") as log:
@@ -125,7 +131,7 @@ def last_record(path: Path) -> Record | None:
 
 
 def _record(line: bytes) -> Record | None:
-    """Return the record in a line; None for a damaged one, which has no epoch, no step, or no numbers."""
+    """Return the record in a line; None if it is damaged or lacks epoch, step or numbers."""
     try:
         record: Record = parse_json(line)
         numbers = all(isinstance(value, int | float) for value in record.values())
@@ -135,7 +141,7 @@ def _record(line: bytes) -> Record | None:
 
 
 def curves(several: Iterable[Record]) -> dict[int, Record]:
-    """Return the figures of records that have a curve, by epoch."""
+    """Return by epoch the figures of records that change over epochs, without counters."""
     return {
         int(record["epoch"]): {k: v for k, v in informative(record).items() if k not in NO_CURVE}
         for record in several
@@ -143,7 +149,7 @@ def curves(several: Iterable[Record]) -> dict[int, Record]:
 
 
 def informative(record: Record) -> Record:
-    """Leave out the terms of a loss without a robust one, where `nacl` repeats `loss`."""
+    """Leave out `nacl` and `robust` if the robust term is 0, since `nacl` then repeats `loss`."""
     redundant = ("nacl", "robust") if record.get("robust") == 0 else ()
     return {name: value for name, value in record.items() if name not in redundant}
 
@@ -156,7 +162,7 @@ def figure_text(name: str, value: float) -> str:
 
 
 def _terms(terms: dict[str, float]) -> str:
-    """Format terms: nacl 4.100  robust 20.300  loss 24.400; without a robust term the loss alone."""
+    """Format terms: nacl 4.100  robust 20.300  loss 24.400; without a robust term only the loss."""
     return "  ".join(f"{name} {figure_text(name, value)}" for name, value in informative(terms).items())
 
 

@@ -16,7 +16,7 @@ from intnacl.attacks.training_view import AdversaryConfig, adversarial_view
 from intnacl.data import draws
 from intnacl.data.augment import augment
 from intnacl.data.augmentations import AugmentConfig
-from intnacl.data.views import Views, augmented_views, make_views, one_a_view
+from intnacl.data.views import Views, augmented_views, make_views, one_per_view
 from intnacl.errors import InputError
 from intnacl.losses.config import LossConfig
 from intnacl.losses.integrated import IntNaClLoss
@@ -26,36 +26,36 @@ from intnacl.models.kernels import fuse
 from intnacl.models.kernels.half_weights import HalfWeights
 from intnacl.training.online_probe import OnlineProbe
 
-START = 0xFFFFFFFE  # in the generator's place of the view: the stream of the adversary's random starts
+START = 0xFFFFFFFE  # in place of the view's number in the generator's counter: the adversary's random starts
 
 
 @dataclass
 class Parts:
-    """The callables of a step, each of which may be replaced by a compiled or a distributed one."""
+    """The callables of a step, each of which may be replaced by a compiled or distributed version."""
 
     views: Callable[..., Any]
-    """From images, rows of the batch and the step to what the model sees."""
+    """From images, rows of the batch and the step to the model's input."""
     embed: Callable[..., Any]
-    """The model whose parameters get gradients: the one that DDP wraps."""
+    """The model whose parameters get gradients: the part that DDP wraps."""
 
     in_eval: ClassVar[frozenset[str]] = frozenset()
-    """Those that run a model in eval mode, for which there are no kernels: the compiler fuses its layers."""
+    """The parts that run a model in eval mode, which our kernels do not support: they are compiled."""
 
 
 @dataclass
 class ContrastiveParts(Parts):
-    """Those of a contrastive step."""
+    """The callables of a contrastive step."""
 
     criterion: Callable[..., dict[str, Tensor]]
     """From embeddings to the terms of the loss."""
     attack: Callable[[Tensor], Tensor]
-    """The model as the adversary sees it, which gives gradients to images alone: never under DDP."""
+    """The model as the adversary uses it, with gradients of images only: never wrapped by DDP."""
 
 
 class Objective(nn.Module):
     """A model and the way from a batch to its loss, in parts that can be compiled or distributed.
 
-    `halo` is how many rows of the global batch before this rank's own each batch must bring along.
+    `halo` is the number of rows of the global batch before this rank's own that each batch includes.
     """
 
     model: nn.Module
@@ -63,15 +63,15 @@ class Objective(nn.Module):
     parts: Parts
     """The parts in use, not registered as submodules, since some of them are the model under another name."""
     compilable: tuple[str, ...] = ("views", "model")
-    """What `compile_parts` can leave eager: functions by their names, the model in all its uses."""
+    """The parts that `compile_parts` can leave eager; "model" stands for all its uses."""
     halo: int = 0
     augment: AugmentConfig
     augmented_views: int = 1
-    """How many views of an image the augmentation makes."""
+    """The number of views that are augmented per image."""
     online_probe: OnlineProbe | None
-    """Learns the labels from the features of every batch, and changes nothing else."""
+    """Learns the labels from the features of every batch, without an effect on the training."""
     seed: Tensor
-    """Of the views. A tensor, since a number would be compiled in, and every seed would compile anew."""
+    """Seed of the views. A tensor, since with a number every seed would be compiled separately."""
 
     def __init__(self, seed: int) -> None:
         super().__init__()
@@ -84,25 +84,26 @@ class Objective(nn.Module):
         raise NotImplementedError
 
     def distribute(self, wrap: Callable[[nn.Module], nn.Module]) -> None:
-        """Put the model under DDP."""
+        """Wrap the model by DDP."""
         self.parts.embed = wrap(self.model)
 
     def gradients_reduced(self, on: bool) -> AbstractContextManager[Any]:
-        """Under DDP, let the ranks exchange the gradients of a pass inside, or without `on` keep them here.
+        """Under DDP, average the gradients of a backward pass inside over ranks if `on`, else keep them here.
 
-        Those of an update's first batches wait for its last, whose exchange carries the sum of all.
+        Gradients of an update's first batches are kept until its last, which averages the sum of all.
         """
         keep: Callable[[], AbstractContextManager[Any]] = getattr(self.parts.embed, "no_sync", nullcontext)
         return nullcontext() if on else keep()
 
     def after_backward(self) -> None:
-        """Take back what `forward` did to the weights for the gradients of one batch: by default nothing."""
+        """Undo changes of the weights that `forward` made for one batch; by default there are none."""
 
     def compile_parts(self, compiler: Callable[[Any], Any] | None, eager: str | None = None) -> None:
-        """Replace all parts but `eager` by compiled ones; without a compiler, bring all the eager ones back.
+        """Replace all parts except `eager` by compiled ones; without a compiler, restore all eager ones.
 
-        A model that has kernels of its own trains with those instead, on half-precision copies of its weights
-        that one kernel makes; under DDP it has its kernels but not these copies. In eval mode it is compiled.
+        A model that our kernels support trains with those instead, on half-precision copies of its weights
+        that one kernel makes; under DDP it uses our kernels without these copies. In eval mode it is
+        compiled.
         """
         self._eager_parts = self._eager_parts or self.parts
         fused = fuse(self.model, on=compiler is not None and eager != "model")
@@ -156,7 +157,7 @@ class Contrastive(Objective):
             self.online_probe = OnlineProbe(self.encoder.feature_dim, probed_classes)
         self.augment, self.adversary, self.view_dtype = augment, adversary, view_dtype
         self.augmented_views = augmented_views(augment, self.needed.extra, self.needed.mixed)
-        # The adversary moves pixels by less than half precision resolves, so its views are rounded after it.
+        # The adversary's moves are below the resolution of half precision: its views are rounded afterwards.
         self.pixel_dtype = torch.promote_types(view_dtype, torch.float32) if adversarial else view_dtype
         maximised = LossConfig(
             negatives=adversary.negatives,
@@ -223,7 +224,7 @@ class Contrastive(Objective):
                 random_start=start,
                 criterion=self.maximised,
                 clamp=self.adversary.clamp,
-                check=False,  # which waits for the GPU; a loss that is NaN stops the training anyway
+                check=False,  # the check waits for the GPU; a NaN loss stops the training anyway
             )
 
 
@@ -257,5 +258,5 @@ class Supervised(Objective):
         return {"accuracy": 100 * correct, "loss": F.cross_entropy(logits, labels)}
 
     def _views(self, images: Tensor, rows: Tensor, step: Tensor) -> Tensor:
-        images, config = one_a_view(images, self.augment, 1)
+        images, config = one_per_view(images, self.augment, 1)
         return augment(images, config, seed=self.seed, step=step, view=0, rows=rows, dtype=self.view_dtype)

@@ -1,4 +1,4 @@
-"""A linear probe that trains beside the objective, to watch the features while they are learned.
+"""A linear probe that is trained alongside the objective, to monitor features as they are learned.
 
 Shapes: B rows of a batch on this rank, F features, K = F + 1 (the last one is constant 1), C classes.
 """
@@ -16,15 +16,15 @@ SMALLEST_VARIANCE = 1e-5
 
 
 class OnlineProbe(nn.Module):
-    """Softmax regression of labels on standardised features, one step of Adam a batch.
+    """Softmax regression of labels on standardised features, with one step of Adam per batch.
 
         x̂ = ((h − μ) / σ, 1),   p = softmax(x̂ θ),   ∇ = mean of x̂ᵀ (p − onehot(y))
 
     As in the probes of MAE (He et al. 2022, A.1), features are standardised by their batch, so that one rate
     suits all encoders. Mean, variance and gradient are those of all ranks.
 
-    The gradient is in closed form, so that nothing of the probe enters autograd, and all that changes is a
-    buffer, so that a captured graph, a trial that is taken back and a checkpoint need nothing else.
+    The gradient is in closed form, so that autograd is not involved. All state is in buffers, so that
+    captured graphs, undone trial updates and checkpoints need no special care.
     """
 
     theta_KC: Tensor
@@ -76,7 +76,7 @@ def _standardised(h_BF: Tensor, mean_F: Tensor, variance_F: Tensor) -> Tensor:
 
 
 def _over_ranks(mean: Tensor) -> Tensor:
-    """Return the mean over all ranks of what is a mean over this rank's rows."""
+    """Return the mean over all ranks of a mean over each rank's rows."""
     if world_size() == 1:
         return mean
     dist.all_reduce(mean)

@@ -1,4 +1,4 @@
-"""Optimisers and learning rates. A rate is a tensor on the device, so that a captured graph can follow it."""
+"""Optimisers and learning rates. A rate is a tensor on the device, so that a captured graph can read it."""
 
 import math
 from collections.abc import Iterable
@@ -11,8 +11,8 @@ from torch.optim import Optimizer
 
 from intnacl.errors import Settings, check_number, must, one_of, setting
 
-ADAM_RATE = 3e-4  # the paper's, whatever the batch
-# Of the others, for an update of 256 images; it grows in proportion to them.
+ADAM_RATE = 3e-4  # the paper's, for any batch size
+# Rates of the others for an update of 256 images, to whose number they are proportional.
 RATE_OF_256 = {
     "sgd": 0.05,  # SimSiam (Chen & He 2021), "Baseline settings"
     "lars": 0.3,  # SimCLR (Chen et al. 2020), "Default setting"
@@ -29,19 +29,19 @@ class OptimizerConfig(Settings):
     optimizer: str = setting("adam", one_of("adam", "adamw", "sgd", "lars"), called="optimizer")
     """adam, adamw, sgd or lars."""
     lr: float | None = setting(None, check_number, flag=True)
-    """Learning rate; None: the optimiser's own for updates of B images, 0.0003 with adam and adamw,
+    """Learning rate; None: the optimiser's default for updates of B images, 0.0003 with adam and adamw,
     0.05·B/256 with sgd (SimSiam's), 0.3·B/256 with lars (SimCLR's)."""
     weight_decay: float = setting(0.0, check_number)
-    """Of matrices and kernels: with adamw decoupled from the gradient, otherwise added to it."""
+    """Weight decay of matrices and kernels: decoupled from the gradient with adamw, else added to it."""
     decay_vectors: bool = False
-    """Let the decay act on biases and the parameters of norms as well; lars spares them all the same."""
+    """Apply weight decay to biases and the parameters of norms as well; lars never does."""
     momentum: float = setting(0.9, check_number)
     """Momentum of sgd and lars."""
     schedule: str = setting("constant", one_of("constant", "cosine", "steps"), called="schedule")
-    """constant, cosine to zero, or steps: a tenth after 60 % of the updates and a hundredth after 80 %. All
-    after a linear warm-up."""
+    """constant, cosine to zero, or steps: a tenth after 60 % of the updates and a hundredth after 80 %. Each
+    follows the linear warm-up."""
     warmup_epochs: float = setting(0.0, check_number)
-    """Epochs in which the rate first rises linearly to `lr`."""
+    """Epochs of linear warm-up, in which the rate rises to `lr`."""
     clip: float | None = setting(None, must(lambda v: v > 0, "above 0, or left out"))
     """Gradients are clipped to this norm; None: no clipping."""
 
@@ -51,18 +51,18 @@ class OptimizerConfig(Settings):
         return self.schedule != "constant" or self.warmup_epochs > 0
 
     def with_rate(self, images: int) -> Self:
-        """Return these settings with the optimiser's own rate for updates of `images`, if they have none."""
+        """Return these settings with the optimiser's default rate for updates of `images`, if without one."""
         return self if self.lr is not None else replace(self, lr=usual_rate(self.optimizer, images))
 
     @property
     def rate(self) -> float:
-        """The learning rate, where it is decided."""
+        """The learning rate, which must have been set."""
         assert self.lr is not None, "with_rate() decides it"
         return self.lr
 
 
 def usual_rate(optimizer: str, images: int) -> float:
-    """Return an optimiser's own learning rate for updates of `images`."""
+    """Return an optimiser's default learning rate for updates of `images`."""
     return RATE_OF_256[optimizer] * images / 256 if optimizer in RATE_OF_256 else ADAM_RATE
 
 

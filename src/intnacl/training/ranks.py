@@ -1,4 +1,4 @@
-"""Ranks: start and end under `torchrun`, devices, DDP, and decisions that all ranks share."""
+"""Ranks: start and end under `torchrun`, devices, DDP, and values shared by all ranks."""
 
 import ctypes
 import gc
@@ -21,7 +21,7 @@ from intnacl.errors import InputError, LostRankError
 from intnacl.training.stop import Stop
 
 TIMEOUT = timedelta(minutes=10)
-# What gloo and NCCL say when another rank is gone or silent.
+# Messages of Gloo and NCCL when another rank is gone or does not answer.
 LOST = re.compile(
     r"connection (was )?(closed|reset|refused|aborted|timed out)|broken pipe|socket (closed|timeout)"
     r"|timed out (waiting|after)|connect\w*(\(\))? timed out|remote process exited|ncclRemoteError"
@@ -35,7 +35,7 @@ M_MMAP_MAX = -4
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process among all of the run."""
+    """This process's rank and device, and the number of ranks in the run."""
 
     rank: int
     world: int
@@ -49,7 +49,7 @@ class Ranks:
 
 @contextmanager
 def ranks(device: str = "auto") -> Iterator[Ranks]:
-    """Join the ranks that `torchrun` started, if it did; the process group ends with the block."""
+    """Join the ranks that `torchrun` started, if any; the process group is destroyed after the block."""
     world, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
     here = pick_device(device, int(os.environ.get("LOCAL_RANK", "0")))
     if world == 1:
@@ -62,30 +62,30 @@ def ranks(device: str = "auto") -> Iterator[Ranks]:
         if not is_lost_contact(error):
             raise
         raise LostRankError(
-            f"rank {rank} lost contact with another rank, which died or cannot be reached. Nothing since the "
-            "last checkpoint is kept; run the same command again (or torchrun with --max-restarts) to go on."
+            f"rank {rank} lost contact with another rank, which died or cannot be reached. Work since the "
+            "last checkpoint is lost; run the same command again (or torchrun with --max-restarts) to resume."
         ) from error
     finally:
         if dist.is_initialized():
-            with Stop():  # when a rank dies, torchrun's SIGTERM must not cut the others' messages short
-                gc.collect()  # frees DDP, which would keep the group's threads alive to the end
+            with Stop():  # when a rank dies, torchrun's SIGTERM must not cut the other ranks' messages short
+                gc.collect()  # frees DDP, which would keep the group's threads alive
                 dist.destroy_process_group()
 
 
 def is_lost_contact(error: RuntimeError) -> bool:
     """True if another rank, or the store where ranks meet, is gone or does not answer.
 
-    A mistake of this rank's own is not, although NCCL, its GPU or a busy port reports it: it would come again
+    False for an error of this rank itself, even if NCCL, its GPU or a busy port causes it: it would recur
     after every restart.
     """
     if isinstance(error, dist.DistNetworkError | dist.DistStoreError):
         return "failed to listen" not in str(error)
-    # Gloo raises plain RuntimeErrors, NCCL DistBackendErrors; those of other types are no messages lost.
+    # Gloo raises plain RuntimeErrors, NCCL DistBackendErrors; other subclasses have other causes.
     return type(error) in (RuntimeError, dist.DistBackendError) and bool(LOST.search(str(error)))
 
 
 def _join(backend: str) -> None:
-    """Meet the other ranks under a prefix of this attempt.
+    """Join the process group, with a key prefix of this attempt in the store.
 
     After a restart, torchrun's store may still hold the addresses of ranks that died.
     """
@@ -100,7 +100,7 @@ def _join(backend: str) -> None:
 def pick_device(name: str, local_rank: int = 0) -> torch.device:
     """Return the device of this name: `auto` is this rank's GPU if there is one, else the CPU.
 
-    Prepares the process for it: the GPU becomes torch's current one; on a CPU, freed memory is kept.
+    This also prepares the process: the GPU becomes torch's current one; on a CPU, freed memory is kept.
     """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
@@ -126,12 +126,12 @@ def pick_device(name: str, local_rank: int = 0) -> torch.device:
         return device
     try:
         torch.zeros(1, device=device).item()
-    except (RuntimeError, AssertionError) as error:  # mps on Linux, say, or meta, which holds no numbers
+    except (RuntimeError, AssertionError) as error:  # such as mps on Linux, or meta, which holds no numbers
         raise InputError(f"device={name!r} cannot be trained on here: take auto, cpu, cuda …") from error
     if device.type == "cpu" and sys.platform == "linux":
         # A step frees as much as it allocates. By default glibc returns large tensors to Linux and asks for
-        # them anew, and Linux fills each page with zeros before the first write. So let the process keep what
-        # it frees. A C library other than glibc has no mallopt and is left as it is.
+        # them again, and Linux fills each page with zeros before the first write. So the process keeps what
+        # it frees. C libraries other than glibc have no mallopt and are left as they are.
         mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
         if mallopt is not None:
             mallopt(M_MMAP_MAX, 0)  # large pieces come from the heap too
@@ -161,7 +161,7 @@ def wrap_ddp(module: nn.Module, device: torch.device) -> nn.Module:
 
 
 def largest(number: int, here: Ranks) -> int:
-    """Return the largest of the ranks' numbers, the same on all of them."""
+    """Return the largest of the ranks' numbers, on every rank."""
     if here.world == 1:
         return number
     value = torch.tensor(number, device=here.device)
@@ -175,7 +175,7 @@ def any_rank(flag: bool, here: Ranks) -> bool:
 
 
 def mean_over_ranks(values: Tensor, here: Ranks) -> Tensor:
-    """Return the ranks' mean of each value; if one rank's is not finite, no rank's result is."""
+    """Return the mean of each value over ranks; if it is not finite on one rank, neither is the mean."""
     if here.world == 1:
         return values
     total = values.clone()
@@ -184,7 +184,7 @@ def mean_over_ranks(values: Tensor, here: Ranks) -> Tensor:
 
 
 def union(found: dict[str, str], here: Ranks) -> dict[str, str]:
-    """Return what all ranks found, in the order of the keys."""
+    """Return the entries of all ranks' dicts, sorted by key."""
     several: list[dict[str, str]] = [found] * here.world
     if here.world > 1:
         dist.all_gather_object(several, found)
@@ -192,5 +192,5 @@ def union(found: dict[str, str], here: Ranks) -> dict[str, str]:
 
 
 def barrier(here: Ranks) -> None:
-    """Wait until every rank is here."""
+    """Wait until every rank has called this."""
     any_rank(False, here)

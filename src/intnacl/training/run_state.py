@@ -1,4 +1,4 @@
-"""The state of a run: what its checkpoints keep beside the weights and the optimiser."""
+"""The state of a run that its checkpoints hold besides the weights and the optimiser's state."""
 
 import math
 import time
@@ -11,7 +11,7 @@ from intnacl.training.journal import SPENT
 
 
 class RunInfo(TypedDict):
-    """The state of a run as JSON; what earlier versions did not keep is missing."""
+    """The state of a run as JSON; entries that earlier versions did not write may be missing."""
 
     sums: dict[str, float]
     best: tuple[float, int] | None
@@ -21,7 +21,7 @@ class RunInfo(TypedDict):
     data: NotRequired[str | None]
     """The checksum of the data set."""
     ranks: NotRequired[int]
-    """The number of ranks that trained up to here."""
+    """The number of ranks that trained up to this step."""
     broken: NotRequired[dict[str, str]]
     """Damaged images among streamed ones: name -> reason."""
     decoder: NotRequired[str]
@@ -30,18 +30,18 @@ class RunInfo(TypedDict):
 
 @dataclass
 class RunState:
-    """All that changes while a run goes on, except its tensors."""
+    """Everything that changes during a run, except for tensors."""
 
     step: int = 0
-    """Updates done."""
+    """The number of updates done."""
     sums: dict[str, float] = field(default_factory=dict)
-    """Of the terms of the current epoch's updates."""
+    """The sums of the loss's terms over the current epoch's updates."""
     best: tuple[float, int] | None = None
     """The highest kNN accuracy on held-out images so far, and its step."""
     broken: dict[str, str] = field(default_factory=dict)
-    """Damaged images among streamed ones, that were met so far: name -> reason."""
+    """Damaged streamed images that were found so far: name -> reason."""
     spent: dict[str, float] = field(default_factory=lambda: dict.fromkeys(SPENT, 0.0))
-    """Seconds, summed over all processes that went on with the run."""
+    """Seconds spent, summed over all processes that ran or resumed the run."""
 
     @contextmanager
     def spending(self, what: str) -> Iterator[None]:
@@ -51,18 +51,18 @@ class RunState:
         self.spent[what] += time.monotonic() - begun
 
     def add(self, sums: Mapping[str, float]) -> None:
-        """Add the terms of more updates of the epoch."""
+        """Add sums of the loss's terms over further updates of the epoch."""
         for name, value in sums.items():
             self.sums[name] = self.sums.get(name, 0.0) + value
 
     def end_epoch(self, updates: int) -> dict[str, float]:
-        """Return the terms' means over the epoch's updates; the next epoch begins."""
+        """Return the terms' means over the epoch's updates, and reset the sums."""
         means = {name: total / updates for name, total in self.sums.items()}
         self.sums = {}
         return means
 
     def judge(self, score: float | None) -> None:
-        """Remember this step if its score is the best so far; None and infinite ones do not count."""
+        """Remember this step if its score is the best so far; None and non-finite ones do not count."""
         if score is not None and math.isfinite(score) and (self.best is None or score > self.best[0]):
             self.best = (float(score), self.step)
 
@@ -72,9 +72,9 @@ class RunState:
         return self.best is not None and self.best[1] == self.step
 
     def info(self, data: str | None = None, ranks: int = 1, decoder: str | None = None) -> RunInfo:
-        """Return what a checkpoint keeps beside its step, with the data set's checksum.
+        """Return what a checkpoint holds besides tensors and step.
 
-        `decoder` is that of streamed images.
+        `data` is the checksum of the data set, `decoder` the decoder of streamed images.
         """
         info: RunInfo = {
             "seconds": self.spent["seconds"],
@@ -91,7 +91,7 @@ class RunState:
 
     @classmethod
     def at(cls, step: int, info: RunInfo) -> Self:
-        """Return the state that a checkpoint kept."""
+        """Return the state that a checkpoint holds."""
         best = info["best"]
         spent = {
             "seconds": info.get("seconds", 0.0),

@@ -29,42 +29,42 @@ class TrainConfig(OptimizerConfig):
     accumulate: int = setting(1, POSITIVE)
     """Batches per update; each batch supplies its own negatives."""
     ema: float = setting(0.0, must(lambda v: 0 <= v < 1, "from 0 to below 1"))
-    """Decay of the moving average of the weights, which is then the encoder that is kept and measured; 0: the
-    weights themselves. The first updates have a smaller one, (1 + t) / (10 + t) after t of them."""
+    """Decay of a moving average of the weights, which is then saved and measured as the encoder; 0: no
+    average. After t updates it is at most (1 + t) / (10 + t)."""
     precision: str = setting("auto", one_of(*DTYPES, "auto"))
     """bf16, fp16, fp32 or fp64; auto: bf16 on GPUs that compute in it (NVIDIA's since Ampere) and on CPUs
     that train faster in it, else fp32, in which GPUs compute convolutions in TF32 by default."""
     compile: bool | None = setting(None, free=True)
-    """Compile the step; None: on a GPU."""
+    """Compile the step; None: only on a GPU."""
     cuda_graph: bool | None = setting(None, free=True)
-    """Run an update as one captured CUDA graph; None: on a GPU."""
+    """Run an update as one captured CUDA graph; None: only on a GPU."""
     monitor_epochs: int = setting(10, NOT_NEGATIVE, free=True)
-    """Epochs between quick measurements of the features, 0: never. At most 10,000 training images give the
-    effective rank (RankMe) and, where they are labelled, classify at most 2,000 that were held out (kNN) or,
-    without a hold-out, as many of themselves."""
+    """Epochs between quick measurements of the features; 0: never. They are the effective rank (RankMe) of at
+    most 10,000 training images and, with labels, the kNN accuracy with these as neighbours on at most 2,000
+    held-out images or, without a hold-out, training images."""
     online_probe: bool = setting(True, free=True)
-    """Train a linear probe beside a contrastive loss, on the features of both views: its accuracy is in the
-    log. It does not change the encoder. Without labels there is none."""
+    """Train a linear probe alongside a contrastive loss, on the features of both views; its accuracy is in
+    the log. It needs labels, and does not change the encoder."""
     save_minutes: float = setting(5.0, NOT_NEGATIVE, free=True)
     """Minutes between checkpoints; one is always written at the end."""
     save_steps: int | None = setting(None, POSITIVE, free=True)
     """Also save after this many updates; None: off."""
     keep: int = setting(2, POSITIVE, free=True)
-    """Recent checkpoints to keep; where images are held out, also that of the best kNN accuracy on them."""
+    """Recent checkpoints to keep; with held-out images, that of the best kNN accuracy is kept as well."""
     workers: int | None = setting(None, NOT_NEGATIVE, free=True)
-    """Processes of each rank that decode streamed images; None: one a core, on CPUs one for two cores."""
+    """Processes per rank that decode streamed images; None: one per core, without a GPU one per two cores."""
     trackers: tuple[str, ...] = setting((), _check_trackers, flag=True, free=True)
-    """Programs that show the run's figures as it goes on: tensorboard, wandb."""
+    """Programs that show the run's figures while it trains: tensorboard, wandb."""
 
     def with_usual_rate(self) -> "TrainConfig":
-        """Return these settings with a learning rate, that of the optimiser where none was given."""
+        """Return these settings with a learning rate, by default the optimiser's."""
         return self.with_rate(self.batch_size * self.accumulate)
 
     def on(self, device: torch.device) -> "TrainConfig":
-        """Return these settings with everything decided, also what was left to the device."""
+        """Return these settings with all that depends on the device decided."""
         gpu, precision = device.type == "cuda", self.precision
         if precision == "auto":
-            # Older GPUs only emulate bf16, slowly. A GPU elsewhere, as under Ray, is taken for a new one.
+            # Older GPUs emulate bf16, slowly. A GPU of another machine, as with Ray, is assumed to be newer.
             old = gpu and torch.cuda.is_available() and torch.cuda.get_device_capability(device) < (8, 0)
             precision = "bf16" if gpu and not old else "fp32"
         return replace(

@@ -1,4 +1,4 @@
-"""The source of a step's images: all of them on the device, or each batch made ahead by worker processes.
+"""The source of a step's images: all images on the device, or batches that worker processes make ahead.
 
 Shapes: R rows of a rank's batch, V crops of an image, S×S pixels, k batches an update.
 """
@@ -17,14 +17,14 @@ from torch.utils.data import DataLoader
 
 from intnacl.data.streamed import Images
 from intnacl.errors import InputError, LostWorkerError
-from intnacl.training.workers import PIECE, Crops, Made, Pieces, Planned, Tasks, as_it_is, begin_worker
+from intnacl.training.workers import PIECE, Crops, Made, Pieces, Planned, Tasks, begin_worker, unchanged
 
-AHEAD = 4  # pieces that each worker has to do
+AHEAD = 4  # pieces that each worker has in its queue
 MOST_WORKERS = 16
 
 
 class Resident:
-    """All images on the device, which the update reads by their indices."""
+    """All images on the device, from which the update takes batches by index."""
 
     def __init__(self, images: Tensor, device: torch.device) -> None:
         try:
@@ -44,7 +44,7 @@ class Resident:
 
     @contextmanager
     def opened(self, plan: Iterable[Planned]) -> Iterator[None]:
-        """Do nothing: every batch is there."""
+        """Do nothing: all images are on the device already."""
         yield
 
     def fill(self) -> None:
@@ -66,8 +66,8 @@ def open_source(
 ) -> "Resident | Streamed":
     """Return the source of a step's images.
 
-    Workers crop images that are resized anyway. Others travel whole, and are cropped on the device as
-    resident ones are.
+    Workers crop images that have to be resized. Others are passed on whole and cropped on the device, as
+    resident images are.
     """
     if isinstance(images, Tensor) and not stream:
         return Resident(images, device)
@@ -80,7 +80,7 @@ def open_source(
 class Streamed:
     """Batches that worker processes make ahead of the updates, in a ring of buffers in shared memory.
 
-    Images that are in this machine's memory already are only gathered, by this process.
+    Images that are already in this machine's memory are only gathered, by this process.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class Streamed:
         if isinstance(images, Tensor):
             self._workers = 0
         self._pieces = -(-len(rows) // PIECE)
-        # The update's batches, one that is awaited, and those that the workers have begun meanwhile.
+        # Slots for the update's batches, one that is awaited, and those that the workers have begun.
         depth = accumulate + 1 + -(-self._workers * AHEAD // self._pieces)
         side = images.shape[-1]
         views = () if crops is None else (crops.views,)
@@ -124,13 +124,13 @@ class Streamed:
             sampler=Tasks(plan, len(self.rows), len(self._ring)),
             num_workers=self._workers,
             prefetch_factor=AHEAD if self._workers else None,
-            # Forked workers share this process's memory, and need no `if __name__ == "__main__"` of a user.
+            # Forked workers share this process's memory, and a script needs no `if __name__ == "__main__"`.
             multiprocessing_context="fork" if self._workers and sys.platform == "linux" else None,
             worker_init_fn=begin_worker,
-            collate_fn=as_it_is,
+            collate_fn=unchanged,
         )
         try:
-            with warnings.catch_warnings():  # that a fork leaves threads behind: workers need none
+            with warnings.catch_warnings():  # about threads that a fork does not copy: workers need none
                 warnings.simplefilter("ignore", DeprecationWarning)
                 self._made = iter(loader)
             yield
@@ -138,15 +138,17 @@ class Streamed:
             if not (died := re.search(r"DataLoader worker \(pid\(?s?\)?:? *([\d, ]+)\)(.*)", str(error))):
                 raise
             raise LostWorkerError(
-                f"the worker process {died[1]} that decodes images died{_cause(died[2])}. Nothing since the "
-                "last checkpoint is kept; run the same command again to go on."
+                f"the worker process {died[1]} that decodes images died{_cause(died[2])}. Work since the "
+                "last checkpoint is lost; run the same command again to resume."
             ) from error
         finally:
             made, self._made, self._is_ahead = self._made, None, False
-            getattr(made, "_shutdown_workers", lambda: None)()  # now, not when nobody refers to them any more
+            getattr(
+                made, "_shutdown_workers", lambda: None
+            )()  # now, rather than when they are garbage-collected
 
     def fill(self) -> None:
-        """Bring the update's batches to where `read` finds them; outside of `opened` nothing changes."""
+        """Make the update's batches available to `read`; outside of `opened`, do nothing."""
         if self._made is None:
             return
         if self._staged is None:
@@ -158,14 +160,14 @@ class Streamed:
         self._staged.use()
 
     def look_ahead(self) -> None:
-        """Begin to copy the next update's batches to the GPU, on which the last update still runs."""
+        """Start to copy the next update's batches to the GPU while it still runs the last update."""
         if self._made is None or self._staged is None or not self._take():
             return
         self._staged.send([self._ring[slot] for slot in self._slots])
         self._is_ahead = True
 
     def _take(self) -> bool:
-        """Wait for the next update's batches; False where no more are planned."""
+        """Wait for the next update's batches; return False if no more are planned."""
         assert self._made is not None
         pieces = list(islice(self._made, len(self._slots) * self._pieces))
         for piece in pieces:
@@ -177,7 +179,7 @@ class Streamed:
 
 
 def usual_workers(device: torch.device) -> int:
-    """Return how many workers a rank has: as many as it has cores or, where it computes on them, half."""
+    """Return a rank's default number of workers: its number of cores or, if it trains on them, half."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     cores //= int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     return max(1, min(MOST_WORKERS, cores if device.type == "cuda" else cores // 2))
@@ -187,13 +189,13 @@ def _cause(how: str) -> str:
     killed = re.search(r"signal: (\w+)", how)
     if killed is None:
         return ""
-    return f" (signal {killed[1]}{', perhaps for want of memory' if killed[1] == 'Killed' else ''})"
+    return f" (signal {killed[1]}{', perhaps for lack of memory' if killed[1] == 'Killed' else ''})"
 
 
 class _Staged:
-    """Two buffers on the GPU: the one that the update reads, and the one that the next batches come to.
+    """Two buffers on the GPU: one that the update reads, and one that receives the next batches.
 
-    An update always reads the same memory, as a captured graph must.
+    An update always reads the same memory, as a captured graph requires.
     """
 
     def __init__(self, like: Tensor, device: torch.device) -> None:
@@ -204,8 +206,8 @@ class _Staged:
         self._arrived, self._taken = torch.cuda.Event(), torch.cuda.Event()  # type: ignore[no-untyped-call]
 
     def send(self, batches: list[Tensor]) -> None:
-        """Begin to copy an update's batches, when the last ones have been taken."""
-        self._arrived.synchronize()  # of the copy before, from the same memory
+        """Start to copy an update's batches, once the previous ones have been taken."""
+        self._arrived.synchronize()  # the end of the previous copy, from the same memory
         for pinned, batch in zip(self._pinned, batches, strict=True):
             pinned.copy_(batch)
         self._stream.wait_event(self._taken)
@@ -214,7 +216,7 @@ class _Staged:
             self._arrived.record()
 
     def use(self) -> None:
-        """Let the update, and all that is launched from now on, see what was sent."""
+        """Make what was sent available to the update and everything else that is launched from now on."""
         now = torch.cuda.current_stream(self._device)
         now.wait_event(self._arrived)
         self.used.copy_(self._coming)

@@ -32,8 +32,8 @@ class TrainStep:
     """Runs updates of an objective on resident or streamed images; nothing here waits for the GPU.
 
     Creating one puts the objective on the device, builds its optimiser and wraps its model for DDP.
-    `rows` are those of each global batch that this rank trains on, the halo first; `names` are those of the
-    loss's terms, known after the first update.
+    `rows` are the rows of each global batch that this rank trains on, the halo first; `names` are the names
+    of the loss's terms, which are known after the first update.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class TrainStep:
         self._captured: tuple[torch.cuda.CUDAGraph, Tensor] | None = None
 
     def __call__(self, index_kR: Tensor, first_batch: int) -> Tensor:
-        """Update on the images `index_kR`, the first of which are batch `first_batch` of the run.
+        """Update on the images `index_kR`, whose first row is batch `first_batch` of the run.
 
         Returns the loss's terms (T,), which the next call may overwrite.
         """
@@ -95,7 +95,7 @@ class TrainStep:
         return dict(zip(self.names, terms_T.tolist(), strict=True))
 
     def state(self) -> StepState:
-        """Return what a checkpoint keeps of the optimiser, fp16's scale, the online probe and the average."""
+        """Return the state of optimiser, gradient scaler, online probe and average for a checkpoint."""
         kept: StepState = {"state": self.optimizer.state_dict()["state"], "scaler": self.scaler.state_dict()}
         if self.objective.online_probe is not None:
             kept["online_probe"] = self.objective.online_probe.state_dict()
@@ -104,8 +104,8 @@ class TrainStep:
         return kept
 
     def load_state(self, state: StepState) -> None:
-        """Take up what `state` returned."""
-        # The groups are this machine's: a run may go on with another device's options.
+        """Load what `state` returned."""
+        # Parameter groups are this machine's: the checkpoint may have another device's options.
         groups = self.optimizer.state_dict()["param_groups"]
         self.optimizer.load_state_dict({"state": state["state"], "param_groups": groups})
         self.scaler.load_state_dict(state["scaler"])
@@ -115,12 +115,12 @@ class TrainStep:
             self.average.load(state["average"], state["averaged"])
 
     def averaged(self) -> AbstractContextManager[None]:
-        """Give the model its averaged weights inside the block, where the run averages them."""
+        """Put the averaged weights into the model inside the block, if the run averages them."""
         return nullcontext() if self.average is None else self.average.in_model()
 
     def prepare(self, say: Callable[[str], None]) -> "StepMode":
-        """Compile and capture the update as far as the settings ask for it and the machine allows it."""
-        # Shapes never change, so that the fastest convolutions are worth finding.
+        """Compile and capture the update as far as the settings ask for and the machine allows."""
+        # Shapes never change, so the search for the fastest convolutions is worth its time.
         torch.backends.cudnn.benchmark = True
         alone = self.here.world == 1
         captured = bool(self.config.cuda_graph) and alone and self.here.device.type == "cuda"
@@ -131,17 +131,17 @@ class TrainStep:
         return first_that_works(modes, self._set_up, say, alone=alone)
 
     def _set_up(self, mode: "StepMode") -> None:
-        """Compile the objective's parts and try an update, which is taken back."""
+        """Compile the objective's parts and try an update, which is undone."""
         self._captured = None
         compiler = None
         if mode.compiled:
-            torch.compiler.reset()  # from the process's ninth run on, torch would leave the parts as they are
+            torch.compiler.reset()  # otherwise torch compiles nothing from a process's ninth run on
             compiler = torch.compile(dynamic=False)
         self.objective.compile_parts(compiler, eager=mode.eager)
         if not mode.compiled and not mode.captured:
             return
         with _rolled_back(self), warnings.catch_warnings():
-            # The loss's products are exact by intention; the compiler would have them in TF32.
+            # The loss's products are exact on purpose; the compiler recommends TF32.
             warnings.filterwarnings("ignore", "TensorFloat32 tensor cores")
             if mode.captured:
                 self._captured = record(self._update, self.here.device, warm_ups=WARM_UPS)
@@ -181,12 +181,12 @@ class TrainStep:
 
 @dataclass(frozen=True, kw_only=True)
 class StepMode:
-    """The way that updates are run."""
+    """How updates are run."""
 
     compiled: bool = False
     """Parts of the objective are compiled: all of them but `eager`."""
     eager: str | None = None
-    """The one part that is not compiled where the others are, since the compiler fails on it."""
+    """The part that is not compiled although the others are, since the compiler fails on it."""
     captured: bool = False
     """An update is one CUDA graph."""
 
@@ -201,15 +201,15 @@ class StepMode:
 
 
 def step_modes(compilable: Sequence[str], *, captured: bool) -> list[StepMode]:
-    """List the modes that are worth a try, from the fastest to plain torch, which always works.
+    """List the modes to try, from the fastest to plain torch, which always works.
 
-    If all parts can be compiled but not captured, the graph is at fault; else it may be a single part.
+    After the fastest, they leave out the graph, then each single part, then the compiler.
     """
     modes = [StepMode(captured=captured), StepMode()]
     if compilable:
         partly = [StepMode(compiled=True, eager=part, captured=captured) for part in compilable]
         modes = [StepMode(compiled=True, captured=captured), StepMode(compiled=True), *partly, *modes]
-    return list(dict.fromkeys(modes))  # without a graph some are the same
+    return list(dict.fromkeys(modes))  # without a graph some are equal
 
 
 def first_that_works(
@@ -219,10 +219,10 @@ def first_that_works(
     *,
     alone: bool = True,
 ) -> StepMode:
-    """Set up the first mode that works; if it is not the first of all, say why that one does not.
+    """Set up the first mode that works; if it is not the first in the list, say why that one fails.
 
-    Of several ranks (not `alone`) none may take another mode than the rest: a trial on some of them alone
-    would pair its messages with others' updates.
+    With several ranks (not `alone`) only the first mode is tried, since all must take the same one: another
+    trial on some of them would exchange messages with the updates of others.
     """
     reason = None
     for mode in modes:
@@ -231,8 +231,8 @@ def first_that_works(
         except Exception as error:
             if is_out_of_memory(error):
                 raise
-            # The line that names the error, as compilers quote whole tracebacks. Only words are kept: the
-            # error itself would keep its tensors alive.
+            # Take the line that names the error, since compilers quote whole tracebacks. Only text is kept:
+            # the error itself would keep tensors alive.
             lines = str(error).splitlines() or [""]
             named = [line for line in lines if re.match(r"[\w.]*(Error|Exception): .", line)]
             cause = (named[-1] if named else lines[0])[:200]
@@ -251,10 +251,10 @@ def first_that_works(
 
 @contextmanager
 def _rolled_back(step: TrainStep) -> Iterator[None]:
-    """Take the updates inside the block back: weights and their average, statistics, probe, optimiser, scale.
+    """Undo the updates inside the block: weights and their average, statistics, probe, optimiser, scaler.
 
-    Values are written back in place, since a captured graph knows tensors by their address. State that the
-    optimiser made during the trial is zero, which is how every one of ours begins.
+    Values are restored in place, since a captured graph refers to tensors by address. State that the
+    optimiser created during the trial is set to zero, which is the initial state of all our optimisers.
     """
     objective, optimizer, scaler = step.objective, step.optimizer, step.scaler
     tensors = [*objective.parameters(), *objective.buffers()]
@@ -286,20 +286,20 @@ def _rolled_back(step: TrainStep) -> Iterator[None]:
 
 @contextmanager
 def memory_errors() -> Iterator[None]:
-    """Turn a lack of memory, the GPU's or the machine's, into a message that says what to do."""
+    """Turn a lack of memory, on the GPU or the machine, into an InputError with the remedy."""
     try:
         yield
     except (RuntimeError, MemoryError) as error:
         if is_out_of_memory(error):
             raise InputError(
                 "out of memory: lower --batch-size (train.accumulate makes up for it), --num-positives, or "
-                "take train.precision=bf16. Nothing is lost: the last checkpoint is whole."
+                "take train.precision=bf16. The last checkpoint is intact."
             ) from error
         raise
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """True if memory ran out; torch has an exception of its own only for its allocator on a GPU."""
+    """True if memory ran out; torch has a separate exception only for its GPU allocator."""
     messages = (
         "can't allocate memory",
         "Storage size calculation overflowed",

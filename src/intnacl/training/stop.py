@@ -1,4 +1,4 @@
-"""Reasons to stop a run before its end: SIGTERM, Ctrl-C, or a limit of time."""
+"""Reasons to stop a run before its end: SIGTERM, Ctrl-C, or a time limit."""
 
 import signal
 import time
@@ -13,11 +13,11 @@ REASONS = (None, "time", "interrupt", "terminate")
 
 
 class _NowError(BaseException):
-    """Ends a block of `Stop.at_once`, which alone catches it."""
+    """Ends a block of `Stop.at_once`, where it is caught."""
 
 
 class Stop:
-    """Turns signals and a time limit into a reason to stop; the trainer asks for it between steps."""
+    """Turns signals and a time limit into a reason to stop; the trainer checks for it between steps."""
 
     def __init__(self, max_minutes: float | None = None) -> None:
         if max_minutes is not None and not (isinstance(max_minutes, int | float) and max_minutes >= 0):
@@ -47,7 +47,7 @@ class Stop:
 
     @contextmanager
     def at_once(self) -> Iterator[None]:
-        """End the block at once when a signal comes: for long work that saves as it goes."""
+        """End the block as soon as a signal arrives: for long work that saves its progress."""
         self._deferred = False
         try:
             yield
@@ -58,10 +58,10 @@ class Stop:
             self._deferred = True
 
     def shared(self, largest: Callable[[int], int]) -> bool:
-        """Decide with all ranks whether to stop, and why; `largest` returns their maximum of a number."""
+        """Decide with all ranks whether to stop, and why; `largest` returns a number's maximum over ranks."""
         self.due()
         number = largest(REASONS.index(self.reason))
-        if number:  # otherwise a signal that has come meanwhile must count the next time
+        if number:  # otherwise keep a signal that arrived meanwhile for the next call
             self.reason = REASONS[number]
         return number > 0
 

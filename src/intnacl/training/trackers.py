@@ -1,7 +1,7 @@
-"""Trackers: programs that show a run's figures, such as TensorBoard and Weights & Biases, beside `log.jsonl`.
+"""Trackers: programs that show a run's figures, such as TensorBoard and Weights & Biases.
 
-Any object with the four methods of `Tracker` is one. The log is the run's own record: trackers get what is in
-it, and a run whose tracker fails goes on without that tracker.
+Any object with the four methods of `Tracker` is one. The run's own record is `log.jsonl`: trackers get its
+figures, and if a tracker fails, the run continues without it.
 """
 
 import os
@@ -18,43 +18,43 @@ Figures = Mapping[str, float]
 
 @dataclass(frozen=True, kw_only=True)
 class TrackedRun:
-    """A run, as a tracker gets to know it."""
+    """A run, as it is described to a tracker."""
 
     id: str
-    """A text of 16 letters and digits that no other run has; it stays the same when the run is resumed."""
+    """A unique string of 16 letters and digits, which stays the same when the run is resumed."""
     folder: Path
     config: Mapping[str, object]
     """All settings by dotted name."""
     epochs: Mapping[int, Figures]
-    """The figures of the epochs that are done, none at the beginning of a run."""
+    """The figures of finished epochs; empty at the beginning of a run."""
 
 
 @runtime_checkable
 class Tracker(Protocol):
-    """Takes the figures of a run, on its main rank alone.
+    """Receives the figures of a run, on its main rank only.
 
-    A resumed run calls `begin` once more with the same id, and goes on after the last of the run's `epochs`.
-    Epochs after its checkpoint are trained, and given, a second time.
+    A resumed run calls `begin` again with the same id, and continues after the last of the run's `epochs`.
+    Epochs after its checkpoint are trained, and reported, a second time.
     """
 
     def begin(self, run: TrackedRun) -> None:
-        """Open the run, or go on with it."""
+        """Open the run, or resume it."""
 
     def epoch(self, epoch: int, figures: Figures) -> None:
-        """Take the means of an epoch, such as {"loss": 4.7, "knn": 61.2}; epochs count from 1."""
+        """Receive the means of an epoch, such as {"loss": 4.7, "knn": 61.2}; epochs count from 1."""
 
     def result(self, figures: Figures) -> None:
-        """Take the accuracies of a finished run in percent, such as {"accuracy/cifar10/clean": 90.3}."""
+        """Receive the accuracies of a finished run in percent, such as {"accuracy/cifar10/clean": 90.3}."""
 
     def end(self) -> None:
-        """Write what is still to be written: the run is finished, or was stopped."""
+        """Write what has not been written yet: the run is finished, or was stopped."""
 
 
 class TensorBoard:
     """Writes to the folder `tensorboard` of the run: `tensorboard --logdir RUN/tensorboard`.
 
-    Every process that goes on with the run adds a file, which is made with its first figures. It makes
-    TensorBoard forget what earlier files hold of later epochs.
+    Every process that resumes the run adds a file, which is created with its first figures. It makes
+    TensorBoard discard these epochs and later ones in earlier files.
     """
 
     def __init__(self) -> None:
@@ -66,7 +66,7 @@ class TensorBoard:
         self._writer: Any = None
 
     def begin(self, run: TrackedRun) -> None:
-        """Note the folder and the last epoch that is done."""
+        """Remember the folder and the last finished epoch."""
         self._folder, self._last = run.folder / "tensorboard", max(run.epochs, default=0)
 
     def epoch(self, epoch: int, figures: Figures) -> None:
@@ -88,10 +88,10 @@ class TensorBoard:
 
 
 class WandB:
-    """Weights & Biases (https://docs.wandb.ai), offline unless `mode` or $WANDB_MODE says "online".
+    """Weights & Biases (https://docs.wandb.ai), offline unless `mode` or $WANDB_MODE is "online".
 
-    Offline, each process that goes on with the run adds a folder to `RUN/wandb`, of which the newest holds
-    the whole run; `wandb sync RUN/wandb` uploads them in their order as one run. Online, the run is resumed.
+    Offline, each process that resumes the run adds a folder to `RUN/wandb`, the newest of which holds the
+    whole run; `wandb sync RUN/wandb` uploads them in order as one run. Online, the run is resumed.
 
         intnacl.runs.run({"dataset": "cifar10"}, trackers=[WandB(project="robust", entity="us")])
 
@@ -113,7 +113,7 @@ class WandB:
         } | options
 
     def begin(self, run: TrackedRun) -> None:
-        """Open the run, or resume it, and log what W&B does not have of the epochs that are done."""
+        """Open the run, or resume it, and log the finished epochs that W&B does not have."""
         own = {
             "id": run.id,
             "name": run.folder.name,
@@ -126,7 +126,7 @@ class WandB:
             self.epoch(epoch, figures)
 
     def epoch(self, epoch: int, figures: Figures) -> None:
-        """Log an epoch's figures, unless W&B has it from an earlier process."""
+        """Log an epoch's figures, unless W&B has them from an earlier process."""
         if epoch >= self._run.starting_step:
             self._run.log(dict(figures), step=epoch)
 
@@ -145,20 +145,20 @@ TRACKERS: dict[str, Callable[[], Tracker]] = {"tensorboard": TensorBoard, "wandb
 def check_trackers(trackers: object) -> None:
     """Raise unless these are objects with the methods of a `Tracker`."""
     if isinstance(trackers, str) or not isinstance(trackers, Sequence):
-        raise InputError(f"trackers={trackers!r} is no list: give [TRACKER], or [] for none.")
+        raise InputError(f"trackers={trackers!r} is not a list: give [TRACKER], or [] for none.")
     for one in trackers:
         if isinstance(one, type) or not isinstance(one, Tracker):
             if isinstance(one, str):
                 remedy = f"a name goes into the settings, as {{'train.trackers': [{one!r}]}}"
             else:
                 remedy = "give an object with the methods begin, epoch, result and end"
-            raise InputError(f"trackers: {one!r} is no tracker: {remedy}.")
+            raise InputError(f"trackers: {one!r} is not a tracker: {remedy}.")
 
 
 class Tracking:
-    """The trackers of one run, in training between `begin` and `end`, after it in `finish`.
+    """The trackers of one run: `begin` to `end` are for training, `finish` is for the final result.
 
-    A tracker that cannot begin to follow the training ends the command. One that fails later is left out with
+    A tracker that fails in `begin` before the training ends the command. One that fails later is dropped with
     a warning.
     """
 
@@ -181,7 +181,7 @@ class Tracking:
             self._begun.append(tracker)
 
     def epoch(self, epoch: int, figures: Figures) -> None:
-        """Hand on the figures of an epoch."""
+        """Report the figures of an epoch to every tracker."""
         self._each(lambda tracker: tracker.epoch(epoch, figures))
 
     def end(self) -> None:
@@ -190,7 +190,7 @@ class Tracking:
         self._begun = []
 
     def finish(self, epochs: Mapping[int, Figures], result: Figures) -> None:
-        """Open the run once more, hand on the accuracies that it ended with, and close it."""
+        """Open the run again, report its final accuracies, and close it."""
         run, self._begun = self._run(epochs), list(self.trackers)
         self._each(lambda tracker: tracker.begin(run))
         self._each(lambda tracker: tracker.result(result))
@@ -205,8 +205,8 @@ class Tracking:
                 act(tracker)
             except Exception as error:
                 self._begun.remove(tracker)
-                text = f"the {_named(tracker)} failed ({_reason(error)}): the run goes on without it."
-                warnings.warn(f"{text} Its figures are in log.jsonl.", InputWarning, stacklevel=3)
+                text = f"the {_named(tracker)} failed ({_reason(error)}): the run continues without it."
+                warnings.warn(f"{text} All figures are in log.jsonl.", InputWarning, stacklevel=3)
 
 
 def _named(tracker: Tracker) -> str:

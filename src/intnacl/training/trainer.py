@@ -1,9 +1,9 @@
 """The training loop: updates one after the other, a log, checkpoints, and exact resumption.
 
-A run is a function of its configuration: batches and augmentations are keyed by (seed, step), so going on
-from a checkpoint needs the weights, the optimiser's state and the step, and ends in the same bytes.
+A run is a function of its configuration: batches and augmentations are keyed by (seed, step), so resuming
+from a checkpoint needs only the weights, the optimiser's state and the step, and ends in the same bytes.
 
-Shapes: S updates between two looks at the losses, k batches an update, R rows of a rank's batch, T terms.
+Shapes: S updates between two looks at the losses, k batches per update, R rows of a rank's batch, T terms.
 """
 
 import hashlib
@@ -32,8 +32,8 @@ from intnacl.training.stop import Stop
 from intnacl.training.workers import Planned
 
 LOOK_STEPS = 50  # between looks at the losses, which wait for the GPU
-LOOK_SECONDS = 5.0  # after which a process on its own looks all the same, for the sake of slow steps
-LONG_EPOCH = 600.0  # seconds from which an epoch on a CPU is answered with what would be faster
+LOOK_SECONDS = 5.0  # after this time a single process looks anyway, in case steps are slow
+LONG_EPOCH = 600.0  # seconds per epoch on a CPU from which faster options are suggested
 CPU = torch.device("cpu")
 Monitor = Callable[[nn.Module], dict[str, float]]
 
@@ -45,9 +45,9 @@ class DivergedError(InputError):
 class Trainer:
     """One run of an objective on a data set.
 
-    `checkpoints` is the folder that they are written to, `checksum` that of the data set, which they record.
-    Images lie on the device, or come from the disk or from this machine's memory (`stream`); more than the
-    share `max_broken` of damaged ones ends the run.
+    `checkpoints` is the folder for checkpoints, `checksum` the data set's, which checkpoints record. Images
+    are on the device or, if `stream`, come from the disk or from this machine's memory; the run ends if more
+    than the share `max_broken` of them is damaged.
     """
 
     def __init__(
@@ -88,16 +88,16 @@ class Trainer:
         return decoder_version() if isinstance(images, StreamedImages) else None
 
     def resume(self) -> RunInfo | None:
-        """Go on from the newest checkpoint, if there is one.
+        """Load the newest checkpoint, if there is one.
 
-        Returns what it keeps of the run: the caller decides whether these images and ranks may go on with it.
+        Returns its record of the run; the caller decides whether these images and ranks may resume it.
         """
         found = newest(self.writer.folder, self.here.device)
         step = found.step if found else 0
         if largest(step, self.here) != -largest(-step, self.here):
             raise InputError(
                 f"rank {self.here.rank} finds the checkpoint of step {step} in {self.writer.folder}, others "
-                "another one: --out must lie on a disk that all machines share."
+                "find another one: --out must be on a disk that all machines share."
             )
         if found is None:
             return None
@@ -108,25 +108,25 @@ class Trainer:
         return found.info
 
     def run(self, stop: Stop, journal: Journal) -> str | None:
-        """Train to the end (None) or until told to stop (the reason), from where `resume` left off.
+        """Train from where `resume` left off; return None at the end, or the reason for stopping earlier.
 
-        The caller's random numbers and settings of torch stay as they were.
+        The caller's random state and torch settings stay as they were.
         """
         config, state, step = self.config, self.state, self.train_step
-        with _callers_settings_kept(self.here.device), self.writer, ExitStack() as sourced:
+        with _callers_settings_kept(self.here.device), self.writer, ExitStack() as stack:
             journal.rewind(state.step)
             if state.step:
                 journal.say(f"going on from step {state.step} of {self.steps}")
             compiled = advised = False
             if state.step < self.steps:
-                if config.compile:  # which a user should not take for a standstill
+                if config.compile:  # which a user should not mistake for a hang
                     journal.say("compiling the update, which can take a minute or two; kernels are cached")
                 with state.spending("compiling"):
                     mode = step.prepare(journal.say)
                 compiled = mode.fully_compiled
                 journal.say(f"{self.steps - state.step} updates to go, {config.precision}, {mode}")
             saved_at = time.monotonic()
-            sourced.enter_context(step.source.opened(self._plan()))
+            stack.enter_context(step.source.opened(self._plan()))
             while state.step < self.steps:
                 begun = time.monotonic()
                 terms_ST = self._update_until_look(stop)
@@ -173,9 +173,9 @@ class Trainer:
 
     @contextmanager
     def at_best(self) -> Iterator[bool]:
-        """Give the model the weights of its best step inside the block; gives False where there is none.
+        """Put the weights of the best step into the model inside the block; yield False if there are none.
 
-        Where the run averages them, they are the average at that step.
+        If the run averages weights, these are the average at that step.
         """
         if self.state.best is None:
             yield False
@@ -201,7 +201,7 @@ class Trainer:
             first = self._first_batch(state.step)
             if config.changes_rate:
                 set_rate(self.train_step.optimizer, self._rate_at(state.step))
-            # Layers that draw for themselves, as dropout does, draw a function of (seed, step, rank).
+            # The random numbers of layers such as dropout are a function of (seed, step, rank).
             key = f"{self.seed} {state.step} {here.rank}".encode()
             torch.manual_seed(int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "little"))
             batches = [
@@ -236,7 +236,7 @@ class Trainer:
                 yield Planned(batch, index_B[rows])
 
     def _share_broken(self) -> None:
-        """Let all ranks know the damaged images that each of them met; raise if these are too many."""
+        """Share the damaged images that each rank has found with all ranks; raise if there are too many."""
         source, images = self.train_step.source, self.train_step.source.images
         if not isinstance(images, StreamedImages):
             return
@@ -264,11 +264,11 @@ class Trainer:
             with state.spending("pausing"), self.train_step.averaged():
                 record |= self.monitor(self.objective.encoder)
             self.objective.train()
-        state.judge(record.get("knn"))  # of images that were held out: nothing is chosen on others
+        state.judge(record.get("knn"))  # "knn" is of held-out images: no step is selected on other images
         return record
 
     def _save(self) -> None:
-        """Begin to write a checkpoint, unless weights or statistics are no longer numbers."""
+        """Start to write a checkpoint; raise if weights or statistics are not finite."""
         model = self.objective.model.state_dict()
         for name, value in model.items():
             if not value.isfinite().all():
@@ -286,7 +286,7 @@ class Trainer:
     def _diverged(self, what: str, step: int, details: str) -> DivergedError:
         self.writer.wait()
         folder = self.writer.folder
-        kept = f"The last good checkpoint in {folder} stays." if saved(folder) else "Nothing was saved yet."
+        kept = f"The last good checkpoint is kept in {folder}." if saved(folder) else "Nothing was saved yet."
         return DivergedError(
             f"{what} (epoch {step // self.updates + 1}): {details}. {kept} "
             "Lower --lr, or --set train.clip=1 or train.precision=fp32."
@@ -294,14 +294,14 @@ class Trainer:
 
 
 def _listed(broken: Mapping[str, str], most: int = 20) -> str:
-    """Name damaged images with what is wrong with them."""
+    """List damaged images with the reasons."""
     some = [f"{name} ({reason})" for name, reason in islice(broken.items(), most)]
     return ", ".join(some) + (f" and {len(broken) - most} more" if len(broken) > most else "")
 
 
 @contextmanager
 def _callers_settings_kept(device: torch.device) -> Iterator[None]:
-    """Give the caller's random numbers and cuDNN's search for algorithms back as they were."""
+    """Restore the caller's random state and cuDNN's benchmark setting after the block."""
     search = torch.backends.cudnn.benchmark
     try:
         with torch.random.fork_rng([device] if device.type == "cuda" else []):

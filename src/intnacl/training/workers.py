@@ -1,4 +1,4 @@
-"""The work of the processes that stream images: they read, decode and crop pieces of batches.
+"""Worker processes that stream images: they read, decode and crop pieces of batches.
 
 Shapes: R rows of a rank's batch, B of a piece, V crops of an image, K uniform numbers a crop, S×S pixels.
 """
@@ -20,11 +20,11 @@ from intnacl.data.streamed import Images, StreamedImages, decoders_silenced
 from intnacl.errors import InputError
 
 PIECE = 16  # images that a worker makes at a time
-PR_SET_PDEATHSIG = 1  # of Linux's prctl: a signal for when the parent process ends
+PR_SET_PDEATHSIG = 1  # of Linux's prctl: sets a signal for when the parent process ends
 
 
 class Planned(NamedTuple):
-    """A batch to come: its number in the run, and the images in this rank's rows."""
+    """A future batch: its number in the run, and the images in this rank's rows."""
 
     batch: int
     index_R: Tensor
@@ -48,7 +48,7 @@ class Task(NamedTuple):
 
 
 class Made(NamedTuple):
-    """A piece that is done: damaged images found, or the reason why it could not be made."""
+    """A finished piece: damaged images that were found, or the reason why it could not be made."""
 
     slot: int
     broken: dict[str, str]
@@ -85,7 +85,7 @@ class Pieces(Dataset[Made]):
         try:
             with decoders_silenced():
                 self._decode(self.images, task, start, stop)
-        except InputError as error:  # raised by DataLoader, it would be lost in a traceback
+        except InputError as error:  # DataLoader would bury it in a traceback
             return Made(slot, {}, str(error))
         return Made(slot, dict(list(self.images.broken.items())[known:]), "")
 
@@ -107,13 +107,13 @@ class Pieces(Dataset[Made]):
         images.decode_crops(task.images, uniform_VBK, self.crops.config, out_VB3SS)
 
 
-def as_it_is(made: Any) -> Any:
-    """Return what a worker made, without making tensors of it."""
+def unchanged(made: Any) -> Any:
+    """Return a worker's result unchanged, where DataLoader would convert it to tensors."""
     return made
 
 
 def begin_worker(number: int) -> None:
-    """Leave signals to the process that trains, and end with it in whatever way it ends."""
+    """Leave signals to the training process, and make this process end when that one does."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if sys.platform == "linux":

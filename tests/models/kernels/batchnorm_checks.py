@@ -1,4 +1,4 @@
-"""Batch norm, shortcut and ReLU by kernels: as torch has them, forwards, backwards, and running statistics.
+"""Fused batch norm, shortcut and ReLU equal torch's: results, gradients and running statistics.
 
 `test_batchnorm.py` runs this file in a process of its own, where Triton may interpret its kernels.
 """
@@ -39,7 +39,7 @@ def by_torch(x: Tensor, pair: Pair, groups: Groups) -> Tensor:
 def assert_torchs(
     x: Tensor, pair: Pair, groups: Groups, relu: bool = True, shortcut: Tensor | None = None, g=None
 ) -> None:
-    """Results, running statistics and all gradients; given `g`, that of one user of the two."""
+    """Results, running statistics and all gradients, given the gradients `g` of the two consumers."""
     torchs = deepcopy(pair)
     found = norm_relu(x, *pair, groups, relu=relu, shortcut=shortcut)
     y = by_torch(x, torchs, groups) + (0 if shortcut is None else shortcut)
@@ -73,7 +73,7 @@ def test_results_gradients_and_running_statistics_are_torchs(groups, relu, added
     assert_torchs(images(views), norms(), groups, relu, images(views) if added else None)
 
 
-def test_one_user_one_set_frozen_parameters_and_vectors_will_do():
+def test_one_consumer_one_set_frozen_parameters_and_vectors_work():
     x, (norm, other), flat = images(2), norms(), nn.BatchNorm1d(C).to(DEVICE)
     assert_torchs(x, (norm, None), (CLEAN, ATTACKED))
     assert_torchs(x, (other.requires_grad_(False), None), (CLEAN, CLEAN), g=torch.randn_like(x))
@@ -82,7 +82,7 @@ def test_one_user_one_set_frozen_parameters_and_vectors_will_do():
 
 @pytest.mark.parametrize("places", [(3, 3), (1, 1)], ids=["3x3", "1x1"])
 @pytest.mark.parametrize("count", [1, 3])
-def test_any_order_in_memory_will_do(places, count):
+def test_any_memory_layout_works(places, count):
     """Of x, of the shortcut and of gradients, be they expanded from fewer numbers."""
     x = torch.randn(2 * count + 1, 6, *places, device=DEVICE)[1:].requires_grad_()
     shortcut = torch.randn(*places, 2 * count, 6, device=DEVICE).permute(2, 3, 0, 1).requires_grad_()
@@ -118,7 +118,7 @@ def test_the_variance_survives_a_mean_of_a_hundred_deviations(groups):
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 @pytest.mark.parametrize("by", ["x", "weight", "bias"])
 def test_a_second_derivative_is_refused(by, kind):
-    """Kernels leave no trace for autograd: without a word the gradient would count as a constant."""
+    """Autograd cannot see into kernels: without an error the gradient would count as a constant."""
     (relu, added), (norm, _), x = kind, norms(), images(2)
     y, _ = norm_relu(x, norm, None, (CLEAN, CLEAN), relu=relu, shortcut=images(2) if added else None)
     (gradient,) = torch.autograd.grad(y.square().sum(), x, create_graph=True)
@@ -137,14 +137,14 @@ class NoGradient(torch.autograd.Function):
         return None
 
 
-def test_no_gradient_in_is_no_gradient_out():
+def test_without_an_incoming_gradient_there_is_no_gradient():
     x, (norm, _) = images(2), norms()
     y, _ = norm_relu(x, norm, None, (CLEAN, CLEAN), relu=True)
     assert torch.autograd.grad(NoGradient.apply(y).sum(), x, allow_unused=True) == (None,)
 
 
 @pytest.mark.parametrize("groups", [(CLEAN,) * 3, (CLEAN, (3, False)), (ATTACKED, CLEAN), ((2, True),)])
-def test_groups_that_kernels_do_not_know_are_refused(groups):
+def test_unsupported_groups_are_refused(groups):
     with pytest.raises(AssertionError):
         norm_relu(images(2), *norms(), groups, relu=True)
 
@@ -158,7 +158,7 @@ def test_images_may_be_on_another_gpu_than_the_current_one():
 
 
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # NumPy's, who interprets
-def test_what_is_not_a_number_is_not_rectified_away():
+def test_relu_keeps_nan():
     norm, _ = norms()
     x = images(2).detach()
     x[0, 3, 1, 1], x[-1, 5, 2, 2] = torch.nan, torch.inf
@@ -169,7 +169,7 @@ def test_what_is_not_a_number_is_not_rectified_away():
     assert norm.running_var[3].isnan()
 
 
-def test_a_resnet_with_kernels_is_the_one_without():
+def test_a_resnet_with_kernels_equals_one_without():
     net = convert(ResNet(Block, (1, 1, 1, 1))).to(DEVICE, memory_format=torch.channels_last)
     x, found = torch.randn(3 * 8, 3, 8, 8, device=DEVICE), []
     for kernel in (None, norm_relu):

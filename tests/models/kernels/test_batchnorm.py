@@ -1,4 +1,4 @@
-"""The kernels do what torch does, compile for current GPUs, and are used where they can be."""
+"""The kernels agree with torch, compile for current GPUs, and are used where they are supported."""
 
 import os
 import subprocess
@@ -58,7 +58,7 @@ def test_kernels_do_what_torch_does():
 @pytest.mark.parametrize("ones", [(), ("together",)], ids=lambda ones: ",".join(ones))
 @pytest.mark.parametrize("name", CONSTANTS)
 def test_kernel_compiles_to_machine_code_of_current_gpus(name, ones):
-    """No GPU is needed. Triton takes a number that is 1 as a constant: such a call is another kernel."""
+    """No GPU is needed. Triton treats an argument of 1 as a constant: such a call compiles another kernel."""
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
@@ -72,7 +72,7 @@ def test_kernel_compiles_to_machine_code_of_current_gpus(name, ones):
 
 
 @pytest.mark.parametrize("name", CONSTANTS)
-def test_no_kernel_is_compiled_again_for_another_count(name):
+def test_kernels_are_not_recompiled_for_other_counts(name):
     kernel = getattr(triton_batchnorm, name)
     general = {p.name for p in kernel.params if p.do_not_specialize}
     assert general == set(triton_batchnorm.COUNTS) & set(kernel.arg_names)
@@ -84,7 +84,7 @@ LAYOUTS = [(2, 2, 1), (7, 6, 1), (1, 0, 1), (3, 2, 2), (500, 500, 500)]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
-def test_all_layers_share_the_kernels_that_add_up_slots(layout):
+def test_all_layers_share_the_kernels_that_sum_slots(layout):
     """Each further one would take a second of every first run. All slots of a group must fit into them."""
     layout = Layout(*layout)
     shapes = [(layout.views * rows, channels, 8, 8) for channels in (16, 64, 128, 512) for rows in (1, 256)]
@@ -118,7 +118,7 @@ FUSED = [
 
 
 @pytest.mark.parametrize(("change", "dtype", "suited"), FUSED, ids=["float32", "float64", "sync", "none"])
-def test_fuse_leaves_to_the_compiler_what_kernels_cannot_do(change, dtype, suited, monkeypatch):
+def test_fuse_leaves_unsupported_models_to_the_compiler(change, dtype, suited, monkeypatch):
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
     with fake_gpu(dtype):
         change(net := ResNet(*RESNETS["resnet18"]))
@@ -134,7 +134,7 @@ def test_fuse_leaves_to_the_compiler_what_kernels_cannot_do(change, dtype, suite
     ("shape", "views", "taken"),
     [((4, 3), 2, 2), ((2, 3, 2, 2), 2, 2), ((2, 3), 1, 2), ((2**15, 2**15, 2, 1), 2, 0)],
 )
-def test_the_kernel_takes_training_batches_of_several_values_a_view_and_not_too_many(shape, views, taken):
+def test_the_kernel_is_used_for_training_batches_of_supported_sizes(shape, views, taken):
     calls = []
     with torch.device("meta"):  # sizes and types alone
         for dtype in (torch.float32, torch.float64):

@@ -1,4 +1,4 @@
-"""Copies of all weights at once: the same numbers as autocast's, which makes them one by one."""
+"""Copies of all weights at once equal those that autocast makes one by one."""
 
 import pytest
 import torch

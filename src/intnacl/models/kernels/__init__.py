@@ -11,11 +11,11 @@ from intnacl.models.resnets import ResNet
 
 
 def fuse(model: nn.Module, on: bool) -> bool:
-    """Train the batch norms of a ResNet with kernels of our own if `on` and all of them can; return whether.
+    """Train the batch norms of a ResNet with our kernels if `on` and all of them are suited; return if so.
 
-    They can on a GPU, in float32, with statistics of this rank alone. Between these kernels there are only
-    convolutions left, so `torch.compile` would add nothing but its own time. Call it again after moving the
-    model to another device.
+    They are suited on a GPU, in float32, with per-rank statistics. Between these kernels only convolutions
+    are left, so `torch.compile` would add nothing but its own time. Call this again after moving the model to
+    another device.
     """
     norms = [module for module in model.modules() if isinstance(module, ViewBatchNorm)]
     suited = (

@@ -5,7 +5,7 @@
 The forward pass reads x once for the statistics and once to apply them; the backward pass does the same with
 the gradient. The kernels are those of `triton_batchnorm`.
 
-Shapes: V views of P rows each (the places of a view's images), C channels, S slots a view for partial sums.
+Shapes: V views of P rows each (the places of a view's images), C channels, S slots per view for partial sums.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ TILE = 32, 64  # rows and columns of a tile
 WARPS = 2
 TABLE_WARPS = 8  # where slots are added up
 STAGES = 4  # tiles being loaded while one is added up
-PROGRAMS = 396  # that share one reduction: three for each multiprocessor
+PROGRAMS = 396  # programs that share one reduction: three for each multiprocessor
 
 
 class Layout(NamedTuple):
@@ -152,7 +152,7 @@ class _NormReLU(torch.autograd.Function):
         kernels.slopes[launch.blocks](
             sums, stats, slopes, d_parameters, *launch.rows_columns_slots, *layout, **launch.table
         )
-        if d_shortcut is not None:  # the sum of both gradients behind the ReLU
+        if d_shortcut is not None:  # the sum of both gradients, taken back through the ReLU
             given = [d_shortcut]
         dx = torch.empty_like(x)
         kernels.gradient[launch.tiles, launch.across](
@@ -178,7 +178,7 @@ def _values(layer: nn.BatchNorm2d) -> tuple[Any, ...]:
 
 
 def _as_rows(x: Tensor) -> Tensor:
-    """The same values with the channels of a place side by side in memory."""
+    """Return x with the channels of each position side by side in memory."""
     return x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 else x.contiguous()
 
 
@@ -200,7 +200,7 @@ class Launch:
         groups = layout.clean // layout.together + layout.views - layout.clean
         self.table = {
             "GROUPS": triton.next_power_of_2(groups),
-            # The most that a layer can have, so that all share one kernel: each takes time to compile.
+            # The maximum over layers, so that all share one kernel: compiling another one takes time.
             "SLOTS": triton.next_power_of_2(layout.together * max(1, PROGRAMS // layout.views)),
             "WIDTH": kernels.BLOCK,
             "num_warps": TABLE_WARPS,

@@ -1,7 +1,7 @@
 """Half-precision copies of all weights at once.
 
-Autocast makes a copy of every weight when its layer needs it, and turns every gradient back on its own: a
-hundred small kernels a step. Here one kernel makes all copies, and one takes all gradients back.
+Autocast copies every weight when its layer needs it and converts every gradient back separately: a hundred
+small kernels per step. Here one kernel makes all copies, and one converts all gradients back.
 """
 
 from typing import Any

@@ -1,7 +1,7 @@
 """The GPU kernels of the fused batch norm, in Triton.
 
 x and all tensors like it are matrices in memory, P rows by C columns for each of V views. Reductions write
-partial sums to S slots a view, and a second kernel adds the slots up in a fixed order, so equal runs give
+partial sums to S slots per view, and a second kernel adds the slots up in a fixed order, so equal runs give
 equal bytes. Reductions walk from the last row to the first: the end of x is still in the cache from the
 kernel that wrote it, and the next kernel reads the beginning first.
 
@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 BLOCK = 8  # columns of a program that adds up slots
-# Where one of these is 1 or a multiple of 16, Triton would compile the kernel again, and it is no faster.
+# Triton would compile the kernel again where one of these is 1 or a multiple of 16, for no gain in speed.
 COUNTS = ["S", "V", "clean"]
 
 
@@ -105,7 +105,7 @@ def apply(
     ROWS: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
-    """y = x·scale + shift, the shortcut added, rectified."""
+    """Write y = max(x·scale + shift + shortcut, 0), without the shortcut or the maximum if not asked for."""
     view, offsets, inside, columns = _own_tile(P, C, ROWS, WIDTH)
     value = tl.load(x + offsets, inside, other=0.0).to(tl.float32)
     value = value * _row(stats, 2, V, view, C, columns) + _row(stats, 3, V, view, C, columns)
@@ -213,7 +213,7 @@ def gradient(
     ROWS: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
-    """dx = scale·d + b·x + c."""
+    """Write dx = scale·d + b·x + c."""
     view, offsets, inside, columns = _own_tile(P, C, ROWS, WIDTH)
     value = tl.load(x + offsets, inside, other=0.0).to(tl.float32)
     scale = _row(stats, 2, V, view, C, columns)
@@ -226,7 +226,7 @@ def gradient(
 
 @triton.jit
 def _tile(view, tile, columns, P, C, ROWS: tl.constexpr):
-    """Offsets of a view's tile, and which of them exist."""
+    """Return the offsets of a view's tile, and which of them exist."""
     rows = tile * ROWS + tl.arange(0, ROWS)
     offsets = view.to(tl.int64) * P * C + rows[:, None] * C + columns[None, :]
     return offsets, (rows < P)[:, None] & (columns < C)[None, :]
@@ -234,7 +234,7 @@ def _tile(view, tile, columns, P, C, ROWS: tl.constexpr):
 
 @triton.jit
 def _own_tile(P, C, ROWS: tl.constexpr, WIDTH: tl.constexpr):
-    """View, offsets, mask and columns of this program's tile."""
+    """Return view, offsets, mask and columns of this program's tile."""
     tiles = tl.cdiv(P, ROWS)
     view = tl.program_id(0) // tiles
     columns = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
@@ -244,7 +244,7 @@ def _own_tile(P, C, ROWS: tl.constexpr, WIDTH: tl.constexpr):
 
 @triton.jit
 def _row(table, which, V, view, C, columns):
-    """table[which, view] as a row."""
+    """Return table[which, view] as a row."""
     return tl.load(table + (which * V + view) * C + columns, columns < C, other=0.0)[None, :]
 
 
@@ -264,7 +264,7 @@ def _store_sums(out, one, two, slot, columns, C):
 
 @triton.jit
 def _groups(sums, columns, C, S, V, clean, together, GROUPS: tl.constexpr, SLOTS: tl.constexpr):
-    """Return for every group if it is adversarial, its first view, its number of views (0: none), both sums.
+    """Return for each group if it is adversarial, its first view, its number of views (0: none), both sums.
 
     All slots are read at once: waiting for memory costs more than reading some that are not needed.
     """
@@ -282,13 +282,13 @@ def _groups(sums, columns, C, S, V, clean, together, GROUPS: tl.constexpr, SLOTS
 
 @triton.jit
 def _view(view, exists, columns, C):
-    """Offsets of one view of each group in a row of a table, and which of them exist."""
+    """Return the offsets of one view of each group in a row of a table, and which of them exist."""
     return view[:, None] * C + columns[None, :], exists[:, None] & (columns < C)[None, :]
 
 
 @triton.jit
 def _positive(value):
-    """max(value, 0). NaN stays NaN, as with torch, so that a diverging run is noticed."""
+    """Return max(value, 0). NaN stays NaN, as with torch, so that a diverging run is noticed."""
     return tl.maximum(value, 0.0, tl.PropagateNan.ALL)
 
 

@@ -1,0 +1,39 @@
+"""The contents of the site: docs/index.md lists the pages once, for readers on GitHub and for Sphinx.
+
+Each heading with a list of links below it becomes a part of the sidebar, with the links as its pages.
+"""
+
+import posixpath
+import re
+
+from sphinx.application import Sphinx
+from sphinx.util.typing import ExtensionMetadata
+
+
+def toctrees(text: str, folder: str) -> str:
+    """Hidden tables of contents, one for each list of links below a heading."""
+    trees = []
+    for part in text.split("\n## ")[1:]:
+        title = part.splitlines()[0]
+        links = re.findall(r"^- \[([^\]]+)\]\(([^)#]+)\)", part, re.MULTILINE)
+        pages = [f"{text} <{_page(target, folder)}>" for text, target in links]
+        if pages:
+            trees.append("\n".join(["```{toctree}", ":hidden:", f":caption: {title}", "", *pages, "```"]))
+    return "\n\n".join(trees)
+
+
+def _page(target: str, folder: str) -> str:
+    """The name that Sphinx has for a file."""
+    return posixpath.normpath(posixpath.join("/", folder, posixpath.splitext(target)[0]))
+
+
+def add_toctrees(app: Sphinx, page: str, source: list[str]) -> None:
+    """Append the tables of contents to the first page."""
+    if page == app.config.root_doc:
+        source[0] += "\n\n" + toctrees(source[0], posixpath.dirname(page)) + "\n"
+
+
+def setup(app: Sphinx) -> ExtensionMetadata:
+    """Register with Sphinx."""
+    app.connect("source-read", add_toctrees)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
