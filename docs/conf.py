@@ -1,7 +1,7 @@
-"""Settings of the documentation site, which `make docs` builds with Sphinx.
+"""Settings of the documentation site, built with Sphinx by `make docs`.
 
-The whole repository is the source folder and include_patterns name its pages, so that a relative link means
-the same here and on GitHub.
+The source folder is the whole repository and include_patterns lists its pages, so that a relative link works
+both here and on GitHub.
 """
 
 import re
@@ -41,7 +41,7 @@ include_patterns = [
     "CONTRIBUTING.md",
     "CHANGELOG.md",
 ]
-# Folders that no page lies in, so that Sphinx does not walk through environments and runs.
+# Folders without pages, so that Sphinx does not walk through environments and runs.
 exclude_patterns = [
     ".*",
     "docs/_build",
@@ -71,7 +71,7 @@ templates_path = [str(Path(__file__).parent / "_templates")]
 default_role = "literal"
 add_module_names = False
 napoleon_google_docstring = True
-suppress_warnings = ["ref.python"]  # two settings of one name, such as steps: none is linked
+suppress_warnings = ["ref.python"]  # two settings share a name, such as steps, and neither is linked
 
 html_theme = "furo"
 html_title = f"intnacl {release}"
@@ -85,7 +85,7 @@ copybutton_exclude = ".linenos, .gp, .go"
 
 
 def to_rst(_app: Sphinx, _kind: str, _name: str, _object: object, _options: object, lines: list[str]) -> None:
-    """Turn plain text and Markdown fences into reStructuredText; |x| and a lone * are no markup."""
+    """Turn plain text and Markdown fences into reStructuredText, in which |x| and a single * are escaped."""
     text, inside = [], False
     for line in lines:
         if line.strip().startswith("```"):
@@ -99,10 +99,10 @@ def to_rst(_app: Sphinx, _kind: str, _name: str, _object: object, _options: obje
 
 
 def escaped(found: re.Match[str]) -> str:
-    """A character of markup escaped; code between backticks as it is."""
+    """The matched markup character with a backslash before it, or code between backticks unchanged."""
     return found[0] if found[0].startswith("`") else "\\" + found[0]
 
 
 def setup(app: Sphinx) -> None:
-    """Connect with Sphinx."""
+    """Register the conversion of docstrings with Sphinx."""
     app.connect("autodoc-process-docstring", to_rst, priority=400)  # before napoleon

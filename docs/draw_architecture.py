@@ -1,7 +1,7 @@
 """Draw the two figures of docs/architecture.md: `python docs/draw_architecture.py`.
 
-docs/images/rooms.png shows which room imports which, read from the source, and docs/images/way.png the way of
-one run through the files. Both are narrow, so that they can be read on a telephone.
+docs/images/rooms.png shows which room imports which, read from the source. docs/images/way.png shows the
+files that a run passes through. Both are narrow, so that they can be read on a phone.
 """
 
 import ast
@@ -19,7 +19,7 @@ ROOMS = (
     "errors", "files", "console", "losses", "models", "attacks", "data", "training", "evaluation", "theory",
     "plots", "runs", "paper", "cli",
 )  # fmt: skip
-STATIONS = (
+STEPS = (
     (PURPLE, "Read the flags", "cli", ("program.py", "flags.py", "train.py")),
     (ORANGE, "Decide every setting, open the run folder", "runs", ("resolve.py", "config.py", "folder.py")),
     (BLUE, "Load the images, once", "data", ("datasets.py", "digits.py", "cache.py")),
@@ -33,7 +33,7 @@ STATIONS = (
     (PURPLE, "Fit the probe, attack its classifier", "evaluation", ("probe.py", "robustness.py")),
     (ORANGE, "Write result and page", "runs", ("measure.py", "result.py", "page.py")),
 )
-LOOP = (4, 9)  # the first and last station of an update
+LOOP = (4, 9)  # the first and last step of an update
 
 
 def imports(room: str) -> set[str]:
@@ -47,7 +47,7 @@ def imports(room: str) -> set[str]:
 
 
 def page(wide: float, high: float) -> tuple[Figure, Axes]:
-    """A white card of this many inches, with a unit an inch."""
+    """A white figure of this size in inches, whose axes are in inches too."""
     figure = Figure(figsize=(wide, high), facecolor="white")
     axes = figure.add_axes((0, 0, 1, 1), xlim=(0, wide), ylim=(0, high), aspect="equal")
     axes.axis("off")
@@ -55,7 +55,7 @@ def page(wide: float, high: float) -> tuple[Figure, Axes]:
 
 
 def draw_rooms() -> Figure:
-    """A row for each room with a disc below each room that it imports: all discs are left of the diagonal."""
+    """Draw one row per room, with a disc in the column of each room that it imports."""
     figure, axes = page(5.2, 5.4)
     cell, left, top = 0.27, 1.25, 4.55
     for row, room in enumerate(ROOMS):
@@ -71,12 +71,12 @@ def draw_rooms() -> Figure:
     return figure
 
 
-def draw_way() -> Figure:
-    """A box for each station of a run, and the loop over updates."""
+def draw_steps() -> Figure:
+    """Draw one box per step of a run, and the loop over updates."""
     step, high = 0.86, 0.64
-    figure, axes = page(5.2, step * len(STATIONS) + 0.2)
-    tops = [step * (len(STATIONS) - place) + 0.04 for place in range(len(STATIONS))]
-    for place, (colour, title, room, files) in enumerate(STATIONS):
+    figure, axes = page(5.2, step * len(STEPS) + 0.2)
+    tops = [step * (len(STEPS) - place) + 0.04 for place in range(len(STEPS))]
+    for place, (colour, title, room, files) in enumerate(STEPS):
         y = tops[place] - high
         assert all((SOURCE / room / file).exists() for file in files), (room, files)
         box(axes, 0.1, y, 4.45, high, colour)
@@ -96,8 +96,8 @@ def draw_way() -> Figure:
 
 
 def main() -> None:
-    """Both figures."""
-    for name, draw in (("rooms", draw_rooms), ("way", draw_way)):
+    """Write both figures."""
+    for name, draw in (("rooms", draw_rooms), ("way", draw_steps)):
         draw().savefig(IMAGES / f"{name}.png", dpi=160, metadata={"Software": None})
 
 

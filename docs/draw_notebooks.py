@@ -1,4 +1,4 @@
-"""Execute docs/notebooks and store what they print and draw in them: `python docs/draw_notebooks.py`."""
+"""Execute docs/notebooks and store their printed lines and pictures: `python docs/draw_notebooks.py`."""
 
 import tempfile
 from pathlib import Path
@@ -10,7 +10,7 @@ NOTEBOOKS = sorted((Path(__file__).parent / "notebooks").glob("*.ipynb"))
 
 
 def execute(path: Path, folder: Path) -> nbformat.NotebookNode:
-    """Return the notebook with the outputs of its cells, executed from the first to the last in a folder."""
+    """Execute the notebook's cells in order in a folder and return the notebook with their outputs."""
     notebook = nbformat.read(path, as_version=4)
     client = NotebookClient(notebook, timeout=280, resources={"metadata": {"path": folder}})
     client.execute()
@@ -21,12 +21,12 @@ def execute(path: Path, folder: Path) -> nbformat.NotebookNode:
             and all("text" in each for each in cell.outputs)
         ):
             cell.outputs[1:], cell.outputs[0].text = [], "".join(each.text for each in cell.outputs)
-        cell.metadata.pop("execution", None)  # when it was executed
+        cell.metadata.pop("execution", None)  # the times of execution
     return notebook
 
 
 def main() -> None:
-    """Each in an empty folder, which its runs are written to."""
+    """Execute each notebook in an empty folder of its own, where its runs are written."""
     for path in NOTEBOOKS:
         with tempfile.TemporaryDirectory() as folder:
             nbformat.write(execute(path, Path(folder)), path)

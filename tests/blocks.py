@@ -1,6 +1,6 @@
 """The code blocks of the Markdown pages, and how the tests run them.
 
-A block of Python or shell that cannot run has its reason in the line before it, such as
+The line before a block of Python or shell that cannot run gives the reason, for example
 <!-- not run: needs eight GPUs -->.
 """
 
@@ -17,7 +17,7 @@ FENCE = re.compile(
 
 @dataclass(frozen=True)
 class Block:
-    """One fenced block of a page."""
+    """One fenced code block of a page."""
 
     page: Path
     line: int
@@ -27,16 +27,16 @@ class Block:
 
     @property
     def place(self) -> str:
-        """Page and line, for messages."""
+        """The page and line, for messages."""
         return f"{self.page.relative_to(ROOT).as_posix()}:{self.line}"
 
     def run(self, names: dict[str, object]) -> None:
-        """Run a block of Python, among the names of the blocks before it."""
+        """Run a Python block in the namespace of the blocks before it."""
         exec(compile("\n" * self.line + self.code, self.place, "exec"), names)
 
 
 def blocks(page: Path, *languages: str) -> list[Block]:
-    """The page's blocks in these languages, or all."""
+    """The page's blocks in these languages, or all blocks if none is named."""
     text = page.read_text()
     found = [
         Block(
@@ -48,12 +48,12 @@ def blocks(page: Path, *languages: str) -> list[Block]:
 
 
 def runnable(page: Path, language: str) -> list[Block]:
-    """The page's blocks in a language that have no reason not to run."""
+    """The page's blocks in a language, without those marked as not run."""
     return [block for block in blocks(page, language) if block.reason is None]
 
 
 def python_names(page: Path, names: dict[str, object] | None = None) -> dict[str, object]:
-    """Run the page's blocks of Python, from the first to the last, and return the names that they define."""
+    """Run the page's Python blocks in order and return the namespace that they fill."""
     names = {} if names is None else names
     for block in runnable(page, "python"):
         block.run(names)

@@ -1,4 +1,4 @@
-"""Pickles as Python 2 and its numpy wrote them, which CIFAR's files are."""
+"""Write pickles as Python 2 and its numpy did; CIFAR's files are such pickles."""
 
 import io
 import pickle
@@ -11,7 +11,7 @@ RECONSTRUCT = np.empty(0).__reduce__()[0]
 
 
 class Python2Pickler(pickle._Pickler):  # type: ignore[name-defined]
-    """Writes what Python 2 and its numpy wrote: byte strings, and arrays in numpy's old form."""
+    """Writes byte strings and numpy arrays in the form that Python 2 used."""
 
     dispatch: ClassVar = dict(pickle._Pickler.dispatch)  # type: ignore[attr-defined]
 

@@ -1,6 +1,6 @@
 """`python tests/shortened.py ARGUMENTS`: the command `intnacl`, with runs shortened to seconds.
 
-The code blocks of the pages run with it. It changes nothing but these settings of what the command would do.
+The code blocks of the pages are tested with it. Apart from the settings below, the command is unchanged.
 """
 
 from typing import Any
@@ -19,20 +19,20 @@ SHORT = {
     "evaluation.attacks": ("fgsm",),
     "alf.epochs": 1,
 }
-BATCH = {"train.batch_size": 16}  # of sets other than the digits, which have few images here
-whole = module.resolve
+SMALL_BATCH = {"train.batch_size": 16}  # for the other datasets, which have few images in these tests
+original_resolve = module.resolve
 
 
 def resolve(overrides: dict[str, Any] | None = None, **more: Any) -> RunConfig:
-    """The configuration that was asked for, with the settings above."""
-    config = whole(overrides, **more)
-    given = (
+    """The requested configuration with the settings above."""
+    config = original_resolve(overrides, **more)
+    teacher = (
         {"distill.teacher_settings": ("train.epochs=1", "train.batch_size=16")}
         if config.objective == "distill"
         else {}
     )
-    smaller = BATCH if config.dataset != "digits" else {}
-    return whole(dict(overrides or {}) | SHORT | smaller | given, **more)
+    smaller = SMALL_BATCH if config.dataset != "digits" else {}
+    return original_resolve(dict(overrides or {}) | SHORT | smaller | teacher, **more)
 
 
 if __name__ == "__main__":

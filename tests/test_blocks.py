@@ -1,4 +1,4 @@
-"""Every block of Python and shell on the pages runs, or says in its page why it does not."""
+"""Every Python and shell block of the pages runs, unless its page gives a reason why it cannot."""
 
 import os
 import shutil
@@ -17,15 +17,15 @@ from shortened import resolve
 from tiny_run import measured_original, write_images
 
 EXCERPTS = "theory.md"  # quotes lines of the source, which tests/theory/test_walkthrough.py compares
-SLOW_PYTHON = ("robust.md", "trackers.md")  # they train on CIFAR-10
-PREPARED = {  # finished runs that the Python of a page begins with
+SLOW_PYTHON = ("robust.md", "trackers.md")  # their blocks train on CIFAR-10
+PREPARED = {  # the finished runs that a page's Python blocks need
     "README.md": ("runs/mine",),
     "data.md": ("runs/mine",),
     "digits.md": ("RUN",),
     "pretrained.md": ("runs/mine",),
     "quickstart.md": ("runs/intnacl",),
 }
-SHELL_PREPARED = {  # and those that its commands begin with
+SHELL_PREPARED = {  # the finished runs that a page's commands need
     "data.md": ("runs/mine",),
     "explore.md": ("runs/a", "runs/b", "runs/c100"),
 }
@@ -37,7 +37,7 @@ def name_of(page: Path) -> str:
 
 
 def write_cifar(root: Path) -> None:
-    """Small CIFAR-10 and CIFAR-100 folders of random pixels, in the format of the originals."""
+    """Write small CIFAR-10 and CIFAR-100 folders of random pixels in the original format."""
     draw = np.random.default_rng(0)
 
     def part(key: str, classes: int) -> bytes:
@@ -63,7 +63,7 @@ def write_cifar(root: Path) -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The working folder, with links to the repository's, in a home folder with images and a small CIFAR."""
+    """A working folder that links to the repository's, in a home folder with images and a small CIFAR."""
     home = tmp_path / "home"
     write_images(home / "images", side=32, count=16)
     for path in (home / "images" / "train").rglob("*.png"):
@@ -102,7 +102,7 @@ def prepare(runs: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_every_block_has_a_language_and_a_reason_is_one(page):
+def test_blocks_have_a_language_and_only_code_has_a_reason(page):
     for block in blocks(page):
         assert block.language in ("python", "sh", "toml", "text", "{eval-rst}"), block.place
         assert block.reason is None or (block.language in ("python", "sh") and len(block.reason) > 9), (
@@ -122,7 +122,7 @@ def test_every_block_has_a_language_and_a_reason_is_one(page):
 def test_python_runs(page, folder, monkeypatch):
     prepare(PREPARED.get(page.name, ()))
     monkeypatch.setattr("intnacl.runs.stages.resolve", resolve)
-    monkeypatch.setitem(sys.modules, "mlflow", MagicMock())  # it would bring a server and a database along
+    monkeypatch.setitem(sys.modules, "mlflow", MagicMock())  # the real one needs a server and a database
     for name, value in {
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": "0",
@@ -137,7 +137,7 @@ def test_python_runs(page, folder, monkeypatch):
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("page", SHELL, ids=name_of)
 def test_shell_runs(page, folder, monkeypatch):
-    """From the first block to the last, with the Python between them."""
+    """The blocks run in order, with the Python blocks between them."""
     prepare(SHELL_PREPARED.get(page.name, ()))
     monkeypatch.setattr("intnacl.runs.stages.resolve", resolve)
     monkeypatch.setitem(sys.modules, "mlflow", MagicMock())

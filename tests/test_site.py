@@ -1,4 +1,4 @@
-"""The documentation site is built without a warning, is whole offline, and fits wide and narrow screens."""
+"""The documentation site builds without warnings, works offline, and fits wide and narrow screens."""
 
 import os
 import subprocess
@@ -18,7 +18,7 @@ PAGES = sorted(path.stem for path in (ROOT / "docs").glob("*.md"))
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The site, built from a copy of what Sphinx reads, with warnings as errors and no network."""
+    """The site, built from a copy of the repository without network; warnings are errors."""
     pytest.importorskip("myst_nb")
     checkout, out = tmp_path_factory.mktemp("checkout"), tmp_path_factory.mktemp("site")
     files = subprocess.run(
@@ -46,7 +46,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def test_names_in_the_reference_lead_to_their_source(site):
+def test_names_in_the_reference_link_to_their_source(site):
     page = (site / "docs/reference/intnacl.losses.nacl.html").read_text()
     number = page.split("files/src/intnacl/losses/nacl.py.html#line-")[1].split('"')[0]
     source = (site / "files/src/intnacl/losses/nacl.py.html").read_text()
@@ -54,7 +54,7 @@ def test_names_in_the_reference_lead_to_their_source(site):
     assert (ROOT / "src/intnacl/losses/nacl.py").read_text().splitlines()[int(number) - 1].startswith("def ")
 
 
-def test_links_of_a_page_to_code_lead_to_the_line(site):
+def test_links_to_code_lead_to_the_line(site):
     page = (site / "docs/losses.html").read_text()
     assert 'href="../files/src/intnacl/losses/config.py.html#line-' in page  # PRESETS
     assert "_downloads" not in page
@@ -62,7 +62,7 @@ def test_links_of_a_page_to_code_lead_to_the_line(site):
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [1300, 400])
-def test_no_page_scrolls_sideways_or_asks_the_network(site: Path, browser: Browser, width, dark):
+def test_no_page_scrolls_sideways_or_needs_the_network(site: Path, browser: Browser, width, dark):
     others = ["../CONTRIBUTING", "../CHANGELOG", "../benchmarks/README", "../results/README"]
     notebooks = [f"notebooks/{path.stem}" for path in NOTEBOOKS]
     reference = ["reference/intnacl.losses.integrated", "../files/src/intnacl/losses/nacl.py"]
@@ -77,7 +77,7 @@ def test_no_page_scrolls_sideways_or_asks_the_network(site: Path, browser: Brows
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_notebook_runs_and_its_pictures_are_stored(path, tmp_path):
+def test_notebook_runs_and_stores_its_pictures(path, tmp_path):
     def kinds(notebook: nbformat.NotebookNode) -> list[list[str]]:
         return [
             sorted({key for output in cell.outputs for key in output.get("data", {"text": ""})})

@@ -1,4 +1,4 @@
-"""The contents of the site: docs/index.md lists the pages once, for readers on GitHub and for Sphinx.
+"""Build the site's sidebar from docs/index.md, which lists the pages for GitHub and for Sphinx.
 
 Each heading with a list of links below it becomes a part of the sidebar, with the links as its pages.
 """
@@ -11,7 +11,7 @@ from sphinx.util.typing import ExtensionMetadata
 
 
 def toctrees(text: str, folder: str) -> str:
-    """Hidden tables of contents, one for each list of links below a heading."""
+    """Return hidden tables of contents, one for each list of links below a heading."""
     trees = []
     for part in text.split("\n## ")[1:]:
         title = part.splitlines()[0]
@@ -23,7 +23,7 @@ def toctrees(text: str, folder: str) -> str:
 
 
 def _page(target: str, folder: str) -> str:
-    """The name that Sphinx has for a file."""
+    """Return Sphinx's name of a file."""
     return posixpath.normpath(posixpath.join("/", folder, posixpath.splitext(target)[0]))
 
 

@@ -1,4 +1,4 @@
-"""Wide figures are marked, so that they scroll on narrow screens instead of becoming too small to read."""
+"""Mark wide figures, so that they scroll on narrow screens instead of becoming too small to read."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ from PIL import Image
 from sphinx.application import Sphinx
 from sphinx.util.typing import ExtensionMetadata
 
-PIXELS, RATIO = 800, 1.4  # a figure of this width, and at least so many times as wide as high, is wide
+PIXELS, RATIO = 800, 1.4  # the smallest width and the smallest ratio of width to height of a wide figure
 
 
 def mark_wide(app: Sphinx, doctree: nodes.document) -> None:

@@ -1,4 +1,4 @@
-"""Formulas as MathML, which browsers draw by themselves: the site loads no script from elsewhere."""
+"""Render formulas as MathML, which browsers draw without a script from another server."""
 
 import re
 
@@ -10,9 +10,9 @@ from sphinx.writers.html5 import HTML5Translator
 
 
 def mathml(node: nodes.Element, *, block: bool) -> str:
-    """A formula in TeX as an element of MathML.
+    """Convert a formula from TeX to a MathML element.
 
-    docutils knows \\Bigl and \\Bigr but no \\Big, and reads the digits of \\tfrac12 as one number.
+    docutils supports \\Bigl and \\Bigr but not \\Big, and reads the digits of \\tfrac12 as one number.
     """
     tex = re.sub(r"\\[td]?frac(\d)(\d)", r"\\frac{\1}{\2}", node.astext())
     tex = re.sub(r"\\([bB]igg?)(\\?[(\[{|])", r"\\\1l\2", tex)
@@ -21,13 +21,13 @@ def mathml(node: nodes.Element, *, block: bool) -> str:
 
 
 def visit_inline(self: HTML5Translator, node: nodes.Element) -> None:
-    """Write a formula in a line of text."""
+    """Write an inline formula."""
     self.body.append(mathml(node, block=False))
     raise nodes.SkipNode
 
 
 def visit_block(self: HTML5Translator, node: nodes.Element) -> None:
-    """Write a formula in lines of its own, which scrolls where it is wider than the page."""
+    """Write a display formula, which scrolls if it is wider than the page."""
     self.body.append(f'<div class="formula">{mathml(node, block=True)}</div>\n')
     raise nodes.SkipNode
 

@@ -1,4 +1,4 @@
-"""Pages that show files of the repository, as far as other pages or the reference link to them.
+"""Add pages that show the repository's files to which other pages or the reference link.
 
 A link to a file or a folder that is not a page of the site, such as `../src/intnacl/losses/nacl.py`, leads to
 its text here. Where the link's text is the name of a function, class or constant, it leads to the line that
@@ -41,7 +41,7 @@ def line_of(name: str, path: Path) -> int | None:
 
 
 class LinksToFiles(SphinxTransform):
-    """Let links to files and folders lead to their pages, before Sphinx would copy or miss them."""
+    """Point links to files and folders at their pages, before Sphinx copies or misses the files."""
 
     default_priority = 5
 
@@ -63,7 +63,7 @@ class LinksToFiles(SphinxTransform):
 
 
 def text_of(app: Sphinx, path: Path) -> str:
-    """The file highlighted, with an anchor at each line, or the names in the folder."""
+    """Return the highlighted file with an anchor at each line, or the list of names in a folder."""
     if path.is_dir():
         names = sorted(
             entry.name + "/" * entry.is_dir() for entry in path.iterdir() if entry.name != "__pycache__"
@@ -74,14 +74,14 @@ def text_of(app: Sphinx, path: Path) -> str:
 
 
 def pages(app: Sphinx) -> Iterator[tuple[str, dict[str, Any], str]]:
-    """A page for each file that is linked to."""
+    """Yield a page for each linked file."""
     for name in sorted(linked):
         body = f"<h1>{html.escape(name)}</h1>{text_of(app, ROOT / name)}"
         yield f"files/{name}", {"title": name, "body": body}, "page.html"
 
 
 def link_code(_: str, info: dict[str, str]) -> str | None:
-    """The page of the source of a documented name, for sphinx.ext.linkcode; from docs/reference."""
+    """Return the link from docs/reference to the source of a documented name, for sphinx.ext.linkcode."""
     found: Any = importlib.import_module(info["module"])
     path = Path(inspect.getsourcefile(found) or "")
     for part in info["fullname"].split("."):
@@ -95,7 +95,7 @@ def link_code(_: str, info: dict[str, str]) -> str | None:
 
 
 def first_page(app: Sphinx, error: Exception | None) -> None:
-    """Let the root of the site lead to its first page."""
+    """Redirect the root of the site to its first page."""
     if error is None:
         first = f"{app.config.root_doc}.html"
         (Path(app.outdir) / "index.html").write_text(
