@@ -54,7 +54,7 @@ clean: ## remove the environment and all caches
 	@touch $@
 
 .venv/installed-all: .venv/installed-dev
-	$(BIN)/pip install -e ".[dev,ray,onnx]"
+	$(BIN)/pip install -e ".[dev,docs,ray,onnx]"
 	@touch $@
 
 .venv/installed-docs: pyproject.toml | .venv/bin/python
