@@ -83,8 +83,8 @@ test_wrong_counts_and_seeds_are_refused = refused(
     (3, {"extra": -1}, "extra=-1 must be a whole number from 0 to 250"),
     (3, {"extra": 2**64}, "extra=.* must be a whole number from 0 to 250"),
     (300, {}, "rows=300 must be a whole number from 0 to 250"),
-    (3, {"seed": 2**63}, f"seed={2**63} is out of range: it must fit into 64 bits"),
-    (3, {"seed": -(2**63) - 1}, "is out of range: it must fit into 64 bits"),
+    (3, {"seed": 2**63}, f"seed={2**63} is out of range: it must fit into a signed 64-bit integer"),
+    (3, {"seed": -(2**63) - 1}, "is out of range: it must fit into a signed 64-bit integer"),
 )
 
 
