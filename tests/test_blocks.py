@@ -1,5 +1,6 @@
 """Every Python and shell block of the pages runs, unless its page gives a reason why it cannot."""
 
+import multiprocessing
 import os
 import shutil
 import subprocess
@@ -34,6 +35,15 @@ SHELL = [page for page in PAGES if runnable(page, "sh")]
 
 def name_of(page: Path) -> str:
     return page.name
+
+
+@pytest.fixture
+def _forkserver():
+    """Start data loader workers from a process of its own: forks of this one, with its threads, may hang."""
+    before = multiprocessing.get_start_method(allow_none=True)
+    multiprocessing.set_start_method("forkserver", force=True)
+    yield
+    multiprocessing.set_start_method(before, force=True)
 
 
 def write_cifar(root: Path) -> None:
@@ -119,6 +129,7 @@ def test_blocks_have_a_language_and_only_code_has_a_reason(page):
     ],
     ids=name_of,
 )
+@pytest.mark.usefixtures("_forkserver")
 def test_python_runs(page, folder, monkeypatch):
     prepare(PREPARED.get(page.name, ()))
     monkeypatch.setattr("intnacl.runs.stages.resolve", resolve)
