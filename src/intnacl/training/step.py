@@ -181,7 +181,7 @@ class TrainStep:
 
 @dataclass(frozen=True, kw_only=True)
 class StepMode:
-    """How updates are run."""
+    """The way of running updates."""
 
     compiled: bool = False
     """Parts of the objective are compiled: all of them but `eager`."""
