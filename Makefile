@@ -3,7 +3,7 @@ SHELL := /bin/bash
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help demo test test-slow test-all campaign check format docs bench clean
+.PHONY: help demo test test-slow test-pages test-all campaign check format docs bench clean
 .DEFAULT_GOAL := help
 
 help: ## print this list
@@ -18,7 +18,11 @@ test: .venv/installed-dev ## install, then run the tests (minutes)
 test-slow: .venv/installed-all ## run the slow tests (Ray, ONNX, the wheel, kills; a browser where chromium is installed)
 	$(BIN)/python -m pytest -n auto -m "slow and not campaign"
 
-test-all: test test-slow ## run both
+test-pages: .venv/installed-all ## run those of the slow tests that need a browser, other packages or a wheel
+	$(BIN)/python -m pytest -n auto -m slow tests/runs/test_explorer.py tests/runs/test_listing_page.py \
+		tests/runs/test_page.py tests/paper/test_page.py tests/test_examples.py tests/test_site.py tests/test_release.py
+
+test-all: test test-slow ## run all but the campaign
 
 campaign: .venv/installed-all ## try thousands of malformed inputs and a hundred kills (an hour)
 	$(BIN)/python -m pytest -n auto -m campaign

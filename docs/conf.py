@@ -40,6 +40,7 @@ include_patterns = [
     "results/README.md",
     "CONTRIBUTING.md",
     "CHANGELOG.md",
+    "SECURITY.md",
 ]
 # Folders without pages, so that Sphinx does not walk through environments and runs.
 exclude_patterns = [
