@@ -11,7 +11,6 @@ tests/runs/test_shipped.py checks the shipped encoder.
 """
 
 import argparse
-import hashlib
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +26,7 @@ from intnacl.files import new_folder, read_file, write_file, write_json, write_t
 from intnacl.models.encoders import Encoder
 from intnacl.models.hub import usage
 from intnacl.models.shipped import SHIPPED
-from intnacl.models.weights import checksum_file, clean_state, encoder_file, encoder_header, read_encoder
+from intnacl.models.weights import clean_state, encoder_file, encoder_header, read_encoder, write_checksum
 from intnacl.runs.card import model_card, without_folders
 from intnacl.runs.folder import RunFolder
 from intnacl.runs.measure import measure_all
@@ -88,8 +87,7 @@ def rounded(value: Tensor) -> Tensor:
 
 def write_encoder(content: bytes, path: Path, *, largest: int | None = None) -> None:
     """Write an encoder's file and its checksum, in pieces if it is larger than `largest`."""
-    line = f"{hashlib.sha256(content).hexdigest()}  {path.name}\n"
-    write_file(checksum_file(path), line.encode())
+    write_checksum(path, content)
     if largest is None or len(content) <= largest:
         write_file(path, content)
         return

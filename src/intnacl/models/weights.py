@@ -44,7 +44,7 @@ def save_encoder(
     the format that `sha256sum --check` reads.
     """
     content = encoder_file(clean_state(encoder), encoder_header(config, image_size, data))
-    write_file(checksum_file(path), os.fsencode(f"{hashlib.sha256(content).hexdigest()}  {path.name}\n"))
+    write_checksum(path, content)
     write_file(path, content)
 
 
@@ -96,6 +96,11 @@ def load_projection(path: str | Path) -> nn.Module:
             remove_norms(head)
         head.load_state_dict(state)
     return head.requires_grad_(False).eval()
+
+
+def write_checksum(path: Path, content: bytes) -> None:
+    """Write the SHA-256 of a file's content beside it, as `sha256sum` does."""
+    write_file(checksum_file(path), os.fsencode(f"{hashlib.sha256(content).hexdigest()}  {path.name}\n"))
 
 
 def checksum_file(path: Path) -> Path:

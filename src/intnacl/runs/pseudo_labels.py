@@ -11,7 +11,6 @@ Shapes: N training images, F features.
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -29,7 +28,7 @@ from intnacl.evaluation.adversarial_probe import AlfConfig
 from intnacl.evaluation.features import check_finite, extract
 from intnacl.evaluation.precision import exact_float32
 from intnacl.files import parse_json, read_file, write_file
-from intnacl.models.weights import checksum_file, load_encoder, parse_tensors
+from intnacl.models.weights import checksum_file, load_encoder, parse_tensors, write_checksum
 from intnacl.runs.config import RunConfig
 from intnacl.runs.folder import RunFolder
 from intnacl.runs.objective import load_begun
@@ -156,8 +155,7 @@ def _make(config: RunConfig, train: Dataset, folder: RunFolder, device: torch.de
     tensors = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
     content = save(tensors, {KEY: json.dumps(clustering, sort_keys=True)})
     path = folder.pseudo_labels
-    line = f"{hashlib.sha256(content).hexdigest()}  {path.name}\n"
-    write_file(checksum_file(path), os.fsencode(line))
+    write_checksum(path, content)
     write_file(path, content)
 
 

@@ -279,8 +279,12 @@ def resolve(
         )
         own_values = {key: value for key, value in normalisation if key not in from_file | given}
         config = override(config, own_values)
-    for key in ("distill.teacher", "finetune.encoder", "finetune.clustered"):
-        path = dict(flatten(asdict(config)))[key]
+    paths = {
+        "distill.teacher": config.distill.teacher,
+        "finetune.encoder": config.finetune.encoder,
+        "finetune.clustered": config.finetune.clustered,
+    }
+    for key, path in paths.items():
         if path is not None and located(path) == Path(path):  # not the name of a shipped encoder
             config = override(config, {key: absolute_root(path)})
     transfer = tuple(map(absolute_name, config.evaluation.transfer))
